@@ -1,0 +1,1 @@
+"""Chess as arrays: bitboards, legal-move planes, labels, encodings, evaluators."""

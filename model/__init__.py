@@ -1,0 +1,1 @@
+"""Networks: presets, losses, the trainer, checkpoints, and a checkpoint as an evaluator."""

@@ -1,0 +1,205 @@
+"""A checkpoint on disk: safetensors and a JSON card, so that loading one runs no code.
+
+checkpoint.json               the card: what the network is, how it was made, and the files' hashes
+weights-<step>.safetensors    averaged weights and buffers, for use
+training-<step>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
+metrics.jsonl, curves.png     written by the trainer
+
+Stability: FORMAT_VERSION 1. New tensor files appear under new names, then the card is replaced, then old files go:
+whoever is killed at any point leaves a checkpoint that loads.
+"""
+
+import hashlib
+import json
+import os
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.errors import UserError
+from engine.views import UnknownViewError
+from model.network import Network, build
+from model.presets import PresetError, preset_from_row
+
+FORMAT_VERSION = 1
+CARD = "checkpoint.json"
+LARGEST_CARD = 4 << 20
+NAMES = {"weights": re.compile(r"weights-\d+\.safetensors"), "training": re.compile(r"training-\d+\.safetensors")}
+
+
+class CheckpointError(UserError):
+    """A checkpoint that cannot be used or written, and why."""
+
+
+class NoCheckpointError(CheckpointError):
+    """There is no card where a checkpoint was looked for."""
+
+
+class CardError(CheckpointError):
+    """The card is not JSON, or does not say what a card must."""
+
+
+class EncodingMismatchError(CheckpointError):
+    """The network was trained on other planes or labels than this version makes."""
+
+
+class DamagedFileError(CheckpointError):
+    """A tensor file is missing, is not safetensors, or is not the file that the card describes."""
+
+
+class TensorMismatchError(CheckpointError):
+    """The tensors are not those of the preset's network."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put a whole file under its name or leave what was there."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise CheckpointError(
+            f"{path} cannot be written: {error.strerror}; what was saved before is still there"
+        ) from error
+
+
+def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+    """Save tensors by kind (`weights`, `training`) and then the card that names them; gives the card as written."""
+    files: dict[str, Any] = {}
+    for kind, group in tensors.items():
+        path = directory / f"{kind}-{card['step']}.safetensors"
+        data = safetensors.torch.save({name: value.detach().cpu().contiguous() for name, value in group.items()})
+        write_atomically(path, data)
+        files[kind] = {"name": path.name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    written = {
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+        **card,
+        "files": files,
+    }
+    write_atomically(directory / CARD, (json.dumps(written, indent=2, allow_nan=False) + "\n").encode())
+    kept = {entry["name"] for entry in files.values()}
+    for path in directory.glob("*.safetensors*"):
+        if path.name not in kept and any(pattern.match(path.name) for pattern in NAMES.values()):
+            path.unlink(missing_ok=True)
+    return written
+
+
+def read_card(directory: Path) -> dict[str, Any]:
+    """Read and check a card: NoCheckpointError, CardError or EncodingMismatchError when it is none of ours."""
+    path = directory / CARD
+    try:
+        if path.stat().st_size > LARGEST_CARD:
+            raise CardError(f"{path} is too large to be a checkpoint's card")
+        card = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NoCheckpointError(f"{directory} holds no checkpoint: there is no {CARD} in it") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise CardError(f"{path} is not JSON; the checkpoint is damaged, or is something else") from error
+    _check_card(path, card)
+    return card  # type: ignore[no-any-return]
+
+
+def _check_card(path: Path, card: object) -> None:
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "format_version": int,
+        "encoding_version": int,
+        "moves_hash": str,
+        "preset": dict,
+        "step": int,
+        "positions": int,
+        "seconds": (int, float),
+        "finished": bool,
+        "config": dict,
+        "data": dict,
+        "files": dict,
+    }
+    if not isinstance(card, dict):
+        raise CardError(f"{path} is not a checkpoint's card: it is no JSON object")
+    if card.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+        raise CardError(f"{path} has format version {card['format_version']}, and this version reads {FORMAT_VERSION}")
+    for name, kind in kinds.items():
+        if not isinstance(card.get(name), kind):
+            raise CardError(f"{path} is not a checkpoint's card: {name} is missing or of the wrong type")
+    for name in ("step", "positions", "seconds"):
+        if isinstance(card[name], bool) or not 0 <= card[name] < 1e15:
+            raise CardError(f"{path} is not a checkpoint's card: {name} is {card[name]}")
+    if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
+        raise EncodingMismatchError(
+            f"{path.parent} was trained on encoding {card['encoding_version']} ({card['moves_hash'][:16]}), "
+            f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
+        )
+
+
+def read_tensors(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Tensor]:
+    """Read a card's `weights` or `training` file after comparing its hash, or raise DamagedFileError."""
+    entry = card["files"].get(kind)
+    if not isinstance(entry, dict) or not NAMES[kind].fullmatch(str(entry.get("name"))):
+        raise DamagedFileError(f"{directory}: the card names no {kind} file")
+    path = directory / entry["name"]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(data).hexdigest() != entry.get("sha256"):
+        raise DamagedFileError(
+            f"{path} is not the file that the card describes (its hash differs): copy the checkpoint again"
+        )
+    try:
+        return safetensors.torch.load(data)
+    except (safetensors.SafetensorError, struct.error, KeyError) as error:
+        raise DamagedFileError(f"{path} is not a safetensors file: {error}") from error
+
+
+def fit(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
+    """Copy tensors into those of a network or optimizer, in place, or raise TensorMismatchError by name.
+
+    Meta tensors are compared only.
+    """
+    strange = sorted(target.keys() ^ tensors.keys())
+    if strange:
+        raise TensorMismatchError(
+            f"{what}: tensors missing or unknown: {', '.join(strange[:5])} ({len(strange)} in all)"
+        )
+    for name, tensor in target.items():
+        found = tensors[name]
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise TensorMismatchError(
+                f"{what}: {name} is {found.dtype} {list(found.shape)}, and must be {tensor.dtype} {list(tensor.shape)}"
+            )
+    with torch.no_grad():
+        for name, tensor in target.items():
+            if not tensor.is_meta:
+                tensor.copy_(tensors[name])
+
+
+def load(directory: Path) -> tuple[Network, dict[str, Any]]:
+    """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and its card."""
+    card = read_card(directory)
+    try:
+        preset = preset_from_row(card["preset"])
+    except (PresetError, UnknownViewError) as error:
+        raise CardError(f"{directory / CARD}: {error}") from error
+    tensors = read_tensors(directory, card, "weights")
+    with torch.device("meta"):  # a card that lies about its sizes must not cost memory
+        fit(Network(preset).state_dict(), tensors, str(directory))
+    network = build(preset, seed=0)
+    fit(network.state_dict(), tensors, str(directory))
+    return network.eval(), card

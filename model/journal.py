@@ -1,0 +1,50 @@
+"""metrics.jsonl: one JSON object a line, appended while training, and never at odds with the last save."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import CheckpointError, write_atomically
+
+NAME = "metrics.jsonl"
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Read a run's metrics, leaving out a last line that was cut short."""
+    try:
+        text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            found.append(entry)
+    return found
+
+
+class Journal:
+    """The open file of a run that is at `step`: lines beyond it, of work that was lost, are taken out first."""
+
+    def __init__(self, directory: Path, step: int) -> None:
+        self.path = directory / NAME
+        kept = [entry for entry in lines(directory) if entry["step"] <= step] if step else []
+        write_atomically(self.path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Append one line."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def sync(self) -> None:
+        """Put what was written on the disk."""
+        with self.path.open("rb") as file:
+            os.fsync(file.fileno())

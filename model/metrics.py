@@ -1,0 +1,99 @@
+"""How well a network predicts: figures for each row, and their means over many.
+
+Axes: B batch, A label. Win, draw, loss in that order, seen by the mover; score is 1, 1/2 or 0.
+
+rank           1 when the human's move is the network's first choice among legal moves; equal logits go by label, lowest
+               first, so that a network which says nothing earns nothing
+nll            minus the log of the human move's probability among legal moves, nats
+legal_mass     probability that the policy puts on legal moves before it is masked
+expected       the value as an expected score, win + draw / 2
+brier          (expected - score)^2, the two-outcome form of the literature (ChessMimic's 0.1753); its mean is
+               `value_brier`
+wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2: Brier's original
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.inputs import Batch, bytes_of, legal_mask, tensor
+
+Rows = dict[str, NDArray[Any]]
+
+
+def row_figures(
+    logits_BA: Tensor, wdl_B3: Tensor, legal_BA: Tensor, labels_B: Tensor, results_B: Tensor
+) -> dict[str, Tensor]:
+    """Measure each row: float32 `[B]` by the names above, and int64 `rank` and `legal_moves`.
+
+    Logits, legality and labels are of one view; results are +1, 0, -1 for the mover.
+    """
+    logits_BA = logits_BA.float()
+    masked_BA = logits_BA.masked_fill(~legal_BA, float("-inf"))
+    chosen_B1 = masked_BA.gather(1, labels_B[:, None])
+    before_BA = torch.arange(logits_BA.shape[1], device=labels_B.device) < labels_B[:, None]
+    better_BA = (masked_BA > chosen_B1) | ((masked_BA == chosen_B1) & before_BA)
+    legal_B = torch.logsumexp(masked_BA, 1)
+    outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
+    expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
+    score_B = (results_B + 1).float() / 2
+    return {
+        "rank": 1 + (better_BA & legal_BA).sum(1),
+        "legal_moves": legal_BA.sum(1),
+        "nll": legal_B - chosen_B1[:, 0],
+        "legal_mass": torch.exp(legal_B - torch.logsumexp(logits_BA, 1)),
+        "expected": expected_B,
+        "score": score_B,
+        "brier": (expected_B - score_B).square(),
+        "wdl_brier": (wdl_B3 - outcome_B3).square().sum(1),
+    }
+
+
+def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
+    """Measure what an evaluator said of a batch, row by row: arrays `[B]` for slicing by any column of the batch."""
+    figures = row_figures(
+        tensor(logits_BA),
+        tensor(wdl_B3),
+        legal_mask(bytes_of(batch["planes"])),
+        tensor(batch["label"].astype(np.int64)),
+        tensor(batch["result"].astype(np.int64)),
+    )
+    return {name: column.numpy() for name, column in figures.items()}
+
+
+class Totals:
+    """Sums over rows in float64, so that a million rows lose nothing."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sums: dict[str, float] = {}
+
+    def add(self, figures: Mapping[str, NDArray[Any] | Tensor]) -> "Totals":
+        """Add the rows of one batch."""
+        columns = {name: np.asarray(column) for name, column in figures.items()}
+        rank = columns["rank"]
+        self.count += len(rank)
+        terms: dict[str, NDArray[Any]] = {f"top{n}": rank <= n for n in (1, 3, 5)}
+        terms["cross_entropy"] = columns["nll"]
+        terms["legal_mass"] = columns["legal_mass"]
+        terms["value_brier"] = columns["brier"]
+        terms["wdl_brier"] = columns["wdl_brier"]
+        for name, term in terms.items():
+            self.sums[name] = self.sums.get(name, 0.0) + float(term.sum(dtype=np.float64))
+        return self
+
+    def summary(self) -> dict[str, float]:
+        """Give `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier` and `wdl_brier`.
+
+        Of no rows at all there is only `positions`.
+        """
+        return {"positions": self.count} | {name: total / self.count for name, total in self.sums.items() if self.count}
+
+
+def summary(figures: Mapping[str, NDArray[Any]]) -> dict[str, float]:
+    """Average rows into the figures of a report; the same as `Totals` over them."""
+    return Totals().add(figures).summary()

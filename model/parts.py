@@ -1,0 +1,173 @@
+"""The tables of parts that networks are assembled from: activations, gates, residual blocks, heads.
+
+A new kind of part is a new row in one of these tables, and a preset names it.
+
+Axes: B batch, C channels, Y row (0 = the 8th rank of whom the view looks from), X column (0 = a-file).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from model.presets import Preset
+
+SQUARES = 64
+TYPES = 64
+LABELS = TYPES * SQUARES
+
+
+class Gate(nn.Module):
+    """Scale each channel by what the whole board says, and with `bias` shift it too.
+
+    The board's mean passes a small bottleneck. Source: Hu et al. 2018, arXiv:1709.01507; the shift is Leela's.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: Callable[[], nn.Module], *, bias: bool) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(width, hidden)
+        self.activation = activation()
+        self.excite = nn.Linear(hidden, 2 * width if bias else width)
+        self.bias = bias
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Gate `[B, C, Y, X]`."""
+        gate_BC = self.excite(self.activation(self.squeeze(x_BCYX.mean((2, 3)))))
+        if not self.bias:
+            return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
+        scale_BC, shift_BC = gate_BC.chunk(2, 1)
+        return torch.addcmul(shift_BC[:, :, None, None], x_BCYX, torch.sigmoid(scale_BC)[:, :, None, None])
+
+
+def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
+    """Give a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
+    return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+
+
+class PostBlock(nn.Module):
+    """Convolve, norm, activate, convolve, norm, gate, add, activate (He et al. 2015, arXiv:1512.03385)."""
+
+    def __init__(self, row: "Preset") -> None:
+        super().__init__()
+        self.conv1 = conv3(row.width, row.width)
+        self.norm1 = nn.BatchNorm2d(row.width)
+        self.act1 = ACTIVATIONS[row.activation]()
+        self.conv2 = conv3(row.width, row.width)
+        self.norm2 = nn.BatchNorm2d(row.width)
+        self.gate = gate(row)
+        self.act2 = ACTIVATIONS[row.activation]()
+        nn.init.zeros_(self.norm2.weight)  # the block begins as the identity, which makes the first steps steeper
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Transform `[B, C, Y, X]`."""
+        y = self.act1(self.norm1(self.conv1(x_BCYX)))
+        y = self.gate(self.norm2(self.conv2(y)))
+        return self.act2(y.add_(x_BCYX))  # type: ignore[no-any-return]
+
+
+class PreBlock(nn.Module):
+    """Norm, activate, convolve, twice, gate and add (He et al. 2016, arXiv:1603.05027)."""
+
+    def __init__(self, row: "Preset") -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(row.width)
+        self.act1 = ACTIVATIONS[row.activation]()
+        self.conv1 = conv3(row.width, row.width)
+        self.norm2 = nn.BatchNorm2d(row.width)
+        self.act2 = ACTIVATIONS[row.activation]()
+        self.conv2 = conv3(row.width, row.width)
+        self.gate = gate(row)
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Transform `[B, C, Y, X]`."""
+        y = self.conv1(self.act1(self.norm1(x_BCYX)))
+        y = self.conv2(self.act2(self.norm2(y)))
+        return self.gate(y) + x_BCYX  # type: ignore[no-any-return]
+
+
+class Flat(nn.Module):
+    """Flatten a board to `[B, C * 64]` with the square running fastest, whatever the memory format."""
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Flatten `[B, C, Y, X]`."""
+        return x_BCYX.flatten(1)
+
+
+class Exact(nn.Module):
+    """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost first choices."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to any shape."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self.layer(x.float())  # type: ignore[no-any-return]
+
+
+def gate(row: "Preset") -> nn.Module:
+    """Build the gate that each of a preset's blocks has."""
+    return GATES[row.gate](row)
+
+
+def planes_policy(row: "Preset") -> nn.Module:
+    """Build a head with one plane for each move type: flattened, they are the labels (type * 64 + from-square)."""
+    hidden = row.policy_width
+    layers: list[nn.Module] = []
+    if hidden:
+        layers = [conv3(row.width, hidden), nn.BatchNorm2d(hidden), ACTIVATIONS[row.activation]()]
+    return nn.Sequential(*layers, Exact(nn.Conv2d(hidden or row.width, TYPES, 1)), Flat())
+
+
+def linear_policy(row: "Preset") -> nn.Module:
+    """Build a 1x1 bottleneck and one linear layer to all labels."""
+    hidden = row.policy_width
+    return nn.Sequential(
+        nn.Conv2d(row.width, hidden, 1, bias=False),
+        nn.BatchNorm2d(hidden),
+        ACTIVATIONS[row.activation](),
+        Flat(),
+        nn.Linear(hidden * SQUARES, LABELS),
+    )
+
+
+def value_head(row: "Preset", outputs: int, last: nn.Module) -> nn.Module:
+    """Build a 1x1 convolution, a hidden layer, `outputs` numbers and a last function over them."""
+    return nn.Sequential(
+        nn.Conv2d(row.width, row.value_width, 1, bias=False),
+        nn.BatchNorm2d(row.value_width),
+        ACTIVATIONS[row.activation](),
+        Flat(),
+        nn.Linear(row.value_width * SQUARES, row.value_hidden),
+        ACTIVATIONS[row.activation](),
+        Exact(nn.Linear(row.value_hidden, outputs)),
+        last,
+    )
+
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.ReLU(inplace=True),
+    "mish": nn.Mish,
+}
+GATES: Mapping[str, Callable[["Preset"], nn.Module]] = {
+    "none": lambda row: nn.Identity(),
+    "scale": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=False),
+    "affine": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=True),
+}
+BLOCKS: Mapping[str, Callable[["Preset"], nn.Module]] = {"post": PostBlock, "pre": PreBlock}
+POLICY_HEADS: Mapping[str, Callable[["Preset"], nn.Module]] = {"planes": planes_policy, "linear": linear_policy}
+VALUE_HEADS: Mapping[str, Callable[["Preset"], nn.Module]] = {
+    "wdl": lambda row: value_head(row, 3, nn.Identity()),
+    "tanh": lambda row: value_head(row, 1, nn.Tanh()),
+}
+TABLES: Mapping[str, Mapping[str, object]] = {
+    "activation": ACTIVATIONS,
+    "gate": GATES,
+    "block": BLOCKS,
+    "policy": POLICY_HEADS,
+    "value": VALUE_HEADS,
+}
+"""Which table each word of a preset is looked up in."""

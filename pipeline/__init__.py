@@ -1,0 +1,1 @@
+"""From a PGN dump to shards, batches, a trained network and its report."""

@@ -1,0 +1,1 @@
+"""What `fianchetto bench` measures."""

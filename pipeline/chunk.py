@@ -1,0 +1,331 @@
+"""One chunk of a dump into shards: what a worker does.
+
+    text -> tags -> filters -> replay -> splits -> shuffle -> shards, then the games' table and a note of what was done
+
+Everything depends on the chunk and the configuration alone. The note (`.parts/00007.json`) appears last: a chunk that has
+one is done, one without is done again, to the same bytes.
+
+Axes: G games, R rows.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import chess
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.encoding import PLANES, TURN_PLANE
+from engine.position import from_fen
+from pipeline import pgn, tags
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.san import UNKNOWN_RESULT
+from pipeline.shards import PARTS, SPLITS, publish, publish_json, rows_table, write_rows
+from pipeline.sources import Chunk
+
+BLOCK_ROWS = 1 << 19
+"""Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
+
+# Lichess and python-chess both call standard chess from a set-up position "From Position".
+STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestConfig:
+    """What a dataset is made with; all of it is in the manifest, and a dataset made otherwise is refused."""
+
+    test_share: float = 0.05
+    """Share of games held out for the test split, by a hash of their moves."""
+    val_share: float = 0.02
+    """Share of games held out for validation while training, by the same hash."""
+    min_elo: int = 0
+    """Lowest rating either player may have; 0 also keeps games without ratings."""
+    max_elo: int = 0
+    """Highest rating either player may have; 0 for no limit."""
+    min_plies: int = 1
+    """Half-moves a game must have."""
+    order: str = "shuffled"
+    """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
+    seed: int = 0
+    """Seed of the shuffle."""
+    chunk_mib: int = 16
+    """MiB of PGN text a worker takes at a time."""
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        if not (0 <= self.test_share < 1 and 0 <= self.val_share < 1 and self.test_share + self.val_share < 1):
+            raise ConfigError("test_share and val_share are shares: each from 0 to 1, and together below 1")
+        if self.order not in ("shuffled", "game"):
+            raise ConfigError(f"order is shuffled or game, not {self.order!r}")
+        if self.max_elo and self.max_elo < self.min_elo:
+            raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
+        if not 1 <= self.chunk_mib <= 256:
+            raise ConfigError(f"chunk_mib is from 1 to 256, not {self.chunk_mib}")
+        if self.min_plies < 1 or min(self.seed, self.min_elo, self.max_elo) < 0:
+            raise ConfigError("min_plies is at least 1; seed, min_elo and max_elo at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """A chunk, and what to do with it."""
+
+    chunk: Chunk
+    out: str
+    config: IngestConfig
+
+
+class Tagged(NamedTuple):
+    """The games of a chunk with what their tags say."""
+
+    games: pgn.Games
+    spans: NDArray[np.int64]  # [G, F, 2]
+    white_elo: NDArray[np.int32]  # 0: unknown
+    black_elo: NDArray[np.int32]
+    increment: NDArray[np.int32]  # seconds, -1: unknown
+    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
+
+
+class _Buffers(NamedTuple):
+    """Memory that a worker keeps from chunk to chunk: fresh pages cost more than the writing of them."""
+
+    rows: pgn.Rows
+    planes: NDArray[np.uint64]  # [R, 77] the rows of one shard, in its order
+
+
+@cache
+def _buffers() -> _Buffers:
+    capacity = BLOCK_ROWS + pgn.MAX_PLIES + 2
+    return _Buffers(pgn.empty_rows(capacity), np.empty((capacity, PLANES), dtype=np.uint64))
+
+
+def part_name(index: int) -> str:
+    """Give the name of a chunk's note."""
+    return f"{index:05d}.json"
+
+
+def _value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
+    return text[span[0] : span[1]].tobytes().decode("utf-8", "replace")
+
+
+def _numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
+    out = np.empty(len(spans), dtype=np.int32)
+    tags.integers(text, spans, missing, out)
+    return out
+
+
+def _drop_variants(text: NDArray[np.uint8], spans: NDArray[np.int64], games: pgn.Games) -> None:
+    """Mark games whose Variant tag is not standard chess; each spelling is looked at once."""
+    hashes = np.zeros(len(spans), dtype=np.uint64)
+    tags.hash_spans(text, spans, hashes)
+    for value, first in zip(*np.unique(hashes, return_index=True), strict=True):
+        if _value(text, spans[first]).strip().lower() not in STANDARD:
+            games.status[hashes == value] = pgn.VARIANT
+
+
+def _set_up(text: NDArray[np.uint8], spans: NDArray[np.int64], games: pgn.Games) -> NDArray[np.uint64]:
+    """Read the FEN tags: give the starting positions and point the games at them."""
+    setups = [from_fen(chess.STARTING_FEN)]
+    for game in np.flatnonzero(spans[:, 1]):
+        fen = _value(text, spans[game])
+        try:
+            if chess.Board(fen, chess960=True).has_chess960_castling_rights():
+                games.status[game] = pgn.VARIANT
+                continue
+            setups.append(from_fen(fen))
+            games.setup[game] = len(setups) - 1
+        except ValueError:  # FenError, and python-chess's own for the line above
+            games.status[game] = pgn.BAD_FEN
+    return np.array(setups, dtype=np.uint64)
+
+
+def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
+    """Read the tags of the games at `starts` and apply the filters that need no moves."""
+    count = len(starts)
+    bounds = np.append(starts, len(text))
+    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
+    games = pgn.Games(
+        start=bounds,
+        movetext=np.zeros(count, dtype=np.int64),
+        result=np.full(count, UNKNOWN_RESULT, dtype=np.int8),
+        base=np.zeros(count, dtype=np.int32),
+        setup=np.zeros(count, dtype=np.int32),
+        status=np.full(count, pgn.USED, dtype=np.uint8),
+        plies=np.zeros(count, dtype=np.uint16),
+        identity=np.zeros(count, dtype=np.uint64),
+    )
+    tags.scan_tags(text, bounds, spans, games.movetext)
+    pgn.read_results(text, spans[:, tags.RESULT], games.result)
+    control = spans[:, tags.TIME_CONTROL]
+    games.base[:] = _numbers(text, control, -1)
+    plus = tags.after(text, control, ord("+"))
+    increment = _numbers(text, plus, -1)
+    increment[plus[:, 0] == control[:, 0]] = 0  # "300" is 300+0
+    increment[games.base < 0] = -1
+    white = _numbers(text, spans[:, tags.WHITE_ELO], 0)
+    black = _numbers(text, spans[:, tags.BLACK_ELO], 0)
+    low, high = np.minimum(white, black), np.maximum(white, black)
+    if config.min_elo:
+        games.status[low < config.min_elo] = pgn.FILTER_ELO
+    if config.max_elo:
+        games.status[high > config.max_elo] = pgn.FILTER_ELO
+    setups = _set_up(text, spans[:, tags.FEN], games)
+    _drop_variants(text, spans[:, tags.VARIANT], games)
+    return Tagged(games, spans, white, black, increment, setups)
+
+
+def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
+    """Give each game's split as an index into SPLITS, from the hash of its moves: two copies of a game never part."""
+    share = (identity >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    return np.where(share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)).astype(
+        np.uint8
+    )
+
+
+def _columns(
+    tagged: Tagged, rows: pgn.Rows, planes: NDArray[np.uint64], picked: NDArray[np.int64], first_game: int
+) -> dict[str, NDArray[Any]]:
+    """Take the picked rows' columns, with those that come from the games."""
+    names = ("label", "promotion", "castling", "ep_file", "halfmove", "repetition", "result", "eval", "clock", "ply", "plies")
+    columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in names}
+    game = rows.game[picked].astype(np.int64)
+    white = planes[:, TURN_PLANE] == 0
+    white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]
+    base, increment = tagged.games.base[game], tagged.increment[game]
+    columns["game"] = (game + first_game).astype(np.uint32)
+    columns["elo"] = np.where(white, white_elo, black_elo).clip(0, 65535).astype(np.uint16)
+    columns["opponent_elo"] = np.where(white, black_elo, white_elo).clip(0, 65535).astype(np.uint16)
+    columns["base"] = np.where((base < 0) | (base > 65534), 65535, base).astype(np.uint16)
+    columns["increment"] = np.where((increment < 0) | (increment > 254), 255, increment).astype(np.uint8)
+    return columns
+
+
+def _write_block(task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, block: int) -> list[dict[str, Any]]:
+    """Write one block of rows as a shard a split: give the files."""
+    splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
+    files = []
+    for number, split in enumerate(SPLITS):
+        picked = np.flatnonzero(splits == number)
+        if not len(picked):
+            continue
+        if task.config.order == "shuffled":
+            seed = (task.config.seed, task.chunk.index, block, number)
+            picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
+        planes = np.take(rows.planes, picked, axis=0, out=_buffers().planes[: len(picked)], mode="clip")
+        table = rows_table(planes, _columns(tagged, rows, planes, picked, task.chunk.first_game))
+        name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
+        done = publish(Path(task.out), name, len(picked), lambda target, table=table: write_rows(table, target))
+        files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
+    return files
+
+
+def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
+    """Make a string column of tag values; absent ones are null, invalid UTF-8 is replaced."""
+    lengths = spans[:, 1] - spans[:, 0]
+    data = np.empty(int(lengths.sum()), dtype=np.uint8)
+    offsets = np.empty(len(spans) + 1, dtype=np.int32)
+    tags.gather(text, spans, data, offsets)
+    if data.size and data.max() >= 128:
+        return pa.array([_value(text, span) if span[1] else None for span in spans], type=pa.string())
+    mask = pa.array(spans[:, 1] > 0).buffers()[1]
+    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), mask)
+
+
+def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.Table:
+    """Make the rows of `games.parquet` for a chunk, a row for every game, dropped ones with their reason."""
+    games, spans = tagged.games, tagged.spans
+    count = len(games.status)
+    used = games.status == pgn.USED
+    splits = np.array(SPLITS, dtype=object)[split_of(games.identity, task.config)]
+    dropped = np.array(pgn.STATUS, dtype=object)[games.status]
+    site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
+    date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
+    return pa.table(
+        {
+            "source": np.full(count, task.chunk.source, dtype=np.uint16),
+            "offset": task.chunk.offset + games.start[:-1],
+            "length": np.diff(games.start).astype(np.uint32),
+            "site": _strings(text, site),
+            "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
+            "date": _strings(text, date),
+            "white_elo": pa.array(tagged.white_elo.clip(0, 65535).astype(np.uint16), mask=tagged.white_elo <= 0),
+            "black_elo": pa.array(tagged.black_elo.clip(0, 65535).astype(np.uint16), mask=tagged.black_elo <= 0),
+            "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
+            "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
+            "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
+            "result": pa.array(games.result, mask=games.result == UNKNOWN_RESULT),
+            "plies": games.plies,
+            "identity": games.identity,
+            "split": pa.array(splits, type=pa.string(), mask=~used).dictionary_encode(),
+            "dropped": pa.array(dropped, type=pa.string(), mask=used).dictionary_encode(),
+        }
+    )
+
+
+def key_rate(index: int) -> int:
+    """Give the power of two whose share of positions a chunk counts for duplicates: all at first, then ever fewer.
+
+    The manifest is made at the last chunk's rate, so memory is bounded whatever the dump's size.
+    """
+    return max(0, (index // 4).bit_length())
+
+
+def _sample_keys(rows: pgn.Rows, filled: int, splits: NDArray[np.uint8], rate: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Take the position keys that a hash picks at 2 ** -rate, and their splits."""
+    keys = rows.key[:filled]
+    picked = (keys >> np.uint64(64 - rate) == 0) if rate else np.ones(filled, dtype=np.bool_)
+    return keys[picked], splits[rows.game[:filled][picked]]
+
+
+def encode_chunk(task: ChunkTask) -> dict[str, Any]:
+    """Turn a chunk into shards and notes: give the note, with `rows` and `fresh_rows` (0 when it was done before).
+
+    Raises DatasetError when the chunk was done before from other text.
+    """
+    parts = Path(task.out) / PARTS
+    note = parts / part_name(task.chunk.index)
+    digest = hashlib.sha256(task.chunk.text).hexdigest()
+    if note.exists():
+        done: dict[str, Any] = json.loads(note.read_bytes())
+        if done["text_sha256"] != digest:
+            raise DatasetError(
+                f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
+            )
+        return {**done, "fresh_rows": 0}
+    text = np.frombuffer(task.chunk.text, dtype=np.uint8)
+    tagged = read_games(text, task.chunk.starts, task.config)
+    rows = _buffers().rows
+    files: list[dict[str, Any]] = []
+    samples = []
+    total = collisions = game = block = 0
+    while game < len(task.chunk.starts):
+        game, filled = pgn.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
+        splits = split_of(tagged.games.identity, task.config)
+        samples.append(_sample_keys(rows, filled, splits, key_rate(task.chunk.index)))
+        files += _write_block(task, tagged, rows, filled, block)
+        collisions += int(np.isin(rows.promotion[:filled], (2, 3, 4)).sum())
+        total, block = total + filled, block + 1
+    table = games_table(task, tagged, text)
+    games_name = f"games-{task.chunk.index:05d}.parquet"
+    publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
+    keys = pa.table({name: np.concatenate(columns) for name, columns in zip(("key", "split"), zip(*samples, strict=True), strict=True)})
+    name = f"keys-{task.chunk.index:05d}.parquet"
+    publish(parts, name, len(keys), lambda target: pq.write_table(keys, target, use_dictionary=False, compression=None))
+    counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
+    result = {
+        "chunk": task.chunk.index,
+        "text_sha256": digest,
+        "games": len(task.chunk.starts),
+        "status": {name: int(count) for name, count in zip(pgn.STATUS, counts, strict=True) if count},
+        "rows": total,
+        "label_collisions": collisions,
+        "files": files,
+    }
+    publish_json(parts, note.name, result)
+    return {**result, "fresh_rows": total}
+

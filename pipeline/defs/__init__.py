@@ -1,0 +1,1 @@
+"""The thin Dagster layer: assets, checks, jobs and sensors over library calls."""

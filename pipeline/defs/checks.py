@@ -1,0 +1,87 @@
+"""What each asset promises about itself; a broken blocking promise keeps everything downstream from running."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+FILES = "files_match_manifest"
+SPLITS = "no_game_in_two_splits"
+WHOLE = "dump_read_to_its_end"
+ROWS = "rows_match_source"
+LOSS = "loads_with_finite_loss"
+BASELINE = "accuracy_beats_baseline"
+
+
+def spec(name: str, asset: str, description: str, *, blocking: bool = True) -> dg.AssetCheckSpec:
+    """Declare one check of an asset."""
+    return dg.AssetCheckSpec(name, asset=asset, description=description, blocking=blocking)
+
+
+POSITIONS = [
+    spec(FILES, "positions", "The shards have the sizes, SHA-256 and rows that the manifest says; it names them all."),
+    spec(SPLITS, "positions", "No game has positions in two splits."),
+    spec(ROWS, "positions", "Random rows, replayed from the dump with python-chess, are the same."),
+    spec(WHOLE, "positions", "The dump was read to its end, not only to where it is damaged.", blocking=False),
+]
+CHECKPOINT = [spec(LOSS, "checkpoint", "The checkpoint loads, and its loss on stored rows is finite.")]
+REPORT = [
+    spec(BASELINE, "accuracy_report", "Top-1 is above that of a move drawn from the legal ones.", blocking=False),
+]
+
+
+def of_positions(problems: Mapping[str, Sequence[str]], rows: int) -> list[dg.AssetCheckResult]:
+    """Turn the lists of problems of the `verify` task into results; damaged files are not read."""
+    files = problems["files"]
+    unread = ["not looked at, because files are not what the manifest says"] if files else []
+    return [
+        _result("positions", FILES, files),
+        _result("positions", SPLITS, unread or problems["splits"]),
+        _result("positions", ROWS, unread or problems["rows"], rows=0 if unread else rows),
+        _result("positions", WHOLE, problems["damage"], severity=dg.AssetCheckSeverity.WARN),
+    ]
+
+
+def of_checkpoint(probe: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
+    """Turn the answer of the `probe` task into a result."""
+    loss = probe["loss"]
+    values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
+    said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
+    passed = loss is not None
+    return [
+        dg.AssetCheckResult(
+            asset_key="checkpoint", check_name=LOSS, passed=passed, description=said, metadata=values
+        )
+    ]
+
+
+def of_report(top1: float, baseline: float) -> list[dg.AssetCheckResult]:
+    """Compare the accuracy with the baseline; a warning, since a network that was trained for a minute may lose."""
+    return [
+        dg.AssetCheckResult(
+            asset_key="accuracy_report",
+            check_name=BASELINE,
+            passed=top1 > baseline,
+            description=f"top-1 is {top1:.4f}; a move drawn from the legal ones gets {baseline:.4f}",
+            severity=dg.AssetCheckSeverity.WARN,
+            metadata={"top1": top1, "baseline": baseline},
+        )
+    ]
+
+
+def _result(
+    asset: str,
+    name: str,
+    problems: Sequence[str],
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    **values: int,
+) -> dg.AssetCheckResult:
+    listed = dg.MetadataValue.md("\n".join(f"- {problem}" for problem in problems[:50]))
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=name,
+        passed=not problems,
+        severity=severity,
+        description=problems[0] if problems else None,
+        metadata={"problems_found": len(problems), **values, **({"problems": listed} if problems else {})},
+    )

@@ -1,0 +1,235 @@
+"""Heavy work in a process of its own, that stops when it is told to and never outlives its run.
+
+`run_child(task, arguments)` starts `python -m pipeline.defs.child`, which does one task of a fixed table and answers
+in JSON lines: `{"tick": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
+
+Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, and its messages go
+through a polled file into Dagster events. Here the child knows no Dagster, one pipe carries everything, and the end of
+that pipe is one more way to notice that the other side is gone.
+
+Stopping. Terminate raises in the run worker; `run_child` closes its end, sends SIGTERM, waits a grace and then kills
+the whole process group, pool workers included. The child answers SIGTERM by `stop() == True`, so that the trainer saves
+and returns, and exits non-zero. A run worker that is SIGKILLed cannot do any of that: the kernel's parent-death signal
+(on Linux) and a watch on the parent's pid (everywhere) start the same sequence from within the child.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from engine.errors import UserError
+from engine.progress import Progress, Tick, silent
+
+GRACE = 20.0
+"""Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""
+
+STOPPED = 75
+"""Exit status of work that was stopped before it was done (EX_TEMPFAIL: run it again and it continues)."""
+
+Task = Callable[[Mapping[str, Any], Progress, Callable[[], bool]], Mapping[str, Any]]
+
+
+class ChildError(RuntimeError):
+    """Say that the child ended without a result, and where its last words are."""
+
+
+class StoppedError(UserError):
+    """Say that work ended early because it was asked to."""
+
+
+# ---------------------------------------------------------------- the run worker's side
+
+
+def run_child(
+    task: str,
+    arguments: Mapping[str, Any],
+    *,
+    progress: Progress = silent,
+    lock: Path | None = None,
+    grace: float = GRACE,
+    module: str = "pipeline.defs.child",
+) -> dict[str, Any]:
+    """Do `task` in a child process and return its result.
+
+    `lock` names an output that no other child may be writing. Raises UserError with the child's own words where a
+    person can mend it, ChildError for the rest. Whatever raises here, the child and all its workers are gone after it.
+    """
+    request = {"task": task, "arguments": dict(arguments), "parent": os.getpid(), "grace": grace}
+    request["lock"] = str(lock) if lock is not None else None
+    process = subprocess.Popen(
+        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    final: dict[str, Any] = {}
+    try:
+        with process.stdin as stdin:
+            stdin.write(json.dumps(request).encode())
+        for message in _messages(process, process.stdout):
+            if "tick" in message:
+                progress(Tick(**message["tick"]))
+            else:
+                final = message
+                break
+    finally:
+        code = _end(process, grace, ask=not final)
+    if code == 0 and "result" in final:
+        result: dict[str, Any] = final["result"]
+        return result
+    if "error" in final:
+        raise UserError(final["error"])
+    last_words = final.get("crash", "its error output is in the run's log")
+    raise ChildError(f"the {task} process ended with status {code}: {last_words}")
+
+
+def _messages(process: "subprocess.Popen[bytes]", stream: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield what the child says until it is gone, even where an orphaned worker holds the pipe open."""
+    buffer = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        while True:
+            gone = process.poll() is not None
+            if not selector.select(timeout=0 if gone else 0.5):
+                if gone:
+                    return
+                continue
+            data = os.read(stream.fileno(), 65536)
+            if not data:
+                return
+            *lines, buffer = (buffer + data).split(b"\n")
+            yield from map(json.loads, lines)
+
+
+def _end(process: "subprocess.Popen[bytes]", grace: float, *, ask: bool) -> int:
+    """Wait for the child, asking it to stop if `ask`; kill its whole group whatever happens meanwhile."""
+    assert process.stdout is not None
+    process.stdout.close()  # a child that still talks is not left blocked on a full pipe
+    try:
+        if ask and process.poll() is None:
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace)
+    finally:
+        kill_group(process.pid)
+        code = process.wait()
+    return code
+
+
+def kill_group(group: int) -> None:
+    """Kill every process of a group, if any is left."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
+        os.killpg(group, signal.SIGKILL)
+
+
+# ---------------------------------------------------------------- the child's side
+
+
+def main(tasks: Mapping[str, Task]) -> None:
+    """Read one request from standard input, do it, and answer on what was standard output."""
+    request = json.load(sys.stdin)
+    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print goes to the log, not between the messages
+    stopping = threading.Event()
+    own = os.getpid()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set() if os.getpid() == own else os._exit(143))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with(request["parent"], stopping, request["grace"])
+
+    def send(message: Mapping[str, Any]) -> None:
+        try:
+            answer.write(json.dumps(message) + "\n")
+        except BrokenPipeError:
+            stopping.set()
+
+    def crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        send({"crash": "".join(traceback.format_exception(kind, error, trace))[-4000:]})
+        sys.__excepthook__(kind, error, trace)
+
+    sys.excepthook = crashed
+    try:
+        _hold(request["lock"], request["grace"])
+        result = tasks[request["task"]](request["arguments"], _throttled(send), stopping.is_set)
+        if stopping.is_set():
+            raise StoppedError("stopped before it was done; run it again and it continues from what is complete")
+    except UserError as error:
+        send({"error": str(error)})
+        sys.exit(STOPPED if stopping.is_set() else 2)
+    finally:
+        if os.getppid() != request["parent"]:  # nobody is left who would take the workers down
+            kill_own_group()
+    send({"result": result})
+
+
+def _throttled(send: Callable[[Mapping[str, Any]], None], seconds: float = 0.25) -> Progress:
+    """Pass at most a few ticks a second; the last one of a known total always."""
+    last = 0.0
+
+    def progress(tick: Tick) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= seconds or tick.done == tick.total:
+            last = now
+            values = {name: float(value) for name, value in tick.values.items()}
+            send({"tick": {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "values": values}})
+
+    return progress
+
+
+def _die_with(parent: int, stopping: threading.Event, grace: float) -> None:
+    """Stop when the process `parent` is gone, and kill the own group if that takes longer than `grace` seconds."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        stopping.set()
+        time.sleep(grace)
+        kill_own_group()
+        os._exit(137)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def kill_own_group() -> None:
+    """Kill this process and its workers, if it leads a group, as a child of `run_child` does."""
+    if os.getpgrp() == os.getpid():
+        kill_group(os.getpid())
+
+
+def _hold(name: str | None, patience: float) -> None:
+    """Lock an output while this process and its workers live: the child of a dead run may be writing it still."""
+    if name is None:
+        return
+    path = Path(name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    for attempt in range(int(patience) + 5, -1, -1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if not attempt:
+                break
+            time.sleep(1.0)
+    raise UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
+
+
+if __name__ == "__main__":
+    from pipeline.defs.tasks import TASKS
+
+    main(TASKS)

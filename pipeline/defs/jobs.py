@@ -1,0 +1,65 @@
+"""Jobs: what a person starts by one click, and the housekeeping of the instance."""
+
+import time
+
+import dagster as dg
+from dagster import DagsterRunStatus, RunsFilter
+
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, positions
+from pipeline.defs.resources import Datasets
+
+build_positions = dg.define_asset_job("build_positions", [dump, positions], description="Turn one dump into positions.")
+train = dg.define_asset_job(
+    "train", [checkpoint, accuracy_report], description="Train a network on the positions and measure it."
+)
+everything = dg.define_asset_job(
+    "everything",
+    [dump, positions, checkpoint, accuracy_report],
+    description="Turn one dump into positions, train a network on all positions and measure it.",
+)
+
+
+def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
+    """Add a partition for each dump that has none yet, and give their keys."""
+    assert dumps.name is not None
+    new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(dumps.name)))
+    if new:
+        instance.add_dynamic_partitions(dumps.name, new)
+    return new
+
+
+@dg.op
+def add_partitions(context: dg.OpExecutionContext, datasets: Datasets) -> None:
+    """Add a partition for each dump that has none."""
+    context.log.info(f"new dumps: {', '.join(register(context.instance, datasets)) or 'none'}")
+
+
+@dg.job
+def register_dumps() -> None:
+    """Register the files in `datasets/dumps/` and the embedded sample as partitions, once."""
+    add_partitions()
+
+
+@dg.op(config_schema={"days": dg.Field(int, default_value=30, description="Age in days of the runs that may go.")})
+def delete_old_runs(context: dg.OpExecutionContext) -> int:
+    """Delete finished runs that are old and materialised nothing; the others hold what the plots show."""
+    before = time.time() - 86400 * context.op_config["days"]
+    finished = [DagsterRunStatus.SUCCESS, DagsterRunStatus.FAILURE, DagsterRunStatus.CANCELED]
+    deleted = 0
+    for record in context.instance.get_run_records(RunsFilter(statuses=finished)):
+        run = record.dagster_run.run_id
+        made = context.instance.all_logs(run, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+        if record.create_timestamp.timestamp() < before and not made:
+            context.instance.delete_run(run)
+            deleted += 1
+    context.log.info(f"deleted {deleted} runs older than {context.op_config['days']} days")
+    return deleted
+
+
+@dg.job
+def clean_up_runs() -> None:
+    """Delete old failed, cancelled and housekeeping runs; Dagster itself purges only ticks."""
+    delete_old_runs()
+
+
+weekly_clean_up = dg.ScheduleDefinition(job=clean_up_runs, cron_schedule="0 4 * * 1")

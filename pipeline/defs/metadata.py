@@ -1,0 +1,127 @@
+"""What a person reads on an asset's page: counts, tables, schema, pictures."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+
+from pipeline.defs import pictures
+from pipeline.defs.verify import sample_rows
+from pipeline.shards import GAMES, file_hash, read_manifest
+
+Metadata = dict[str, Any]
+PROBED = 1024
+"""Rows of a dataset that a checkpoint is probed on."""
+SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
+LONGEST_TABLE = 200
+"""Rows of a table that a page shows without getting slow."""
+
+
+def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float) -> Metadata:
+    """Describe a positions dataset; `seconds` is how long this run took to make or complete it."""
+    games, copies, rows = manifest["games"], manifest["copies"], manifest["positions"]["total"]
+    files = [file for file in manifest["files"] if file["name"] != GAMES]
+    drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
+    return {
+        "path": dg.MetadataValue.path(directory),
+        "dagster/uri": directory.as_uri(),
+        "dagster/row_count": rows,
+        "dagster/column_schema": column_schema(directory / files[0]["name"]),
+        "games_read": games["read"],
+        "games_used": games["used"],
+        "dropped_games": table([{"reason": name, "games": count} for name, count in games["dropped"].items()]),
+        "positions": table([{"split": name, "positions": count} for name, count in manifest["positions"].items()]),
+        "seconds": seconds,
+        "positions_per_second": rows / seconds,
+        "bytes_per_position": manifest["bytes_per_position"],
+        "label_collisions": manifest["label_collisions"],
+        "copies": table([{"what": name, "value": float(value)} for name, value in copies.items()]),
+        "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
+        "elo": dg.MetadataValue.md(pictures.png(elo_picture(directory / GAMES), "Elo of the players")),
+        "sample_of_positions": dg.MetadataValue.md(pictures.boards(drawn)),
+    }
+
+
+def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
+    """Describe a checkpoint by its card, its last figures and its curves."""
+    curves = directory / "curves.png"
+    figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
+    pictured = {"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}
+    return {
+        "path": dg.MetadataValue.path(directory),
+        "dagster/uri": directory.as_uri(),
+        "card_sha256": file_hash(directory / "checkpoint.json"),
+        **pictured,
+        **figures,
+        "card": dg.MetadataValue.json(dict(card)),
+    }
+
+
+def drawings(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> list[pictures.Drawing]:
+    """Draw the rows of a split that the `probe` task gave the network's first choices of."""
+    rows = sample_rows(directory, read_manifest(directory), PROBED, split)
+    return [pictures.Drawing(row=row, choices=chosen) for row, chosen in zip(rows, choices, strict=False)]
+
+
+def of_report(
+    network: Path, reports: Mapping[str, Mapping[str, Any]], drawings: Sequence[pictures.Drawing], chance: float
+) -> Metadata:
+    """Describe the accuracy on each dataset and over all, with boards of what the network would play."""
+    numbers = [{"dataset": name} | scalars(report) for name, report in reports.items()]
+    return {
+        "checkpoint": dg.MetadataValue.path(network),
+        **overall(reports),
+        "chance_top1": chance,
+        "datasets": table(numbers),
+        "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
+    }
+
+
+def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Average each figure over the datasets, weighted by their positions."""
+    weights = [report["positions"] for report in reports.values()]
+    names = set.intersection(*(set(scalars(report)) for report in reports.values())) - {"positions"}
+    columns = {name: [report[name] for report in reports.values()] for name in sorted(names)}
+    means = {name: float(np.average(column, weights=weights)) for name, column in columns.items()}
+    return {"positions": sum(weights)} | means
+
+
+def scalars(report: Mapping[str, Any]) -> dict[str, float]:
+    """Pick the figures out of a report."""
+    numbers = {name: value for name, value in report.items() if isinstance(value, (int, float))}
+    return {name: value for name, value in numbers.items() if not isinstance(value, bool)}
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Show records as a table, the first ones if there are too many for a page."""
+    kinds = {int: "int", float: "float", bool: "bool"}
+    shown = [dg.TableRecord(dict(record)) for record in records[:LONGEST_TABLE]]
+    columns = list(records[0].items()) if records else [("nothing", "")]
+    schema = dg.TableSchema([dg.TableColumn(name, kinds.get(type(value), "string")) for name, value in columns])
+    return dg.MetadataValue.table(shown, schema)
+
+
+def column_schema(shard: Path) -> dg.TableSchema:
+    """Describe a shard's columns."""
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(shard)
+    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema])
+
+
+def elo_picture(games: Path) -> bytes:
+    """Draw the Elo of both players over all games of a dump."""
+    import pyarrow.parquet as pq
+
+    columns = pq.read_table(games, columns=["white_elo", "black_elo"])
+    values = np.concatenate([np.asarray(column.drop_null()) for column in columns.itercolumns()])
+    return pictures.histogram(values[values > 0], "Elo of the players", "Elo")
+
+
+def data_version(*inputs: Any) -> dg.DataVersion:
+    """Hash inputs and options: the same version means the same data."""
+    return dg.DataVersion(hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:16])

@@ -1,0 +1,132 @@
+"""`python -m pipeline.defs.run`: materialise every asset on one dump from the command line, and say what came of it.
+
+The run lands in the instance at DAGSTER_HOME (`dagster_home/` when unset), so that the UI shows it afterwards.
+"""
+
+import os
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import tyro
+from dagster._core.execution.plan.objects import StepFailureData
+
+import pipeline
+from engine.errors import UserError
+from pipeline.defs.resources import SAMPLE, Datasets
+
+FIGURES = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier", "chance_top1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOptions:
+    """Materialise dump, positions, checkpoint and accuracy report."""
+
+    dump: str = SAMPLE
+    """Partition key: a file's name in datasets/dumps/ without its ending, or `sample`."""
+    preset: str = "fianchetto-xs"
+    """Network to train."""
+    minutes: float = 1.5
+    """Minutes of training."""
+    register_only: bool = False
+    """Only add the dumps that lie in datasets/ to the instance, and run nothing."""
+
+
+def main() -> int:
+    """Run it; the exit status is 0 only when every asset is there and every check that blocks has passed."""
+    options = tyro.cli(RunOptions, description=__doc__)
+    home = Path(pipeline.__file__).resolve().parents[1] / "dagster_home"
+    os.environ.setdefault("DAGSTER_HOME", str(home))
+    from pipeline.definitions import defs
+    from pipeline.defs.jobs import register
+
+    with dg.DagsterInstance.get() as instance:
+        register(instance, Datasets())
+        if options.register_only:
+            return 0
+        try:
+            Datasets().source(options.dump)
+        except UserError as error:
+            sys.stderr.write(f"{error}\n")
+            return 2
+        run_id = str(uuid.uuid4())
+        instance.add_event_listener(run_id, Teller())
+        train = {"train": {"minutes": options.minutes}, "preset": options.preset}
+        result = (
+            defs()
+            .resolve_job_def("everything")
+            .execute_in_process(
+                instance=instance,
+                run_id=run_id,
+                partition_key=options.dump,
+                raise_on_error=False,
+                run_config={
+                    "ops": {"checkpoint": {"config": train}},
+                    "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
+                },
+            )
+        )
+        if result.success:
+            _conclude(result.asset_materializations_for_node("accuracy_report")[0])
+        return 0 if result.success else 1
+
+
+class Teller:
+    """Print one line for each event that a person waits for, and an observation now and then."""
+
+    def __init__(self, seconds: float = 10.0) -> None:
+        self.seconds, self.observed = seconds, 0.0
+
+    def __call__(self, entry: dg.EventLogEntry) -> None:
+        """Take one event of the run."""
+        event = entry.dagster_event
+        if event is None:
+            return
+        kind, step = event.event_type, event.step_key
+        if kind == dg.DagsterEventType.STEP_START:
+            _say(f"{step} ...")
+        elif kind == dg.DagsterEventType.STEP_FAILURE:
+            _say(f"{step} failed: {_reason(event.step_failure_data)}")
+        elif kind == dg.DagsterEventType.ASSET_OBSERVATION and entry.timestamp - self.observed >= self.seconds:
+            self.observed = entry.timestamp
+            metadata = event.asset_observation_data.asset_observation.metadata
+            _say("    " + "  ".join(f"{name} {_number(value.value)}" for name, value in metadata.items()))
+        elif kind == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            check = event.asset_check_evaluation_data
+            verdict = "passed" if check.passed else f"{check.severity.value}: {check.description}"
+            _say(f"    check {check.check_name}: {verdict}")
+
+
+def _reason(failure: StepFailureData) -> str:
+    """Say why a step failed: what a person can mend in one line, anything else as it was raised."""
+    if failure.user_failure_data is not None:
+        return failure.user_failure_data.description or ""
+    error = failure.error
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return error.message if error is not None else ""
+
+
+def _conclude(report: dg.AssetMaterialization) -> None:
+    """Print the report and how to look at it."""
+    _say("\naccuracy on games that the network never saw")
+    for name in FIGURES:
+        if name in report.metadata:
+            _say(f"    {name:14} {_number(report.metadata[name].value)}")
+    _say("\nTo see all of it in Dagster's web UI: make ui, then open http://127.0.0.1:3000")
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""The table of work that a child process does: each row is one call of the library, from and to JSON."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.progress import Progress
+from pipeline.defs.child import Task
+from pipeline.defs.forms import filled
+
+Arguments = Mapping[str, Any]
+Stop = Callable[[], bool]
+
+
+def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Turn the dump `source` into positions in `out` and return the manifest."""
+    from pipeline.chunk import IngestConfig
+    from pipeline.errors import DamagedError
+    from pipeline.ingest import ingest as library
+    from pipeline.shards import read_manifest
+
+    out = Path(arguments["out"])
+    if arguments["replace"] and out.exists():
+        (out / "manifest.json").unlink(missing_ok=True)  # first: half a dataset must not look like a whole one
+        shutil.rmtree(out)
+    workers = arguments["workers"] or os.cpu_count() or 1
+    config = filled(IngestConfig, arguments["config"])
+    try:
+        return library([arguments["source"]], out, config, workers=workers, progress=progress, stop=stop)
+    except DamagedError:  # what came before the damage is a whole dataset, and a check says how it ended
+        return read_manifest(out)
+
+
+def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Look for problems in a positions dataset: a list for each question, empty when all is well."""
+    from pipeline.defs import verify as questions
+    from pipeline.shards import read_manifest
+
+    directory = Path(arguments["positions"])
+    manifest = read_manifest(directory)
+    problems = {"files": questions.files_differ(directory, manifest), "splits": [], "rows": []}
+    problems["damage"] = questions.damage(manifest)
+    if not problems["files"]:
+        problems["splits"] = questions.splits_share_games(directory, manifest)
+        text = questions.text_of(arguments["source"])
+        problems["rows"] = questions.rows_differ(directory, manifest, text, arguments["count"])
+    return problems
+
+
+def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Train the preset on the positions and return the checkpoint's card."""
+    from model.config import TrainConfig
+    from pipeline.training import train_on
+
+    positions = [Path(name) for name in arguments["positions"]]
+    config = filled(TrainConfig, arguments["config"])
+    return train_on(positions, arguments["preset"], config, Path(arguments["out"]), progress, stop)
+
+
+def report(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Measure a checkpoint on a split of a positions dataset."""
+    from pipeline.report import report as library
+
+    checkpoint, positions = Path(arguments["checkpoint"]), Path(arguments["positions"])
+    return library(checkpoint, positions=positions, split=arguments["split"], pgn=None, progress=progress)
+
+
+def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Load a checkpoint as its users do; give its loss on stored rows, its first choices, and what chance would get."""
+    import numpy as np
+
+    from engine.encoding import legal_mask
+    from model.evaluator import evaluator
+    from pipeline.defs.verify import sample_rows
+    from pipeline.shards import read_manifest
+
+    directory = Path(arguments["positions"])
+    rows = sample_rows(directory, read_manifest(directory), arguments["count"], arguments["split"])
+    planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
+    legal_RA = legal_mask(planes_RP)
+    logits_RA, _ = evaluator(Path(arguments["checkpoint"]))(planes_RP)
+    masked_RA = np.where(legal_RA, logits_RA.astype(np.float64), -np.inf)
+    shifted_RA = masked_RA - masked_RA.max(axis=1, keepdims=True)
+    log_RA = shifted_RA - np.log(np.exp(shifted_RA).sum(axis=1, keepdims=True))
+    loss = -float(np.mean(log_RA[np.arange(len(rows)), [row["label"] for row in rows]]))
+    chance = float(np.mean(1.0 / legal_RA.sum(axis=1)))
+    first_R3 = np.argsort(-masked_RA, axis=1)[: arguments["drawn"], :3]
+    choices = [
+        [(int(label), float(np.exp(log_A[label]))) for label in first_3 if np.isfinite(log_A[label])]
+        for first_3, log_A in zip(first_R3, log_RA, strict=False)
+    ]
+    return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "chance": chance, "choices": choices}
+
+
+TASKS: Mapping[str, Task] = {"ingest": ingest, "verify": verify, "train": train, "report": report, "probe": probe}

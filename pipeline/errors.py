@@ -1,0 +1,27 @@
+"""What can go wrong with data and settings, by name; each message says what was wrong and what to do."""
+
+from engine.errors import UserError
+
+
+class ConfigError(UserError):
+    """A configuration that contradicts itself."""
+
+
+class DumpError(UserError):
+    """A dump that cannot be read at all."""
+
+
+class DamagedError(UserError):
+    """An archive that breaks off or turns to nonsense after some good games, which are kept."""
+
+
+class DatasetError(UserError):
+    """A directory that is no dataset of this version, or does not hold what its manifest says."""
+
+
+class IngestError(UserError):
+    """An ingest that could not be finished; what it finished is kept."""
+
+
+class Stopped(UserError):
+    """Work that was asked to stop, and did, keeping what was done."""

@@ -1,0 +1,116 @@
+"""The manifest of an ingest: the notes of all chunks added up, and what only the whole can tell.
+
+Duplicates and the overlap of test with train are counted over the keys of positions (what the network can see), on a
+sample by hash that is all of a small dump and a stated share of a large one.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.encoding import ENCODING_VERSION, moves_hash
+from pipeline import pgn
+from pipeline.chunk import IngestConfig, key_rate, part_name
+from pipeline.errors import DatasetError
+from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish, publish_json
+from pipeline.sources import Source
+
+
+def _notes(parts: Path) -> list[dict[str, Any]]:
+    """Read the notes of all chunks in order."""
+    notes = []
+    while (path := parts / part_name(len(notes))).exists():
+        notes.append(json.loads(path.read_bytes()))
+    return notes
+
+
+def _merge_games(out: Path, count: int) -> dict[str, Any]:
+    """Publish `games.parquet` from the chunks' tables, one row group each, with dictionaries made one."""
+    paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
+
+    def write(target: Any) -> None:
+        plain = pa.schema(
+            [
+                pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
+                for field in pq.read_schema(paths[0])
+            ]
+        )
+        with pq.ParquetWriter(target, plain, compression="zstd") as writer:
+            for path in paths:
+                writer.write_table(pq.read_table(path).cast(plain))
+
+    rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    done = publish(out, GAMES, rows, write)
+    return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+
+
+def _count_copies(parts: Path, count: int) -> dict[str, Any]:
+    """Count duplicates, and test and validation positions that train holds too, over the sample of keys."""
+    rate = key_rate(count - 1)
+    keys: list[NDArray[np.uint64]] = []
+    splits: list[NDArray[np.uint8]] = []
+    for index in range(count):
+        stored = pq.read_table(parts / f"keys-{index:05d}.parquet")
+        key, split = stored["key"].to_numpy(), stored["split"].to_numpy()
+        picked = key >> np.uint64(64 - rate) == 0 if rate else slice(None)
+        keys.append(key[picked])
+        splits.append(split[picked])
+    all_keys, all_splits = np.concatenate(keys), np.concatenate(splits)
+    train = np.sort(all_keys[all_splits == 0])  # numpy's unique hashes, and is many times slower than its sort
+    distinct = 1 + int(np.count_nonzero(np.diff(np.sort(all_keys))))
+    result: dict[str, Any] = {
+        "sample_rate": 2.0**-rate,
+        "sampled": len(all_keys),
+        "duplicates": len(all_keys) - distinct,
+        "duplicate_share": round((len(all_keys) - distinct) / max(len(all_keys), 1), 6),
+    }
+    for number, name in ((1, "val"), (2, "test")):
+        mine = all_keys[all_splits == number]
+        at = np.searchsorted(train, mine).clip(0, max(len(train) - 1, 0))
+        shared = int((train[at] == mine).sum()) if len(train) else 0
+        result[f"{name}_in_train"] = shared
+        result[f"{name}_in_train_share"] = round(shared / max(len(mine), 1), 6)
+    return result
+
+
+def build_manifest(out: Path, sources: Sequence[Source], config: IngestConfig) -> dict[str, Any]:
+    """Publish `games.parquet` and then the manifest, and give it; raises DatasetError when there is no position."""
+    notes = _notes(out / PARTS)
+    status: Counter[str] = Counter()
+    for note in notes:
+        status.update(note["status"])
+    read = sum(note["games"] for note in notes)
+    rows = sum(note["rows"] for note in notes)
+    dropped = {name: status[name] for name in pgn.STATUS[1:] if status[name]}
+    if not rows:
+        named = ", ".join(source.name for source in sources)
+        damage = "; ".join(source.damage for source in sources if source.damage)
+        counts = "; ".join(f"{name}: {count}" for name, count in dropped.items()) or damage or "no game was found"
+        raise DatasetError(f"no positions in {named}: {read} games read ({counts})")
+    files = [entry for note in notes for entry in note["files"]]
+    positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
+    shard_bytes = sum(entry["bytes"] for entry in files)
+    files.append(_merge_games(out, len(notes)))
+    manifest = {
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+        "sources": [source.describe() for source in sources],
+        "config": asdict(config),
+        "games": {"read": read, "used": status["used"], "dropped": dropped},
+        "positions": {"total": rows, **positions},
+        "bytes_per_position": round(shard_bytes / rows, 2),
+        "label_collisions": sum(note["label_collisions"] for note in notes),
+        "copies": _count_copies(out / PARTS, len(notes)),
+        "files": files,
+    }
+    publish_json(out, MANIFEST, manifest)
+    return manifest

@@ -1,0 +1,252 @@
+"""Shards (format version 1): Parquet files of packed rows, the manifest that vouches for them, and atomic publication.
+
+A dataset directory holds `train-00000-0.parquet ...`, `val-...`, `test-...`, `games.parquet` and `manifest.json`.
+Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new
+version. Files appear under their final names whole (temporary name, fsync, rename), the manifest last: a directory
+without one is not a dataset.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.encoding import ENCODING_VERSION, PLANE_BYTES, moves_hash
+from pipeline.errors import DatasetError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+GAMES = "games.parquet"
+SPLITS = ("train", "val", "test")
+ROW_GROUP = 16_384
+"""Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
+PAGE_BYTES = 1 << 24
+"""Larger than a row group's planes, so that zstd sees each of their byte streams whole."""
+
+BATCH_SENTINELS = {"eval": -32768, "clock": 65535, "elo": 0, "opponent_elo": 0, "base": 65535, "increment": 255}
+"""What stands for null in a batch's arrays, by column."""
+
+
+def schema() -> pa.Schema:
+    """Give the columns of a shard (architecture section 4)."""
+    visits = pa.list_(pa.struct([pa.field("label", pa.uint16(), False), pa.field("share", pa.float32(), False)]))
+    required = {
+        "planes": pa.binary(PLANE_BYTES),
+        "label": pa.uint16(),
+        "promotion": pa.uint8(),
+        "castling": pa.uint8(),
+        "ep_file": pa.uint8(),
+        "halfmove": pa.uint8(),
+        "repetition": pa.uint8(),
+        "result": pa.int8(),
+        "ply": pa.uint16(),
+        "plies": pa.uint16(),
+        "game": pa.uint32(),
+    }
+    optional = {
+        "eval": pa.int16(),
+        "clock": pa.uint16(),
+        "elo": pa.uint16(),
+        "opponent_elo": pa.uint16(),
+        "base": pa.uint16(),
+        "increment": pa.uint8(),
+        "visits": visits,
+        "root_value": pa.float32(),
+    }
+    fields = [pa.field(name, kind, nullable=False) for name, kind in required.items()]
+    fields += [pa.field(name, kind, nullable=True) for name, kind in optional.items()]
+    metadata = {"fianchetto_format": str(FORMAT_VERSION), "encoding_version": str(ENCODING_VERSION)}
+    return pa.schema(fields, metadata={**metadata, "moves_hash": moves_hash()})
+
+
+def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> pa.Table:
+    """Make a shard's table from planes uint64[R, 77] and the other columns, BATCH_SENTINELS standing for null.
+
+    `visits` and `root_value` are null where they are not given.
+    """
+    wanted = schema()
+    rows = len(planes_RP)
+    data = pa.py_buffer(np.ascontiguousarray(planes_RP, dtype="<u8"))
+    arrays = [pa.FixedSizeBinaryArray.from_buffers(pa.binary(PLANE_BYTES), rows, [None, data])]
+    for field in list(wanted)[1:]:
+        if field.name not in columns:
+            assert field.nullable, f"column {field.name} is missing"
+            arrays.append(pa.nulls(rows, field.type))
+            continue
+        values = columns[field.name]
+        mask = values == BATCH_SENTINELS[field.name] if field.name in BATCH_SENTINELS else None
+        arrays.append(pa.array(values, type=field.type, mask=mask))
+    return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def write_rows(table: pa.Table, path: Path, compression_level: int = 3) -> None:
+    """Write a shard's table as Parquet: planes by byte stream split, the rest by dictionary, all zstd."""
+    pq.write_table(
+        table,
+        path,
+        row_group_size=ROW_GROUP,
+        data_page_size=PAGE_BYTES,
+        compression="zstd",
+        compression_level=compression_level,
+        use_dictionary=[name for name in table.schema.names if name not in ("planes", "game", "root_value")],
+        column_encoding={"planes": "BYTE_STREAM_SPLIT", "game": "BYTE_STREAM_SPLIT"},
+        write_statistics=["label", "ply", "elo", "game"],
+        store_schema=True,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A file under its final name."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class _HashingFile:
+    """A file that is hashed as it is written."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("wb")
+        self.hash = hashlib.sha256()
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        self.hash.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
+    """Let `write` fill a file and give it its final name only when it is whole and on disk.
+
+    The name appears by atomic rename after fsync; whatever stops the writing leaves nothing under the name, and the
+    temporary file is taken away.
+    """
+    temporary = directory / f".{name}.{os.getpid()}.tmp"
+    target = _HashingFile(temporary)
+    try:
+        write(target)
+        target.file.flush()
+        os.fsync(target.file.fileno())
+        size = target.file.tell()
+        target.file.close()
+        temporary.replace(directory / name)
+    except BaseException:
+        target.file.close()
+        temporary.unlink(missing_ok=True)
+        raise
+    return Published(name, rows, size, target.hash.hexdigest())
+
+
+def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
+    """Publish a JSON file, keys in their order, two spaces deep."""
+    text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
+    return publish(directory, name, 0, lambda target: target.write(text))
+
+
+def file_hash(path: Path) -> str:
+    """Give a file's sha256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Read and check a dataset's manifest.
+
+    Raises DatasetError for a directory without one, one that is no JSON of ours, or another format or encoding.
+    """
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise DatasetError(f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out DIR`")
+    if not path.is_file():
+        hint = "an ingest was stopped there: run it again to finish" if (directory / PARTS).is_dir() else "no dataset"
+        raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
+    try:
+        manifest = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DatasetError(f"{path} is not JSON: {error}") from error
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), list):
+        raise DatasetError(f"{path} is not a manifest of this project")
+    for name, ours in (
+        ("format_version", FORMAT_VERSION),
+        ("encoding_version", ENCODING_VERSION),
+        ("moves_hash", moves_hash()),
+    ):
+        if manifest.get(name) != ours:
+            raise DatasetError(f"{path} has {name} {manifest.get(name)!r}, this program {ours!r}: ingest the dump again")
+    for entry in manifest["files"]:
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str) or Path(name).name != name:
+            raise DatasetError(f"{path} names a file outside the dataset: {name!r}")
+    return manifest
+
+
+PARTS = ".parts"
+"""Where an unfinished ingest keeps what it has finished."""
+
+
+def shard_paths(directory: Path, split: str) -> list[Path]:
+    """Give the files of a split as the manifest lists them; raises DatasetError where one is missing or there is none."""
+    manifest = read_manifest(directory)
+    if split not in SPLITS:
+        raise DatasetError(f"no split {split!r}: there are {', '.join(SPLITS)}")
+    paths = [directory / entry["name"] for entry in manifest["files"] if entry.get("split") == split]
+    for path in paths:
+        if not path.is_file():
+            raise DatasetError(f"{path} is in the manifest and not on disk: ingest the dump again")
+    if not paths:
+        raise DatasetError(f"{directory} has no positions in its {split} split")
+    return paths
+
+
+def verify(directory: Path) -> list[str]:
+    """Compare every file with the manifest: give a line for each that is missing or differs in size, hash or rows."""
+    wrong = []
+    for entry in read_manifest(directory)["files"]:
+        path = directory / entry["name"]
+        if not path.is_file():
+            wrong.append(f"{path.name}: missing")
+        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
+            wrong.append(f"{path.name}: differs from its hash")
+        elif pq.read_metadata(path).num_rows != entry["rows"]:
+            wrong.append(f"{path.name}: differs in rows")
+    return wrong
+
+
+def batch_columns(table: pa.Table) -> dict[str, NDArray[Any]]:
+    """Turn rows of a shard's table into a batch: numpy arrays by column name, BATCH_SENTINELS for null.
+
+    `planes` is uint64[R, 77] little-endian; `visits` and `root_value` are left out when they are wholly null.
+    """
+    batch: dict[str, NDArray[Any]] = {}
+    for name in table.schema.names:
+        column = table.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+        if name == "planes":
+            words = np.frombuffer(column.buffers()[1], dtype="<u8", count=77 * (column.offset + len(column)))
+            batch[name] = words.reshape(-1, 77)[column.offset :]
+        elif name in ("visits", "root_value"):
+            if column.null_count < len(column):
+                batch[name] = column.to_numpy(zero_copy_only=False)
+        elif column.null_count:
+            batch[name] = column.fill_null(BATCH_SENTINELS[name]).to_numpy()
+        else:
+            batch[name] = column.to_numpy()
+    return batch

@@ -1,0 +1,223 @@
+"""Dumps as streams: open, decompress, cut into chunks of whole games, in bounded memory.
+
+A chunk holds about `chunk_bytes` of text, so memory is bounded by that and by LONGEST_GAME whatever the dump's size.
+A damaged archive gives every whole game before the damage and notes the damage in its source.
+
+Axes: G games of a chunk.
+"""
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.errors import DumpError
+from pipeline.tags import LONGEST_GAME, Splitter, split
+
+BLOCK = 1 << 22
+"""Bytes asked of the decompressor at a time."""
+
+_MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"BZh": "bz2"}
+_SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2"}
+_BOM = b"\xef\xbb\xbf"
+STDIN = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Whole games of a dump."""
+
+    index: int
+    """Number of the chunk in the dataset, from 0."""
+    source: int
+    """Number of the source it came from, from 0."""
+    first_game: int
+    """Number of its first game in the dataset, dropped ones counted."""
+    offset: int
+    """Byte of the decompressed source that the text begins at."""
+    text: bytes
+    starts: NDArray[np.int64]
+    """[G] first byte of each game in the text."""
+
+
+class Source:
+    """One dump: a path or `-` for standard input, its hash and how far it was read."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.hash = hashlib.sha256()
+        self.bytes_read = 0
+        self.text_bytes = 0
+        self.damage = ""
+        self._file: IO[bytes] | None = None
+        self._head = b""
+        self.closed = False  # pyarrow asks
+
+    @property
+    def size(self) -> int | None:
+        """Bytes of the file as it lies on disk, None for standard input."""
+        return None if self.name == STDIN else Path(self.name).stat().st_size
+
+    def open(self) -> Any:
+        """Open the dump and give a stream of its decompressed bytes; raises DumpError."""
+        self._file = sys.stdin.buffer if self.name == STDIN else _open(Path(self.name))
+        self._head = self._file.read(4)
+        if not self._head:
+            raise DumpError(f"{self.name} is empty: there are no games to read")
+        compression = next((kind for magic, kind in _MAGIC.items() if self._head.startswith(magic)), None)
+        claimed = _SUFFIXES.get(Path(self.name).suffix)
+        if claimed is not None and compression != claimed:
+            raise DumpError(f"{self.name} is named like a {claimed} archive but does not begin like one")
+        raw = pa.PythonFile(self, mode="r")
+        return raw if compression is None else pa.CompressedInputStream(raw, compression)
+
+    def read(self, count: int = -1) -> bytes:
+        """Read raw bytes as pyarrow asks for them, hashing on the way."""
+        assert self._file is not None
+        data = self._head[:count] if count >= 0 else self._head
+        self._head = self._head[len(data) :]
+        if count < 0 or len(data) < count:
+            data += self._file.read(count - len(data) if count >= 0 else -1)
+        self.hash.update(data)
+        self.bytes_read += len(data)
+        return data
+
+    def readable(self) -> bool:
+        """Tell pyarrow that this can be read."""
+        return True
+
+    def close(self) -> None:
+        """Close the file; standard input stays open."""
+        self.closed = True
+        if self._file is not None and self._file is not sys.stdin.buffer:
+            self._file.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Say what was read, for the manifest; complete only when the stream was read to its end."""
+        return {
+            "name": Path(self.name).name if self.name != STDIN else STDIN,
+            "path": str(Path(self.name).resolve()) if self.name != STDIN else STDIN,
+            "bytes": self.bytes_read,
+            "sha256": self.hash.hexdigest(),
+            "text_bytes": self.text_bytes,
+            "damage": self.damage,
+        }
+
+
+def _open(path: Path) -> IO[bytes]:
+    """Open a file for reading, with a clear line when it is none."""
+    try:
+        if path.is_dir():
+            raise DumpError(f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst")
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise DumpError(f"{path} does not exist") from error
+    except PermissionError as error:
+        raise DumpError(f"{path} may not be read by this user: check its permissions") from error
+    except OSError as error:
+        raise DumpError(f"{path} cannot be opened: {os.strerror(error.errno or 0)}") from error
+
+
+class _Window:
+    """A buffer that the stream is read into: the games not yet handed on lie at its front."""
+
+    def __init__(self, stream: Any, source: Source, chunk_bytes: int) -> None:
+        self.stream, self.source = stream, source
+        self.text = np.empty(chunk_bytes + LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
+        self.zeros = bytes(BLOCK)  # laid under each read, so that a failing one shows how far it came
+        self.filled = self.scanned = 0
+        self.splitter = Splitter()
+        self.starts = np.empty(0, dtype=np.int64)
+
+    def read_block(self) -> bool:
+        """Read up to BLOCK more bytes; give False at the end. Damage is noted in the source, and is an end."""
+        space = memoryview(self.text)[self.filled : self.filled + BLOCK]
+        space[:] = self.zeros
+        try:
+            count = self.stream.readinto(space)
+        except OSError as error:
+            # The decoder has delivered what was good and does not say how much; PGN holds no zero bytes.
+            self.source.damage = str(error)
+            good = np.flatnonzero(np.frombuffer(space, dtype=np.uint8))
+            count = int(good[-1]) + 1 if len(good) else 0
+        if self.source.text_bytes == 0 and count:
+            if 0 in space[: min(count, 4096)]:
+                raise DumpError(f"{self.source.name} is not PGN text: it holds zero bytes")
+            if bytes(space[:3]) == _BOM:
+                self.text[self.filled : self.filled + 3] = ord("\n")  # offsets stay true
+        self.source.text_bytes += count
+        self.filled += count
+        return count > 0 and not self.source.damage
+
+    def find_games(self, final: bool) -> None:
+        """Find the games that begin in what was read, up to the last whole line."""
+        end = self.filled
+        if not final:
+            unseen = self.text[self.scanned : self.filled - 1].tobytes()  # a CR at the end may have its LF to come
+            end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
+            if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
+                raise DumpError(f"{self.source.name} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB")
+        found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
+        count = split(self.text, self.scanned, end, self.splitter.state, found)
+        self.starts = np.concatenate([self.starts, found[:count]])
+        self.scanned = end
+
+    def take(self, end: int, games: int) -> tuple[bytes, NDArray[np.int64]]:
+        """Take the text up to `end` and its first `games` games off the front."""
+        first = int(self.starts[0])
+        text, starts = self.text[first:end].tobytes(), self.starts[:games] - first
+        rest = self.filled - end
+        self.text[:rest] = self.text[end : self.filled].copy()
+        self.starts = self.starts[games:] - end
+        self.splitter.state[2] -= end
+        self.filled, self.scanned = rest, self.scanned - end
+        return text, starts
+
+
+def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Chunk]:
+    """Give the chunks of one source, indexed and numbered from 0."""
+    window = _Window(source.open(), source, chunk_bytes)
+    offset = index = game = 0
+    more = True
+    while more:
+        more = window.read_block()
+        window.find_games(final=not more)
+        if source.damage and len(window.starts):
+            # The last game may be cut short: it goes, and nothing before it does.
+            window.filled = int(window.starts[-1])
+            window.starts = window.starts[:-1]
+        while len(window.starts):
+            first = int(window.starts[0])
+            later = int(np.searchsorted(window.starts, first + chunk_bytes))
+            if later < len(window.starts):
+                end, games = int(window.starts[later]), later
+            elif not more:
+                end, games = window.filled, len(window.starts)
+            else:
+                break
+            text, starts = window.take(end, games)
+            yield Chunk(index, number, game, offset + first, text, starts)
+            offset, index, game = offset + end, index + 1, game + games
+    source.close()
+
+
+def chunks(sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None) -> Iterator[Chunk]:
+    """Give the chunks of all sources in order; `on_read` hears of raw bytes read so far.
+
+    Raises DumpError for a source that cannot be read, before anything of it is given. Damage ends a source and is noted
+    in its `damage`.
+    """
+    index = game = done = 0
+    for number, source in enumerate(sources):
+        for chunk in _source_chunks(source, number, chunk_bytes):
+            on_read(done + source.bytes_read)
+            yield Chunk(index, number, game, chunk.offset, chunk.text, chunk.starts)
+            index, game = index + 1, game + len(chunk.starts)
+        done += source.bytes_read

@@ -1,0 +1,160 @@
+"""The seam that work is spread through: `Engine.map`, and the engine for one machine.
+
+The standard library's pool loses everything when one worker is killed; this one redoes the item that was in hand. The
+promise: each item is tried at most `attempts` times, each result is given once, losses are named, closing the iterator
+stops the workers. Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
+"""
+
+import multiprocessing
+import os
+import signal
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, Protocol
+
+Status = Literal["ok", "error", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an item's function raised, carried between processes as text."""
+
+    kind: str
+    message: str
+    traceback: str
+
+
+Result = tuple[int, Status, Any]
+"""(index of the item, status, value or Failure; None when lost)."""
+
+
+class Engine(Protocol):
+    """Something that runs a function over items."""
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Result]:
+        """Give a result an item, in the order of completion."""
+        ...
+
+
+def available_cores() -> int:
+    """Count the cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _run(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
+    """Call the function; what it raises is a result, since one bad item must not end the others."""
+    try:
+        return "ok", function(item)
+    except Exception as error:  # noqa: BLE001 - carried to the caller, who decides
+        return "error", Failure(type(error).__name__, str(error), traceback.format_exc())
+
+
+def _serve(pipe: Connection) -> None:
+    """Be a worker: take (function, item) from the pipe until it closes, as it does when the driver is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver hears Ctrl-C and decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    while True:
+        try:
+            function, item = pipe.recv()
+        except EOFError:
+            return
+        outcome = _run(function, item)
+        del function, item  # a chunk is megabytes
+        try:
+            pipe.send(outcome)
+        except BrokenPipeError:
+            return
+
+
+class _Worker:
+    """A process, its pipe, and the item it has in hand."""
+
+    def __init__(self) -> None:
+        context = multiprocessing.get_context("spawn")  # forking under pyarrow's threads can deadlock
+        self.pipe, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+        self.index = -1
+
+    def stop(self) -> None:
+        """Kill the process and wait for it."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+class LocalEngine:
+    """Processes on this machine; one worker means this very process, with nothing to survive."""
+
+    def __init__(self, workers: int = 0, attempts: int = 3) -> None:
+        """Take `workers` processes (0: one a core); an item whose worker dies is tried `attempts` times in all."""
+        self.workers = workers if workers > 0 else available_cores()
+        self.attempts = attempts
+
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Result]:
+        """Give a result an item, in the order of completion; closing the iterator stops all workers."""
+        if self.workers == 1:
+            for index, item in enumerate(items):
+                status, value = _run(function, item)
+                yield index, status, value
+            return
+        workers = [_Worker() for _ in range(self.workers)]
+        try:
+            yield from self._spread(workers, function, iter(items))
+        finally:
+            for worker in workers:
+                worker.stop()
+
+    def _spread(self, workers: list[_Worker], function: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Result]:
+        """Keep every worker busy, one item each, until the items end and all are answered."""
+        again: deque[int] = deque()
+        held: dict[int, Any] = {}
+        tries: dict[int, int] = {}
+        taken = 0
+        more = True
+        while True:
+            for worker in workers:
+                if worker.index >= 0:
+                    continue
+                if again:
+                    index = again.popleft()
+                elif more:
+                    try:
+                        held[taken] = next(items)
+                    except StopIteration:
+                        more = False
+                        continue
+                    index, taken = taken, taken + 1
+                else:
+                    continue
+                tries[index] = tries.get(index, 0) + 1
+                worker.index = index
+                try:
+                    worker.pipe.send((function, held[index]))
+                except (BrokenPipeError, ConnectionResetError):
+                    pass  # it died idle: found below, by its pipe's end
+            busy = [worker for worker in workers if worker.index >= 0]
+            if not busy:
+                return
+            ready = wait([worker.pipe for worker in busy])
+            for place, worker in enumerate(workers):
+                if worker.index < 0 or worker.pipe not in ready:
+                    continue
+                index = worker.index
+                try:
+                    status, value = worker.pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    worker.stop()
+                    workers[place] = _Worker()
+                    if tries[index] < self.attempts:
+                        again.append(index)
+                        continue
+                    status, value = "lost", None
+                worker.index = -1
+                del held[index], tries[index]
+                yield index, status, value

@@ -1,0 +1,24 @@
+"""What every test shares: where the real games and truth tables lie, and how hypothesis runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+settings.register_profile("fianchetto", deadline=None)  # the first call of a kernel may compile it
+settings.load_profile("fianchetto")
+
+
+def shared_data(relative: str) -> Path:
+    """Give the path of a file of real games or truth tables; skip the test when it is absent.
+
+    They lie beside the repository, in ../shared/data, or where FIANCHETTO_SHARED_DATA says; they are never part of it.
+    """
+    root = Path(os.environ.get("FIANCHETTO_SHARED_DATA") or REPOSITORY.parent / "shared" / "data")
+    path = root / relative
+    if not path.exists():
+        pytest.skip(f"{path} is absent: put the shared data there, or name its folder in FIANCHETTO_SHARED_DATA")
+    return path

@@ -1,0 +1,57 @@
+"""A child process with tasks for tests beside the real ones: `python -m tests.defs.stand_in`."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.errors import UserError
+from engine.progress import Progress, Tick
+from pipeline.defs.child import main
+
+Arguments = Mapping[str, Any]
+Stop = Callable[[], bool]
+
+
+def count(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    sys.stdout.write("a stray print\n")
+    for done in range(1, 4):
+        progress(Tick(done, 3, "things", {"loss": 1 / done}))
+    return {"counted": arguments["upto"]}
+
+
+def refuse(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    raise UserError("that cannot be, do this")
+
+
+def crash(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    raise ZeroDivisionError("a bug")
+
+
+def vanish(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def work(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Write a number under a temporary name and rename it, until stopped; with a worker process of its own."""
+    out = Path(arguments["out"])
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    (out / "pids").write_text(f"{os.getpid()} {worker.pid}")
+    number = 0
+    while not stop() or arguments.get("stubborn"):
+        number += 1
+        (out / "state.tmp").write_text(str(number))
+        (out / "state.tmp").replace(out / "state")
+        progress(Tick(number, None, "steps", {}))
+        time.sleep(0.02)
+    (out / "saved").write_text(str(number))
+    return {}
+
+
+if __name__ == "__main__":
+    main({"count": count, "refuse": refuse, "crash": crash, "vanish": vanish, "work": work})

@@ -1,0 +1,135 @@
+"""What Dagster finds: the assets, how they hang together, and that its own check passes."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline.definitions import defs
+from pipeline.defs import jobs
+from pipeline.defs.resources import Datasets, key_of
+from tests.defs.conftest import ROOT, random_pgn
+
+GRAPH = """\
+dump (datasets, by dumps) <- nothing
+positions (datasets, by dumps) <- dump
+checkpoint (model, whole) <- positions
+accuracy_report (reports, whole) <- checkpoint, positions
+"""
+
+CHECKS = """\
+accuracy_report: accuracy_beats_baseline warns
+checkpoint: loads_with_finite_loss blocks
+positions: dump_read_to_its_end warns
+positions: files_match_manifest blocks
+positions: no_game_in_two_splits blocks
+positions: rows_match_source blocks
+"""
+
+
+def test_the_graph_is_this() -> None:
+    graph = defs().resolve_asset_graph()
+    lines = []
+    for key in graph.toposorted_asset_keys:
+        node = graph.get(key)
+        by = f"by {node.partitions_def.name}" if isinstance(node.partitions_def, dg.DynamicPartitionsDefinition) else "whole"
+        parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
+        lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
+    assert "".join(lines) == GRAPH
+
+
+def test_the_checks_are_these() -> None:
+    specs = [spec for asset in defs().resolve_asset_graph().assets_defs for spec in asset.check_specs]
+    lines = [f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n" for it in specs]
+    assert "".join(sorted(lines)) == CHECKS
+
+
+def test_jobs_schedules_and_sensors() -> None:
+    found = defs()
+    names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
+    assert names == {"build_positions", "train", "everything", "register_dumps", "clean_up_runs"}
+    for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
+        assert switched.default_status.value == "STOPPED"
+    assert found.executor is dg.in_process_executor
+
+
+def test_heavy_libraries_stay_out_of_the_code_server() -> None:
+    code = "import sys; from pipeline.definitions import defs; defs(); print([m for m in ('torch', 'matplotlib', 'polars') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.usefixtures("root")
+def test_dg_check_defs_passes() -> None:
+    said = subprocess.run([f"{sys.prefix}/bin/dg", "check", "defs"], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "All definitions loaded successfully" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("lichess_db_standard_rated_2013-01.pgn.zst", "lichess_db_standard_rated_2013-01"),
+        ("a.b.pgn", "a.b"),
+        ("x.pgn.bz2", "x"),
+        ("x.pgn.gz", "x"),
+        ("x.pgn.part", None),
+        (".hidden.pgn", None),
+        (".pgn", None),
+        ("a...b.pgn", None),
+        ("README.md", None),
+    ],
+)
+def test_a_dumps_key_is_its_stem(name: str, key: str | None) -> None:
+    assert key_of(Path(name)) == key
+
+
+def test_registering_finds_dumps_and_the_sample_once(root: Path) -> None:
+    (root / "sample").mkdir()
+    (root / "sample" / "games.pgn").write_text(random_pgn(1))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert jobs.register(instance, Datasets()) == ["sample", "small"]
+        assert jobs.register(instance, Datasets()) == []
+        assert Datasets().source("sample") == root / "sample" / "games.pgn"
+
+
+def test_clean_up_deletes_old_runs_that_made_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dg.asset
+    def thing() -> None:
+        return
+
+    @dg.op
+    def nothing() -> None:
+        return
+
+    @dg.job
+    def idle() -> None:
+        nothing()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        dg.materialize([thing], instance=instance)
+        idle.execute_in_process(instance=instance)
+        jobs.clean_up_runs.execute_in_process(instance=instance)
+        assert len(instance.get_runs()) == 3
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 31 * 86400)
+        jobs.clean_up_runs.execute_in_process(instance=instance)
+        assert {run.job_name for run in instance.get_runs()} == {"__ephemeral_asset_job__", "clean_up_runs"}
+        assert instance.get_latest_materialization_event(thing.key) is not None
+
+
+def test_the_command_line_run_makes_all_and_prints_the_report(root: Path) -> None:
+    (root / "sample").mkdir()
+    (root / "sample" / "games.pgn").write_text(random_pgn(60))
+    command = [sys.executable, "-m", "pipeline.defs.run", "--minutes", "0.02"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "top1 " in said.stdout
+    assert "http://127.0.0.1:3000" in said.stdout
+    assert (root / "positions" / "sample" / "manifest.json").exists()
+    said = subprocess.run([*command, "--dump", "nosuch"], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert said.returncode == 2
+    assert "there is no dump 'nosuch'" in said.stderr

@@ -1,0 +1,96 @@
+"""Runs under the real daemon and web server: Terminate, and run workers that are killed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from tests.defs.conftest import prepared, random_pgn
+from tests.defs.server import Server, serving, wait
+
+pytestmark = pytest.mark.slow
+LONG = {"ops": {"checkpoint": {"config": {"name": "long", "train": {"minutes": 30.0, "batch_size": 32, "threads": 1}}}}}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Server]]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        datasets = prepared(tmp_path_factory.mktemp("served"), monkeypatch)
+        text = random_pgn(100)
+        with (datasets / "dumps" / "large.pgn").open("w") as file:
+            for _ in range(4000):
+                file.write(text)
+        with serving() as server:
+            run = server.launch("register_dumps", {})
+            wait(lambda: server.status(run) == "SUCCESS", 60)
+            yield datasets, server
+
+
+def children(server: Server) -> list[psutil.Process]:
+    """The processes that do the work: the child and all below it."""
+    found = []
+    for process in server.tree():
+        try:
+            if "pipeline.defs.child" in process.cmdline():
+                found += [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+def test_terminate_stops_ingest_and_its_workers(served: tuple[Path, Server]) -> None:
+    datasets, server = served
+    out = datasets / "positions" / "large"
+    config = {"ops": {"positions": {"config": {"workers": 2, "ingest": {"chunk_mib": 8}}}}}
+    run = server.launch("build_positions", config, {"dagster/partition": "large"})
+    wait(lambda: list(out.glob("train-*.parquet")), 60)
+    workers = children(server)
+    assert len(workers) >= 3
+    server.terminate(run)
+    wait(lambda: gone(workers), 30)
+    wait(lambda: server.status(run) == "CANCELED", 30)
+    assert not (out / "manifest.json").exists()
+    for shard in out.glob("*.parquet"):
+        assert pq.ParquetFile(shard).metadata.num_rows > 0
+
+
+def test_terminate_makes_training_save_and_stop(served: tuple[Path, Server]) -> None:
+    datasets, server = served
+    run = server.launch("build_positions", {}, {"dagster/partition": "small"})
+    wait(lambda: server.status(run) == "SUCCESS", 90)
+    run = server.launch("train", LONG)
+    out = datasets / "checkpoints" / "long"
+    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 90)
+    workers = children(server)
+    server.terminate(run)
+    wait(lambda: gone(workers), 30)
+    wait(lambda: server.status(run) == "CANCELED", 30)
+    card = json.loads((out / "checkpoint.json").read_text())
+    assert card["finished"] is False
+    assert card["step"] > 0
+    assert {path.name for path in out.iterdir() if "safetensors" in path.name} == {
+        entry["name"] for entry in card["files"].values()
+    }
+    assert not list(out.glob("*.tmp"))
+
+
+def test_a_killed_run_worker_is_noticed_and_its_work_stops(served: tuple[Path, Server]) -> None:
+    datasets, server = served
+    out = datasets / "checkpoints" / "long"
+    before = json.loads((out / "checkpoint.json").read_text())["step"]
+    run = server.launch("train", LONG)
+    workers = wait(lambda: children(server), 60)
+    wait(lambda: (out / "metrics.jsonl").exists() and json.loads((out / "checkpoint.json").read_text()), 30)
+    parent = workers[0].parent()
+    assert parent is not None
+    parent.kill()
+    wait(lambda: gone(workers), 30)
+    wait(lambda: server.status(run) == "FAILURE", 30)
+    assert json.loads((out / "checkpoint.json").read_text())["step"] >= before

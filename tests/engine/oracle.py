@@ -1,0 +1,55 @@
+"""The 77 planes by python-chess, square by square and move by move: slow, plain, and nothing of the engine in it.
+
+Written from the tables of the design alone, so that engine and oracle can only agree by both being right.
+"""
+
+from functools import cache
+
+import chess
+
+STRAIGHT = {(0, 1): 0, (1, 1): 1, (1, 0): 2, (1, -1): 3, (0, -1): 4, (-1, -1): 5, (-1, 0): 6, (-1, 1): 7}
+"""(file, rank) direction, north being the way the mover's pawns go -> number: N NE E SE S SW W NW."""
+KNIGHT = {(1, 2): 56, (2, 1): 57, (2, -1): 58, (1, -2): 59, (-1, -2): 60, (-2, -1): 61, (-2, 1): 62, (-1, 2): 63}
+
+
+def row_col(square: chess.Square, turn: chess.Color) -> tuple[int, int]:
+    """Give the row and column of a square in the mover's picture: row 0 is the eighth rank, column 0 the a-file."""
+    rank = chess.square_rank(square)
+    return (7 - rank if turn == chess.WHITE else rank), chess.square_file(square)
+
+
+def bit(square: chess.Square, turn: chess.Color) -> int:
+    """Give the bit index of a square in the mover's view."""
+    row, col = row_col(square, turn)
+    return 8 * row + col
+
+
+@cache
+def type_and_bit(source: chess.Square, target: chess.Square, turn: chess.Color) -> tuple[int, int]:
+    """Give a move's type (0..63) and the bit of its from-square."""
+    (from_row, from_col), (to_row, to_col) = row_col(source, turn), row_col(target, turn)
+    file, rank = to_col - from_col, from_row - to_row
+    if (file, rank) in KNIGHT:
+        kind = KNIGHT[file, rank]
+    else:
+        distance = max(abs(file), abs(rank))
+        kind = (distance - 1) * 8 + STRAIGHT[file // distance, rank // distance]
+    return kind, from_row * 8 + from_col
+
+
+def label(move: chess.Move, turn: chess.Color) -> int:
+    """Give the label of a move."""
+    kind, start = type_and_bit(move.from_square, move.to_square, turn)
+    return kind * 64 + start
+
+
+def planes(board: chess.Board) -> list[int]:
+    """Give the 77 planes of a board in the mover's view, as Python integers."""
+    words = [0] * 77
+    for square, piece in board.piece_map().items():
+        words[2 * (piece.piece_type - 1) + (piece.color != board.turn)] |= 1 << bit(square, board.turn)
+    words[12] = 0 if board.turn == chess.WHITE else 2**64 - 1
+    for move in board.legal_moves:
+        kind, start = type_and_bit(move.from_square, move.to_square, board.turn)
+        words[13 + kind] |= 1 << start
+    return words

@@ -1,0 +1,76 @@
+"""Batches that look like shards' rows, with a rule that a network can learn: the move is the lowest legal label."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.presets import Preset
+
+Batch = dict[str, NDArray[Any]]
+
+TINY = Preset(
+    name="tiny",
+    view="marro77",
+    width=8,
+    blocks=1,
+    block="post",
+    activation="relu",
+    gate="affine",
+    squeeze=4,
+    policy="planes",
+    policy_width=0,
+    value="wdl",
+    value_width=2,
+    value_hidden=8,
+)
+TINY_SEED = Preset(
+    name="tiny-seed",
+    view="chessmarro77",
+    width=8,
+    blocks=1,
+    block="pre",
+    activation="mish",
+    gate="scale",
+    squeeze=4,
+    policy="linear",
+    policy_width=2,
+    value="tanh",
+    value_width=2,
+    value_hidden=8,
+)
+
+
+def bits(*squares: int) -> int:
+    """Pack bits into a plane."""
+    return sum(1 << square for square in squares)
+
+
+def batch(rows: int, seed: int = 0) -> Batch:
+    """Make rows with about five legal moves each, a legal label, and a result that the own queens' plane gives away."""
+    random = np.random.default_rng(seed)
+    planes = np.zeros((rows, 77), np.uint64)
+    planes[:, :12] = random.integers(0, 2**63, (rows, 12), dtype=np.uint64) & random.integers(
+        0, 2**63, (rows, 12), dtype=np.uint64
+    )
+    planes[:, 12] = np.where(random.random(rows) < 0.5, np.uint64(0), ~np.uint64(0))
+    labels = np.full(rows, 4096)
+    for row in range(rows):
+        for label in random.choice(4096, 5, replace=False):
+            planes[row, 13 + label // 64] |= np.uint64(1) << np.uint64(label % 64)
+            labels[row] = min(labels[row], label)
+    results = random.integers(-1, 2, rows).astype(np.int8)
+    planes[:, 8] = np.choose(results + 1, [np.uint64(0), np.uint64(0xFF), ~np.uint64(0)])
+    return {"planes": planes, "label": labels.astype(np.uint16), "result": results}
+
+
+def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]]:
+    """Open an endless stream of a few batches in turn, which starts where it is told."""
+
+    def open_batches(step: int) -> Iterator[Batch]:
+        while True:
+            yield batch(size, seed=step % distinct)
+            step += 1
+
+    return open_batches

@@ -1,0 +1,213 @@
+"""Checkpoints: what is written is read back, and what does not fit is refused by name, without running anything."""
+
+import hashlib
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from engine.views import apply, apply_labels, view
+from model.checkpoint import (
+    CARD,
+    CardError,
+    CheckpointError,
+    DamagedFileError,
+    EncodingMismatchError,
+    NoCheckpointError,
+    TensorMismatchError,
+    load,
+    read_card,
+    save,
+    write_atomically,
+)
+from model.evaluator import evaluator
+from model.inputs import inputs
+from model.network import build
+from model.presets import Preset, preset_row
+from tests.model.synthetic import TINY, TINY_SEED, batch
+
+
+def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> dict[str, Any]:
+    directory.mkdir(exist_ok=True)
+    card = {
+        "preset": preset_row(row),
+        "step": step,
+        "positions": 70,
+        "seconds": 1.5,
+        "finished": True,
+        "config": {},
+        "data": {},
+    }
+    return save(directory, card, {"weights": build(row, seed).state_dict()})
+
+
+def edit(directory: Path, **changes: object) -> None:
+    card = json.loads((directory / CARD).read_text())
+    (directory / CARD).write_text(json.dumps(card | changes))
+
+
+def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
+    written = make(tmp_path)
+    network, card = load(tmp_path)
+    assert card == written
+    assert not network.training
+    for name, tensor in build(TINY, 3).state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor), name
+
+
+def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
+    make(tmp_path, step=7)
+    (tmp_path / "weights-3.safetensors.tmp").write_bytes(b"killed while writing")
+    make(tmp_path, step=8)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [CARD, "weights-8.safetensors"]
+
+
+def test_a_save_killed_before_its_card_leaves_the_older_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:
+    make(tmp_path, seed=3, step=7)
+
+    def killed(path: Path, data: bytes) -> None:
+        if path.name == CARD:
+            raise KeyboardInterrupt
+        write_atomically(path, data)
+
+    monkeypatch.setattr("model.checkpoint.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        make(tmp_path, seed=4, step=8)
+    network, card = load(tmp_path)
+    assert card["step"] == 7
+    assert torch.equal(network.stem[0].weight, build(TINY, 3).stem[0].weight)  # type: ignore[arg-type]
+
+
+def test_no_card(tmp_path: Path) -> None:
+    with pytest.raises(NoCheckpointError, match="holds no checkpoint"):
+        load(tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NoCheckpointError):
+        load(tmp_path / "file")
+
+
+@pytest.mark.parametrize("change", [{"encoding_version": 99}, {"moves_hash": "0" * 16}])
+def test_another_encoding(tmp_path: Path, change: dict[str, object]) -> None:
+    make(tmp_path)
+    edit(tmp_path, **change)
+    with pytest.raises(EncodingMismatchError, match="encoding"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"format_version": 2}', "[" * 100_000, "\0\xff", '{"format_version": 1}']
+)
+def test_a_card_that_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / CARD).write_bytes(text.encode("latin-1"))
+    with pytest.raises(CardError):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"preset": {"name": "x"}},
+        {"preset": preset_row(TINY) | {"width": 10**9}},
+        {"preset": preset_row(TINY) | {"view": "no"}},
+        {"step": "7"},
+        {"files": []},
+        {"seconds": None},
+        {"positions": True},
+        {"step": -1},
+    ],
+)
+def test_a_card_whose_fields_cannot_be(tmp_path: Path, change: dict[str, object]) -> None:
+    make(tmp_path)
+    edit(tmp_path, **change)
+    with pytest.raises(CardError):
+        load(tmp_path)
+
+
+def test_tensors_that_do_not_fit_cost_no_memory_for_the_lie(tmp_path: Path) -> None:
+    make(tmp_path)
+    edit(tmp_path, preset=preset_row(TINY) | {"width": 4096, "blocks": 100})
+    with pytest.raises(TensorMismatchError, match="missing or unknown"):
+        load(tmp_path)
+    edit(tmp_path, preset=preset_row(TINY) | {"width": 4096})
+    with pytest.raises(TensorMismatchError, match=r"stem\.0\.weight"):
+        load(tmp_path)
+
+
+def test_damaged_and_missing_tensor_files(tmp_path: Path) -> None:
+    make(tmp_path)
+    path = tmp_path / "weights-7.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedFileError, match="hash differs"):
+        load(tmp_path)
+    path.unlink()
+    with pytest.raises(DamagedFileError, match="cannot be read"):
+        load(tmp_path)
+
+
+class Trap:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("trapped"),))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff" * 100, pickle.dumps(Trap()), safetensors.torch.save({})[:4]])
+def test_a_file_that_is_not_safetensors_runs_nothing(tmp_path: Path, data: bytes, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    (tmp_path / "weights-7.safetensors").write_bytes(data)
+    entry = {"name": "weights-7.safetensors", "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    edit(tmp_path, files={"weights": entry})
+    with pytest.raises(DamagedFileError, match="not a safetensors file"):
+        load(tmp_path)
+    assert not Path("trapped").exists()
+
+
+@pytest.mark.parametrize("name", ["../weights-7.safetensors", "/etc/passwd", "weights-7.safetensors/..", "", None])
+def test_a_card_names_no_files_elsewhere(tmp_path: Path, name: object) -> None:
+    make(tmp_path)
+    edit(tmp_path, files={"weights": {"name": name, "sha256": ""}})
+    with pytest.raises(DamagedFileError, match="names no weights file"):
+        load(tmp_path)
+
+
+def test_a_disk_that_refuses_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        write_atomically(tmp_path / "no such directory" / "x", b"")
+
+
+@pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
+def test_evaluator_answers_in_the_movers_labels(tmp_path: Path, row: Preset) -> None:
+    make(tmp_path, row)
+    data = batch(9)
+    logits, wdl = evaluator(tmp_path, device="cpu", amp="off")(data["planes"])
+    assert logits.dtype == wdl.dtype == np.float32
+    assert wdl.sum(1) == pytest.approx(np.ones(9))
+    shown = view(row.view)
+    network, _ = load(tmp_path)
+    with torch.inference_mode():
+        raw, _ = network(inputs(data, shown, torch.device("cpu"), torch.float32).planes)
+    labels = np.arange(4096)
+    for index in range(9):
+        black = np.full(4096, data["planes"][index, 12] != 0)
+        assert np.allclose(logits[index], raw[index].numpy()[apply_labels(shown, black, labels)], atol=1e-5)
+    assert apply(shown, data["planes"]).shape == (9, 77)
+
+
+def test_evaluator_takes_any_number_of_rows(tmp_path: Path, monkeypatch: Any) -> None:
+    make(tmp_path)
+    planes = batch(5)["planes"]
+    whole = evaluator(tmp_path, amp="off")(planes)
+    monkeypatch.setattr("model.evaluator.LARGEST_BATCH", 2)
+    parts = evaluator(tmp_path, amp="off")(planes)
+    assert np.allclose(whole[0], parts[0], atol=1e-5)
+    assert np.allclose(whole[1], parts[1], atol=1e-6)
+    assert [part.shape for part in evaluator(tmp_path)(planes[:0])] == [(0, 4096), (0, 3)]
+
+
+def test_read_card_is_enough_to_look_at_a_checkpoint(tmp_path: Path) -> None:
+    assert make(tmp_path) == read_card(tmp_path)

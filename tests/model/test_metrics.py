@@ -1,0 +1,103 @@
+"""Losses and metrics on numbers that a person can check."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from model.losses import VALUE_FORMS, policy_terms
+from model.metrics import Totals, rows, summary
+from tests.model.synthetic import batch
+
+
+def position(legal: list[int], label: int, result: int) -> dict[str, np.ndarray]:
+    planes = np.zeros((1, 77), np.uint64)
+    for move in legal:
+        planes[0, 13 + move // 64] |= np.uint64(1) << np.uint64(move % 64)
+    return {"planes": planes, "label": np.array([label], np.uint16), "result": np.array([result], np.int8)}
+
+
+def logits(**by_label: float) -> np.ndarray:
+    values = np.full((1, 4096), -1e4, np.float32)
+    for name, value in by_label.items():
+        values[0, int(name[1:])] = value
+    return values
+
+
+WDL = np.array([[0.5, 0.3, 0.2]], np.float32)
+
+
+def test_figures_of_one_row_by_hand() -> None:
+    # Of the mass, half is on illegal label 9; among the legal 3, 100 and 4000 it is 1/8, 2/8, 5/8.
+    given = logits(_3=math.log(1), _100=math.log(2), _4000=math.log(5), _9=math.log(8))
+    found = rows(given, WDL, position([3, 100, 4000], label=100, result=1))
+    assert found["rank"].tolist() == [2]
+    assert found["legal_moves"].tolist() == [3]
+    assert found["nll"] == pytest.approx([math.log(4)], rel=1e-5)
+    assert found["legal_mass"] == pytest.approx([0.5], rel=1e-5)
+    assert found["expected"] == pytest.approx([0.65])
+    assert found["brier"] == pytest.approx([0.35**2], rel=1e-5)
+    assert found["wdl_brier"] == pytest.approx([0.5**2 + 0.3**2 + 0.2**2], rel=1e-5)
+    assert summary(found) == pytest.approx(
+        {
+            "positions": 1,
+            "top1": 0,
+            "top3": 1,
+            "top5": 1,
+            "cross_entropy": math.log(4),
+            "legal_mass": 0.5,
+            "value_brier": 0.1225,
+            "wdl_brier": 0.38,
+        },
+        rel=1e-5,
+    )
+
+
+@pytest.mark.parametrize(("result", "brier"), [(1, 0.35**2), (0, 0.15**2), (-1, 0.65**2)])
+def test_brier_is_against_the_movers_score(result: int, brier: float) -> None:
+    found = rows(logits(_3=0.0), WDL, position([3], label=3, result=result))
+    assert found["brier"] == pytest.approx([brier], rel=1e-5)
+
+
+def test_a_network_that_says_nothing_is_not_right_about_everything() -> None:
+    legal = list(range(0, 4096, 128))
+    ranks = [int(rows(np.zeros((1, 4096), np.float32), WDL, position(legal, move, 0))["rank"][0]) for move in legal]
+    assert ranks == list(range(1, 33))
+
+
+def test_batches_add_up_to_the_whole() -> None:
+    data = batch(30)
+    random = np.random.default_rng(0)
+    said = random.normal(size=(30, 4096)).astype(np.float32), random.dirichlet([1, 1, 1], 30).astype(np.float32)
+    totals = Totals()
+    for part in (slice(0, 7), slice(7, 30)):
+        totals.add(rows(said[0][part], said[1][part], {name: column[part] for name, column in data.items()}))
+    assert totals.summary() == pytest.approx(summary(rows(*said, data)))
+    assert Totals().summary() == {"positions": 0}
+
+
+def test_illegal_logits_get_no_gradient_from_the_masked_loss() -> None:
+    given = torch.randn(4, 4096, requires_grad=True)
+    legal = torch.rand(4, 4096) < 0.01
+    labels = torch.tensor([1, 2, 3, 4])
+    legal[torch.arange(4), labels] = True
+    policy, illegal = policy_terms(given, legal, labels)
+    by_hand = [-torch.log_softmax(given[row][legal[row]], 0)[int(legal[row, : row + 1].sum())] for row in range(4)]
+    assert torch.allclose(policy, torch.stack(by_hand), atol=1e-5)
+    mass = (given.softmax(1) * legal).sum(1)
+    assert torch.allclose(illegal, -mass.log(), atol=1e-4)
+    policy.sum().backward()
+    assert given.grad is not None
+    assert (given.grad[~legal] == 0).all()
+    assert (given.grad[legal] != 0).any()
+
+
+def test_value_forms_read_the_movers_result() -> None:
+    results = torch.tensor([1, 0, -1])
+    sure = torch.tensor([[20.0, 0, 0], [0, 20, 0], [0, 0, 20]])
+    assert VALUE_FORMS["wdl"].loss(sure, results).max() < 1e-6
+    assert VALUE_FORMS["wdl"].wdl(sure)[0, 0] > 0.999
+    scalar = torch.tensor([[1.0], [0.0], [-0.5]])
+    assert VALUE_FORMS["tanh"].loss(scalar, results).tolist() == [0, 0, 0.25]
+    assert VALUE_FORMS["tanh"].wdl(scalar).tolist() == [[1, 0, 0], [0.5, 0, 0.5], [0.25, 0, 0.75]]
