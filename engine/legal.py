@@ -237,6 +237,8 @@ def legal_planes(position: Any, planes: Any) -> Any:
 @njit(cache=True, nogil=True)
 def en_passant_legal(position: Any, planes: Any) -> Any:
     """Tell whether an en-passant capture is among the legal moves of `planes` (uint64[77])."""
+    if position[EN_PASSANT] == EMPTY:
+        return False
     east = (planes[MOVE_PLANES + 1] & position[PAWN]) >> U(7)
     west = (planes[MOVE_PLANES + 7] & position[PAWN]) >> U(9)
     return ((east & NOT_A) | (west & NOT_H)) & position[EN_PASSANT] != EMPTY

@@ -139,15 +139,17 @@ def _side(board: Any, occupied: Any, phase: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _drive(board: Any) -> Any:
-    """Give the bonus (int64 >= 0) for a bare opponent's king near the edge and the mover's king near it."""
+def _drive(board: Any, attacks: Any) -> Any:
+    """Give the bonus (int64 >= 0) for an opponent's king without pieces: near the edge, shut in, the king near."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
     theirs, mine = np.int64(lowest(board[KING + 1])), np.int64(lowest(board[KING]))
     row, col = theirs >> 3, theirs & 7
     edge = max(np.int64(3) - row, row - np.int64(4)) + max(np.int64(3) - col, col - np.int64(4))
-    return np.int64(12) * edge + np.int64(5) * (np.int64(14) - abs(row - (mine >> 3)) - abs(col - (mine & 7)))
+    shut = _count(king_attacks(board[KING + 1]) & attacks)
+    near = np.int64(14) - abs(row - (mine >> 3)) - abs(col - (mine & 7))
+    return np.int64(30) * edge + np.int64(12) * shut + np.int64(12) * near
 
 
 @njit(cache=True, nogil=True)
@@ -199,8 +201,8 @@ def centipawns(planes: Any, gains: Any) -> Any:
     if moves == EMPTY:
         return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
     score = mine - theirs
-    score += _drive(planes) if score > 300 else np.int64(0)
-    score -= _drive(turned) if score < -300 else np.int64(0)
+    score += _drive(planes, attacks) if score > 300 else np.int64(0)
+    score -= _drive(turned, flip(answers)) if score < -300 else np.int64(0)
     if answers & planes[KING] != EMPTY:
         attacks &= attackers(
             planes, lowest(planes[KING]), occupied

@@ -13,8 +13,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding import LABELS, MOVE_PLANES, PIECE_PLANES, PLANES, TURN_PLANE, steps
+from engine.encoding import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps
 from engine.errors import UserError
+from engine.legal import MOVE_PLANES
 
 
 class UnknownViewError(UserError):

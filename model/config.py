@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 from engine.errors import UserError
 
@@ -11,9 +11,9 @@ class TrainConfigError(UserError):
     """Name the setting that cannot be, and what it may be."""
 
 
-DECAYS = ("cosine", "linear", "none")
-PRECISIONS = ("auto", "bf16", "off")
-DEVICES = ("auto", "cpu", "cuda")
+Decay = Literal["cosine", "linear", "none"]
+Precision = Literal["auto", "bf16", "off"]
+Device = Literal["auto", "cpu", "cuda"]
 
 FREE_TO_CHANGE = frozenset(
     {"threads", "device", "save_every_seconds", "report_every_steps", "validation_positions", "validation_share"}
@@ -29,15 +29,15 @@ class TrainConfig:
     """Length of the run in minutes of training, summed over resumes."""
     steps: int | None = None
     """Length of the run in optimizer steps."""
-    batch_size: int = 512
+    batch_size: int = 256
     """Positions in one step."""
-    learning_rate: float = 3e-3
+    learning_rate: float = 5e-3
     """Highest rate of AdamW, reached at the end of the warm-up."""
     weight_decay: float = 0.05
     """Decoupled decay of convolution and linear weights; norms and biases have none."""
     warmup: float = 0.02
     """Share of the run in which the rate rises from zero."""
-    decay: str = "cosine"
+    decay: Decay = "cosine"
     """How the rate falls after the warm-up: cosine, linear or none."""
     final_rate: float = 0.002
     """Rate at the end of the run as a share of the highest."""
@@ -53,9 +53,9 @@ class TrainConfig:
     """Seed of the fresh weights."""
     threads: int = 0
     """Processor threads of the network, 0 for all that torch sees."""
-    device: str = "auto"
+    device: Device = "auto"
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
-    amp: str = "auto"
+    amp: Precision = "auto"
     """Half-width arithmetic: auto (bf16 where the processor has it), bf16 or off."""
     save_every_seconds: float = 60.0
     """Time between saves, at most this much work is lost."""
@@ -69,9 +69,11 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):
             raise TrainConfigError("say how long to train: either minutes or steps, and not both")
-        for name, table in (("decay", DECAYS), ("amp", PRECISIONS), ("device", DEVICES)):
-            if getattr(self, name) not in table:
-                raise TrainConfigError(f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(table)}")
+        for name, kind in (("decay", Decay), ("amp", Precision), ("device", Device)):
+            if getattr(self, name) not in get_args(kind):
+                raise TrainConfigError(
+                    f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(get_args(kind))}"
+                )
         for name, low, high in (
             ("minutes", 1e-3, 1e6),
             ("steps", 1, 10**9),

@@ -1,8 +1,10 @@
 """curves.png: how loss and first choices went, against positions seen."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from model.checkpoint import write_atomically
 from model.journal import lines
 
 NAME = "curves.png"
@@ -35,12 +37,10 @@ def draw(directory: Path) -> Path | None:
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    path = directory / NAME
-    temporary = path.with_name(NAME + ".tmp")
-    with temporary.open("wb") as file:
-        canvas.print_png(file)  # type: ignore[no-untyped-call]
-    temporary.replace(path)
-    return path
+    picture = BytesIO()
+    canvas.print_png(picture)  # type: ignore[no-untyped-call]
+    write_atomically(directory / NAME, picture.getvalue())
+    return directory / NAME
 
 
 def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:

@@ -34,11 +34,21 @@ class Gate(nn.Module):
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Gate `[B, C, Y, X]`."""
-        gate_BC = self.excite(self.activation(self.squeeze(x_BCYX.mean((2, 3)))))
+        gate_BC = self.excite(self.activation(self.squeeze(board_mean(x_BCYX))))
         if not self.bias:
             return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
         scale_BC, shift_BC = gate_BC.chunk(2, 1)
         return torch.addcmul(shift_BC[:, :, None, None], x_BCYX, torch.sigmoid(scale_BC)[:, :, None, None])
+
+
+def board_mean(x_BCYX: Tensor) -> Tensor:
+    """Average each channel over the board, `[B, C]`.
+
+    As a matrix product: on a processor, `mean` and its gradient take four times as long in channels-last bf16.
+    """
+    x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
+    weights_B1S = x_BSC.new_full((1, 1, SQUARES), 1 / SQUARES).expand(len(x_BSC), -1, -1)
+    return torch.bmm(weights_B1S, x_BSC)[:, 0]
 
 
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:

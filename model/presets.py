@@ -93,7 +93,7 @@ def presets() -> dict[str, Preset]:
             gate="affine",
             squeeze=16,
             policy="planes",
-            policy_width=64,
+            policy_width=0,
             value="wdl",
             value_width=16,
             value_hidden=64,

@@ -18,6 +18,7 @@ from model.curves import draw
 from model.inputs import Batch
 from model.journal import Journal
 from model.network import parameters
+from model.precision import keep_freed_memory
 from model.presets import Preset, preset_row
 from model.provenance import commit, dtype_name
 from model.run import COLUMNS, DivergedError, Run, begin, check_finite, measure, restore, take_step, tensors_of
@@ -64,6 +65,8 @@ def train(
         if config.threads:
             torch.set_num_threads(config.threads)
         run = begin(config, preset)
+        if run.device.type == "cpu":
+            keep_freed_memory()
         if card is not None:
             tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
             restore(run, card, tensors, str(out))

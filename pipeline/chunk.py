@@ -163,6 +163,8 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     pgn.read_results(text, spans[:, tags.RESULT], games.result)
     control = spans[:, tags.TIME_CONTROL]
     games.base[:] = _numbers(text, control, -1)
+    slashed = tags.after(text, control, ord("/"))[:, 0] != control[:, 0]
+    games.base[slashed] = -1  # "40/9000" and "1/259200": moves or days, not seconds for the game
     plus = tags.after(text, control, ord("+"))
     increment = _numbers(text, plus, -1)
     increment[plus[:, 0] == control[:, 0]] = 0  # "300" is 300+0

@@ -94,7 +94,7 @@ class Game:
     """One of sample_play's endings."""
 
 
-def games(count: int, seed: int = SEED) -> Iterator[Game]:
+def played(count: int, seed: int = SEED) -> Iterator[Game]:
     """Play `count` games; the first ones are the same whatever the count."""
     for number in range(count):
         yield _game(number, seed)
@@ -189,7 +189,7 @@ def pgn(game: Game) -> str:
     return f"{head}\n\n{' '.join([*words, game.result])}\n\n"
 
 
-def sample(out: Path, games_wanted: int = 2000, seed: int = SEED, progress: Progress = silent) -> dict[str, object]:
+def sample(out: Path, games: int = 2000, seed: int = SEED, progress: Progress = silent) -> dict[str, object]:
     """Make the dump at `out` (.pgn or .pgn.zst), atomically; give games, plies, bytes, hash and how games ended.
 
     The hash, `sha256`, is of the text before compression. Raises SampleError for another file name or no games.
@@ -198,16 +198,16 @@ def sample(out: Path, games_wanted: int = 2000, seed: int = SEED, progress: Prog
 
     if not out.name.endswith((".pgn", ".pgn.zst")):
         raise SampleError(f"{out}: name the sample .pgn or .pgn.zst")
-    if games_wanted < 1:
-        raise SampleError(f"{games_wanted} games make no sample: ask for at least one")
+    if games < 1:
+        raise SampleError(f"{games} games make no sample: ask for at least one")
     parts: list[bytes] = []
     plies, results, terminations = 0, Counter[str](), Counter[str]()
-    for game in games(games_wanted, seed):
+    for game in played(games, seed):
         parts.append(pgn(game).encode())
         plies += len(game.sans)
         results[game.result] += 1
         terminations[game.termination] += 1
-        progress(Tick(game.number + 1, games_wanted, "games"))
+        progress(Tick(game.number + 1, games, "games"))
     text = b"".join(parts)
     packed = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(text) if out.suffix == ".zst" else text
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -216,7 +216,7 @@ def sample(out: Path, games_wanted: int = 2000, seed: int = SEED, progress: Prog
     partial.replace(out)
     return {
         "path": str(out),
-        "games": games_wanted,
+        "games": games,
         "plies": plies,
         "bytes": len(packed),
         "sha256": hashlib.sha256(text).hexdigest(),

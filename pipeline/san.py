@@ -21,6 +21,9 @@ UNKNOWN_RESULT = 2
 NO_MOVE, NULL, AMBIGUOUS, ILLEGAL = -4, -3, -2, -1
 """What `read_move` gives for a kind that is no move type."""
 
+ANY = -1
+"""What `_read_san` gives for a piece that is not said."""
+
 _TYPES = type_table()  # numba freezes module tables into the machine code
 
 
@@ -85,10 +88,19 @@ def _castle(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _zeros(text: Any, at: Any, end: Any) -> Any:
+    """Tell whether UCI's null move `0000` begins at `at`."""
+    if at + 4 > end or (at + 4 < end and 48 <= text[at + 4] <= 57):
+        return False
+    return text[at] == 48 and text[at + 1] == 48 and text[at + 2] == 48 and text[at + 3] == 48
+
+
+@njit(cache=True, nogil=True)
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
-    Gives (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view.
+    Gives (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view. The word is ANY
+    for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes moves.
     """
     word = _piece_word(text[at])
     if word >= 0 or text[at] == 80:  # P
@@ -125,7 +137,9 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     promotion = 0
     if at < end and text[at] == 61:  # =
         at += 1
-    if at < end and (word == PAWN or text[at - 1] == 61):
+    if word == PAWN and from_file >= 0 and from_rank >= 0:
+        word = ANY
+    if at < end and (word <= PAWN or text[at - 1] == 61):
         promotion = _promotion(text[at])
         at += promotion > 0
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
@@ -140,8 +154,8 @@ def _skip_variation(text: Any, at: Any, end: Any) -> Any:
         if char == 123:  # {
             while at < end and text[at] != 125:
                 at += 1
-        elif char == 59:  # ;
-            while at < end and text[at] != 10:
+        elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):  # ; or % at the start of a line
+            while at < end and text[at] != 10 and text[at] != 13:
                 at += 1
         elif char == 40:
             depth += 1
@@ -236,17 +250,30 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
             target = U(62) if length == 3 else U(58)
             kind, source = _find_move(position, planes, KING, target, RANK_1)
             return kind if kind > 7 or kind < 0 else ILLEGAL, source, target, 0, at + length
-    nulls = (char == 45 and at + 1 < end and text[at + 1] == 45) or (char == 90 and at + 1 < end and text[at + 1] == 48)
-    if nulls or (char == 64 and at + 1 < end and text[at + 1] == 64):  # -- Z0 @@
+    following = text[at + 1] if at + 1 < end else 0
+    if char == 48 and _zeros(text, at, end):  # 0000
+        return NULL, U(0), U(0), 0, at + 4
+    if (
+        (char == 45 and following == 45) or (char == 90 and following == 48) or (char == 64 and following == 64)
+    ):  # -- Z0 @@
         return NULL, U(0), U(0), 0, at + 2
+    letter = 1 if _piece_word(char) >= 0 or char == 80 else 0
+    if at + letter + 1 < end and text[at + letter] == 64 and 97 <= text[at + letter + 1] <= 104:
+        return ILLEGAL, U(0), U(0), 0, at + letter  # a drop, as in crazyhouse: N@f3
     if not (97 <= char <= 104 or 66 <= char <= 82):
         return NO_MOVE, U(0), U(0), 0, at + 1
     word, sources, square, promotion, after = _read_san(text, at, end, position[TURN] != EMPTY)
     if square < 0:
         return NO_MOVE, U(0), U(0), 0, at + 1
-    if after < end and text[after] == 64:  # a drop, as in crazyhouse: N@f3
-        return ILLEGAL, U(0), U(0), 0, after
+    spelled = word
+    if word == ANY:
+        word = PAWN
+        for piece in (KNIGHT, BISHOP, ROOK, QUEEN, KING):
+            if position[piece] & sources != EMPTY:
+                word = piece
     kind, source = _find_move(position, planes, word, U(square), sources)
+    if spelled == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
+        kind = ILLEGAL
     promotes = word == PAWN and square < 8
     if kind >= 0 and (promotes != (promotion > 0) or promotion == 6):
         kind = ILLEGAL
@@ -254,14 +281,19 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def _begins(char: Any) -> Any:
+    """Tell whether a byte may begin a move (a-h, B..R with O, Z - @), a comment or the result `*`."""
+    moves = 97 <= char <= 104 or 66 <= char <= 82 or char == 90 or char == 45 or char == 64
+    return moves or char == 123 or char == 42
+
+
+@njit(cache=True, nogil=True)
 def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
     """Skip what is neither move, comment nor result: give the byte where the next of these begins, or `end`."""
     while at < end:
         char = text[at]
-        if char == 37 and (at == line_start or text[at - 1] == 10 or text[at - 1] == 13):  # % at the start of a line
-            while at < end and text[at] != 10 and text[at] != 13:
-                at += 1
-        elif char == 59:  # ;
+        escape = char == 37 and (at == line_start or text[at - 1] == 10 or text[at - 1] == 13)  # % begins a line
+        if escape or char == 59:  # ;
             while at < end and text[at] != 10 and text[at] != 13:
                 at += 1
         elif char == 40:
@@ -271,13 +303,13 @@ def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
             while at < end and 48 <= text[at] <= 57:
                 at += 1
         elif 48 <= char <= 57:
-            if _castle(text, at, end) > 0 and char == 48:
+            if (char == 48 and _castle(text, at, end) > 0) or (char == 48 and _zeros(text, at, end)):
                 return at
             if read_result(text, at, end) != UNKNOWN_RESULT:
                 return at
             while at < end and 48 <= text[at] <= 57:
                 at += 1
-        elif 97 <= char <= 104 or 66 <= char <= 82 or char == 123 or char == 42 or char == 64 or char == 90 or char == 45:
+        elif _begins(char):
             return at
         else:
             at += 1

@@ -1,1 +1,37 @@
-"""What `fianchetto bench` measures."""
+"""What `fianchetto bench` measures: each benchmark is a module with one `measure`, and gives plain numbers by key."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+from pipeline.errors import ConfigError
+
+SAMPLE = Path("datasets/sample/fianchetto_sample_2000.pgn.zst")
+
+What = Literal["ingest", "batches", "train", "compile"]
+
+
+def run(what: What, pgn: Path | None, positions: Path | None) -> dict[str, Any]:
+    """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away."""
+    pgn = pgn or SAMPLE
+    if not pgn.exists() and positions is None:
+        raise ConfigError(f"{pgn} does not exist: name a dump with --pgn")
+    if what == "compile":
+        from pipeline.bench.compile import measure
+
+        return measure(pgn)
+    if what == "ingest":
+        from pipeline.bench.ingest import measure
+
+        return measure(pgn)
+    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+        if positions is None:
+            from pipeline.ingest import ingest
+
+            positions = Path(folder)
+            ingest([str(pgn)], positions, workers=1)
+        if what == "batches":
+            from pipeline.bench.batches import measure as measure_dataset
+        else:
+            from pipeline.bench.train import measure as measure_dataset
+        return measure_dataset(positions)

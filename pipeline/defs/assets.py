@@ -61,9 +61,9 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
         request: dict[str, Any] = {"source": str(source), "out": str(out), "config": plain(options.ingest)}
         request |= {"workers": options.workers, "replace": options.replace}
-        begin = time.monotonic()
+        begin = time.time()
         manifest = run_child("ingest", request, progress=live(context, every=5.0), lock=out)
-        seconds = time.monotonic() - begin
+        seconds = time.time() - begin if (out / MANIFEST).stat().st_mtime >= begin else None
         request = {"positions": str(out), "source": str(source), "count": options.verified_rows}
         problems = run_child("verify", request)
     hashes = [source["sha256"] for source in manifest["sources"]]
@@ -121,19 +121,22 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
         options = filled(ReportOptions, context.op_execution_context.op_config)
         network = datasets.checkpoint(options.checkpoint) if options.checkpoint else latest(context)
         shards = datasets.materialised(options.positions)
-        where: dict[str, Any] = {"checkpoint": str(network), "split": options.split}
+        where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
+        folder = datasets.path / "reports" / network.name
         reports = {}
         for path in shards:
             tick = live(context, every=5.0)
-            reports[path.name] = run_child("report", where | {"positions": str(path)}, progress=tick)
+            reports[path.name] = run_child(
+                "report", where | {"positions": str(path), "out": str(folder / path.name)}, progress=tick
+            )
         request = where | {"positions": str(shards[0]), "count": metadata.PROBED, "drawn": options.drawn}
         probe = run_child("probe", request)
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])
         inputs = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
     return Result(
-        metadata=metadata.of_report(network, reports, drawings, probe["chance"]),
-        check_results=checks.of_report(metadata.overall(reports)["top1"], probe["chance"]),
-        data_version=metadata.data_version(inputs, options.split, CODE_VERSION),
+        metadata=metadata.of_report(network, reports, folder, drawings),
+        check_results=checks.of_report(metadata.overall(reports)),
+        data_version=metadata.data_version(inputs, options.split, plain(options.rule), CODE_VERSION),
     )
 
 

@@ -9,8 +9,9 @@ that pipe is one more way to notice that the other side is gone.
 
 Stopping. Terminate raises in the run worker; `run_child` closes its end, sends SIGTERM, waits a grace and then kills
 the whole process group, pool workers included. The child answers SIGTERM by `stop() == True`, so that the trainer saves
-and returns, and exits non-zero. A run worker that is SIGKILLed cannot do any of that: the kernel's parent-death signal
-(on Linux) and a watch on the parent's pid (everywhere) start the same sequence from within the child.
+and returns (tasks that save nothing are interrupted), and exits non-zero. A run worker that is SIGKILLed cannot do any
+of that: the kernel's parent-death signal (on Linux) and a watch on the parent's pid (everywhere) start the same
+sequence from within the child.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -44,10 +45,6 @@ Task = Callable[[Mapping[str, Any], Progress, Callable[[], bool]], Mapping[str, 
 
 class ChildError(RuntimeError):
     """Say that the child ended without a result, and where its last words are."""
-
-
-class StoppedError(UserError):
-    """Say that work ended early because it was asked to."""
 
 
 # ---------------------------------------------------------------- the run worker's side
@@ -137,16 +134,37 @@ def kill_group(group: int) -> None:
 # ---------------------------------------------------------------- the child's side
 
 
-def main(tasks: Mapping[str, Task]) -> None:
-    """Read one request from standard input, do it, and answer on what was standard output."""
+def main(tasks: Mapping[str, Task], asking: Collection[str]) -> None:
+    """Read one request from standard input, do it, and answer on what was standard output.
+
+    Tasks named in `asking` ask `stop` themselves and may save before they return; the others are interrupted.
+    """
     request = json.load(sys.stdin)
+    stopping = threading.Event()
+    send = _answerer(stopping)
+    _listen(stopping, interrupt=request["task"] not in asking)
+    _die_with(request["parent"], request["grace"])
+    try:
+        _hold(request["lock"], request["grace"])
+        result = tasks[request["task"]](request["arguments"], _throttled(send), stopping.is_set)
+        if stopping.is_set():
+            raise KeyboardInterrupt
+    except UserError as error:
+        send({"error": str(error)})
+        sys.exit(STOPPED if stopping.is_set() else 2)
+    except KeyboardInterrupt:
+        send({"error": "stopped before it was done; run it again and it continues from what is complete"})
+        sys.exit(STOPPED)
+    finally:
+        if os.getppid() != request["parent"]:  # nobody is left who would take the workers down
+            kill_own_group()
+    send({"result": result})
+
+
+def _answerer(stopping: threading.Event) -> Callable[[Mapping[str, Any]], None]:
+    """Keep standard output for messages, give everything else the log, and see to it that a crash is a message."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print goes to the log, not between the messages
-    stopping = threading.Event()
-    own = os.getpid()
-    signal.signal(signal.SIGTERM, lambda *_: stopping.set() if os.getpid() == own else os._exit(143))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with(request["parent"], stopping, request["grace"])
 
     def send(message: Mapping[str, Any]) -> None:
         try:
@@ -159,18 +177,22 @@ def main(tasks: Mapping[str, Task]) -> None:
         sys.__excepthook__(kind, error, trace)
 
     sys.excepthook = crashed
-    try:
-        _hold(request["lock"], request["grace"])
-        result = tasks[request["task"]](request["arguments"], _throttled(send), stopping.is_set)
-        if stopping.is_set():
-            raise StoppedError("stopped before it was done; run it again and it continues from what is complete")
-    except UserError as error:
-        send({"error": str(error)})
-        sys.exit(STOPPED if stopping.is_set() else 2)
-    finally:
-        if os.getppid() != request["parent"]:  # nobody is left who would take the workers down
-            kill_own_group()
-    send({"result": result})
+    return send
+
+
+def _listen(stopping: threading.Event, *, interrupt: bool) -> None:
+    """Take SIGTERM as the request to stop."""
+    own = os.getpid()
+
+    def asked(*_: object) -> None:
+        if os.getpid() != own:
+            os._exit(128 + signal.SIGTERM)  # a forked worker has inherited this handler
+        stopping.set()
+        if interrupt:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _throttled(send: Callable[[Mapping[str, Any]], None], seconds: float = 0.25) -> Progress:
@@ -188,7 +210,7 @@ def _throttled(send: Callable[[Mapping[str, Any]], None], seconds: float = 0.25)
     return progress
 
 
-def _die_with(parent: int, stopping: threading.Event, grace: float) -> None:
+def _die_with(parent: int, grace: float) -> None:
     """Stop when the process `parent` is gone, and kill the own group if that takes longer than `grace` seconds."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
@@ -197,7 +219,7 @@ def _die_with(parent: int, stopping: threading.Event, grace: float) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
-        stopping.set()
+        os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace)
         kill_own_group()
         os._exit(137)
@@ -230,6 +252,6 @@ def _hold(name: str | None, patience: float) -> None:
 
 
 if __name__ == "__main__":
-    from pipeline.defs.tasks import TASKS
+    from pipeline.defs.tasks import ASKING, TASKS
 
-    main(TASKS)
+    main(TASKS, ASKING)

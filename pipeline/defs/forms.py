@@ -92,7 +92,11 @@ def _field(hint: Any, name: str, sentence: str, default: Any) -> "Field":
     if dataclasses.is_dataclass(inner):
         assert isinstance(inner, type)
         example = None if default is dataclasses.MISSING else default
-        return dg.Field(form(inner, example), is_required=False, description=sentence)
+        fields = form(inner, example)
+        if any(field.is_required for field in fields.values()):
+            return dg.Field(fields, description=sentence)
+        defaults = {name: field.default_value for name, field in fields.items()}  # a launchpad shows just what is said
+        return dg.Field(fields, default_value=defaults, is_required=False, description=sentence)
     kind = _kind(inner, name, optional)
     if default is dataclasses.MISSING:
         return dg.Field(kind, is_required=True, description=sentence)

@@ -16,14 +16,27 @@ from pipeline.shards import GAMES, file_hash, read_manifest
 Metadata = dict[str, Any]
 PROBED = 1024
 """Rows of a dataset that a checkpoint is probed on."""
+FIGURES = (
+    "positions",
+    "top1",
+    "top3",
+    "top5",
+    "cross_entropy",
+    "legal_mass",
+    "value_brier",
+    "hand_written_top1",
+    "chance_top1",
+)
 SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
 LONGEST_TABLE = 200
 """Rows of a table that a page shows without getting slow."""
 
 
-def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float) -> Metadata:
-    """Describe a positions dataset; `seconds` is how long this run took to make or complete it."""
+def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | None) -> Metadata:
+    """Describe a positions dataset; `seconds` is how long this run took to make it, None if it was there already."""
     games, copies, rows = manifest["games"], manifest["copies"], manifest["positions"]["total"]
+    dropped = games["dropped"] or {"none": 0}
+    speed = {"seconds": round(seconds, 2), "positions_per_second": round(rows / seconds)} if seconds else {}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
     return {
@@ -33,10 +46,10 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float) -
         "dagster/column_schema": column_schema(directory / files[0]["name"]),
         "games_read": games["read"],
         "games_used": games["used"],
-        "dropped_games": table([{"reason": name, "games": count} for name, count in games["dropped"].items()]),
+        "games_dropped": games["read"] - games["used"],
+        "dropped_games": table([{"reason": name, "games": count} for name, count in dropped.items()]),
         "positions": table([{"split": name, "positions": count} for name, count in manifest["positions"].items()]),
-        "seconds": seconds,
-        "positions_per_second": rows / seconds,
+        **speed,
         "bytes_per_position": manifest["bytes_per_position"],
         "label_collisions": manifest["label_collisions"],
         "copies": table([{"what": name, "value": float(value)} for name, value in copies.items()]),
@@ -68,38 +81,43 @@ def drawings(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, 
 
 
 def of_report(
-    network: Path, reports: Mapping[str, Mapping[str, Any]], drawings: Sequence[pictures.Drawing], chance: float
+    network: Path, reports: Mapping[str, Mapping[str, Any]], folder: Path, drawings: Sequence[pictures.Drawing]
 ) -> Metadata:
-    """Describe the accuracy on each dataset and over all, with boards of what the network would play."""
-    numbers = [{"dataset": name} | scalars(report) for name, report in reports.items()]
+    """Describe the accuracy on each dataset and over all, with boards of what the network would play.
+
+    `folder` holds a subfolder with the files of `write_report` for each dataset.
+    """
+    numbers = [{"dataset": name} | {figure: report[figure] for figure in FIGURES} for name, report in reports.items()]
+    drawn = [pictures.png(folder / name / "report.png", f"accuracy on {name}") for name in reports]
+    first = next(iter(reports.values()))
+    slices = {name: table(rows) for name, rows in first["slices"].items()} if len(reports) == 1 else {}
     return {
         "checkpoint": dg.MetadataValue.path(network),
         **overall(reports),
-        "chance_top1": chance,
-        "datasets": table(numbers),
+        "rule": "; ".join(report["rule"] for report in reports.values()),
+        "report": dg.MetadataValue.md("\n\n".join(drawn)),
         "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
+        "datasets": table(numbers),
+        **slices,
+        "path": dg.MetadataValue.path(folder),
     }
 
 
 def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Average each figure over the datasets, weighted by their positions."""
+    """Add positions up over the datasets, and average the other figures weighted by them."""
     weights = [report["positions"] for report in reports.values()]
-    names = set.intersection(*(set(scalars(report)) for report in reports.values())) - {"positions"}
-    columns = {name: [report[name] for report in reports.values()] for name in sorted(names)}
-    means = {name: float(np.average(column, weights=weights)) for name, column in columns.items()}
+    columns = {name: [report[name] for report in reports.values()] for name in FIGURES if name != "positions"}
+    means = {name: round(float(np.average(column, weights=weights)), 6) for name, column in columns.items()}
     return {"positions": sum(weights)} | means
-
-
-def scalars(report: Mapping[str, Any]) -> dict[str, float]:
-    """Pick the figures out of a report."""
-    numbers = {name: value for name, value in report.items() if isinstance(value, (int, float))}
-    return {name: value for name, value in numbers.items() if not isinstance(value, bool)}
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     """Show records as a table, the first ones if there are too many for a page."""
     kinds = {int: "int", float: "float", bool: "bool"}
-    shown = [dg.TableRecord(dict(record)) for record in records[:LONGEST_TABLE]]
+    shown = [
+        dg.TableRecord({name: round(value, 6) if isinstance(value, float) else value for name, value in record.items()})
+        for record in records[:LONGEST_TABLE]
+    ]
     columns = list(records[0].items()) if records else [("nothing", "")]
     schema = dg.TableSchema([dg.TableColumn(name, kinds.get(type(value), "string")) for name, value in columns])
     return dg.MetadataValue.table(shown, schema)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
+from pipeline.report import Rule
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,5 +45,7 @@ class ReportOptions:
     """Positions datasets to measure on by name, none for all that are complete."""
     split: str = "test"
     """Split to measure on: train, val or test."""
+    rule: Rule = field(default_factory=Rule)
+    """Which positions of the split count, as `fianchetto report` has it."""
     drawn: int = 6
     """Positions drawn as boards with the network's first choices."""

@@ -16,9 +16,8 @@ from dagster._core.execution.plan.objects import StepFailureData
 
 import pipeline
 from engine.errors import UserError
+from pipeline.defs.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
-
-FIGURES = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier", "chance_top1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +114,7 @@ def _conclude(report: dg.AssetMaterialization) -> None:
     _say("\naccuracy on games that the network never saw")
     for name in FIGURES:
         if name in report.metadata:
-            _say(f"    {name:14} {_number(report.metadata[name].value)}")
+            _say(f"    {name:17} {_number(report.metadata[name].value)}")
     _say("\nTo see all of it in Dagster's web UI: make ui, then open http://127.0.0.1:3000")
 
 

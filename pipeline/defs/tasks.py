@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,15 +61,24 @@ def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 
 
 def report(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Measure a checkpoint on a split of a positions dataset."""
+    """Measure a checkpoint on a split of a positions dataset; keep it as text, JSON and picture in `out`."""
+    from pipeline.report import Rule
     from pipeline.report import report as library
+    from pipeline.reports import write_report
 
-    checkpoint, positions = Path(arguments["checkpoint"]), Path(arguments["positions"])
-    return library(checkpoint, positions=positions, split=arguments["split"], pgn=None, progress=progress)
+    checkpoint, positions, out = (Path(arguments[name]) for name in ("checkpoint", "positions", "out"))
+    rule = filled(Rule, arguments["rule"])
+    result = library(checkpoint, positions=positions, split=arguments["split"], rule=rule, progress=progress)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=out) as folder:
+        write_report(result, Path(folder))
+        for file in Path(folder).iterdir():
+            file.replace(out / file.name)
+    return result
 
 
 def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Load a checkpoint as its users do; give its loss on stored rows, its first choices, and what chance would get."""
+    """Load a checkpoint as its users do; give its loss on stored rows and its first choices on some of them."""
     import numpy as np
 
     from engine.encoding import legal_mask
@@ -79,19 +89,19 @@ def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     directory = Path(arguments["positions"])
     rows = sample_rows(directory, read_manifest(directory), arguments["count"], arguments["split"])
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
-    legal_RA = legal_mask(planes_RP)
     logits_RA, _ = evaluator(Path(arguments["checkpoint"]))(planes_RP)
-    masked_RA = np.where(legal_RA, logits_RA.astype(np.float64), -np.inf)
+    masked_RA = np.where(legal_mask(planes_RP), logits_RA.astype(np.float64), -np.inf)
     shifted_RA = masked_RA - masked_RA.max(axis=1, keepdims=True)
     log_RA = shifted_RA - np.log(np.exp(shifted_RA).sum(axis=1, keepdims=True))
     loss = -float(np.mean(log_RA[np.arange(len(rows)), [row["label"] for row in rows]]))
-    chance = float(np.mean(1.0 / legal_RA.sum(axis=1)))
     first_R3 = np.argsort(-masked_RA, axis=1)[: arguments["drawn"], :3]
     choices = [
         [(int(label), float(np.exp(log_A[label]))) for label in first_3 if np.isfinite(log_A[label])]
         for first_3, log_A in zip(first_R3, log_RA, strict=False)
     ]
-    return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "chance": chance, "choices": choices}
+    return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "choices": choices}
 
 
 TASKS: Mapping[str, Task] = {"ingest": ingest, "verify": verify, "train": train, "report": report, "probe": probe}
+ASKING = ("ingest", "train")
+"""Tasks that ask `stop` and keep what they did; the others write nothing that half of would be worth keeping."""

@@ -57,7 +57,9 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return datasets
 
 
-def execute(job: str, instance: dg.DagsterInstance, ops: dict[str, object], key: str | None = None) -> dg.ExecuteInProcessResult:
+def execute(
+    job: str, instance: dg.DagsterInstance, ops: dict[str, object], key: str | None = None
+) -> dg.ExecuteInProcessResult:
     """Run a job in this process with the real definitions."""
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
     silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -66,13 +68,17 @@ def execute(job: str, instance: dg.DagsterInstance, ops: dict[str, object], key:
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]]:
     """The folder, instance and result of `everything` on a small dump, done once."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
         with dg.DagsterInstance.ephemeral() as instance:
             register(instance, Datasets())
-            options = {"positions": {"workers": 1, "verified_rows": 64, "ingest": {"test_share": 0.2, "val_share": 0.2}}}
+            options = {
+                "positions": {"workers": 1, "verified_rows": 64, "ingest": {"test_share": 0.2, "val_share": 0.2}}
+            }
             result = execute("everything", instance, options | {"checkpoint": STEPS}, "small")
             yield datasets, instance, result
 

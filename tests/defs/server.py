@@ -45,16 +45,25 @@ class Server:
 
     def location(self) -> str:
         """Give the name of the only code location."""
-        return str(self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } } } }")[
-            "repositoriesOrError"]["nodes"][0]["location"]["name"])
+        return str(
+            self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } } } }")[
+                "repositoriesOrError"
+            ]["nodes"][0]["location"]["name"]
+        )
 
     def status(self, run: str) -> str:
         """Give a run's status."""
-        return str(self.ask("query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run)["runOrError"]["status"])
+        return str(
+            self.ask("query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run)["runOrError"][
+                "status"
+            ]
+        )
 
     def terminate(self, run: str) -> None:
         """Do what the Terminate button does."""
-        query = """mutation($id: String!) { terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename } }"""
+        query = (
+            """mutation($id: String!) { terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename } }"""
+        )
         assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
 
     def tree(self) -> list[psutil.Process]:
@@ -78,7 +87,7 @@ def serving() -> Iterator[Server]:
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_default_signals,  # noqa: PLW1509
+            preexec_fn=_default_signals,
         )
     server = Server(f"http://127.0.0.1:{port}", process.pid)
     try:

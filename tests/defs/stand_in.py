@@ -53,5 +53,15 @@ def work(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, A
     return {}
 
 
+def sleep(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Ask nothing, for long."""
+    progress(Tick(1, None, "naps", {}))
+    time.sleep(600)
+    return {}
+
+
 if __name__ == "__main__":
-    main({"count": count, "refuse": refuse, "crash": crash, "vanish": vanish, "work": work})
+    main(
+        {"count": count, "refuse": refuse, "crash": crash, "vanish": vanish, "work": work, "sleep": sleep},
+        asking=("work",),
+    )

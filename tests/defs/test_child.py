@@ -48,7 +48,7 @@ def test_a_result_and_ticks_come_back(capfd: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_users_mistake_comes_back_as_one() -> None:
-    with pytest.raises(UserError, match="^that cannot be, do this$"):
+    with pytest.raises(UserError, match=r"^that cannot be, do this$"):
         run_child("refuse", {}, module=MODULE)
 
 
@@ -72,6 +72,16 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
     until(lambda: all(gone(pid) for pid in pids(tmp_path)), 2.0)
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
+
+
+def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
+    def interrupt(tick: Tick) -> None:
+        raise Interrupted
+
+    before = time.monotonic()
+    with pytest.raises(Interrupted):
+        run_child("sleep", {}, progress=interrupt, grace=30.0, module=MODULE)
+    assert time.monotonic() - before < 10
 
 
 @pytest.mark.parametrize("stubborn", [False, True])

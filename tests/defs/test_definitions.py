@@ -1,5 +1,6 @@
 """What Dagster finds: the assets, how they hang together, and that its own check passes."""
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -7,9 +8,15 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
+from dagster._core.snap.job_snapshot import JobSnap
+from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 
+from model.config import TrainConfig
 from pipeline.definitions import defs
 from pipeline.defs import jobs
+from pipeline.defs.forms import filled
+from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions
 from pipeline.defs.resources import Datasets, key_of
 from tests.defs.conftest import ROOT, random_pgn
 
@@ -21,7 +28,8 @@ accuracy_report (reports, whole) <- checkpoint, positions
 """
 
 CHECKS = """\
-accuracy_report: accuracy_beats_baseline warns
+accuracy_report: accuracy_beats_chance warns
+accuracy_report: accuracy_beats_hand_written warns
 checkpoint: loads_with_finite_loss blocks
 positions: dump_read_to_its_end warns
 positions: files_match_manifest blocks
@@ -35,7 +43,11 @@ def test_the_graph_is_this() -> None:
     lines = []
     for key in graph.toposorted_asset_keys:
         node = graph.get(key)
-        by = f"by {node.partitions_def.name}" if isinstance(node.partitions_def, dg.DynamicPartitionsDefinition) else "whole"
+        by = (
+            f"by {node.partitions_def.name}"
+            if isinstance(node.partitions_def, dg.DynamicPartitionsDefinition)
+            else "whole"
+        )
         parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
         lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
     assert "".join(lines) == GRAPH
@@ -57,14 +69,31 @@ def test_jobs_schedules_and_sensors() -> None:
 
 
 def test_heavy_libraries_stay_out_of_the_code_server() -> None:
-    code = "import sys; from pipeline.definitions import defs; defs(); print([m for m in ('torch', 'matplotlib', 'polars') if m in sys.modules])"
+    loaded = "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules])"
+    code = f"import sys; from pipeline.definitions import defs; defs(); {loaded}"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert said.stdout.strip() == "[]"
 
 
+def test_the_launchpad_is_filled_with_every_default() -> None:
+    job = JobSnap.from_job_def(defs().resolve_job_def("everything"))
+    schema = job.config_schema_snapshot
+    top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
+    shown = yaml.safe_load(default_values_yaml_from_type_snap(schema, top))["ops"]
+    for asset, cls in (
+        ("positions", PositionsOptions),
+        ("checkpoint", CheckpointOptions),
+        ("accuracy_report", ReportOptions),
+    ):
+        assert filled(cls, shown[asset]["config"]) == cls()
+    assert set(shown["checkpoint"]["config"]["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
+
+
 @pytest.mark.usefixtures("root")
 def test_dg_check_defs_passes() -> None:
-    said = subprocess.run([f"{sys.prefix}/bin/dg", "check", "defs"], capture_output=True, text=True, cwd=ROOT, check=False)
+    said = subprocess.run(
+        [f"{sys.prefix}/bin/dg", "check", "defs"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert said.returncode == 0, said.stdout + said.stderr
     assert "All definitions loaded successfully" in said.stdout + said.stderr
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import re
 from base64 import b64decode
 from pathlib import Path
@@ -9,12 +10,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline.definitions import defs
 from pipeline.defs import checks, verify
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Datasets
+from pipeline.defs.sensors import new_dumps
 from pipeline.shards import read_manifest
 from tests.defs.conftest import STEPS, execute, random_pgn
 
@@ -45,8 +46,18 @@ def test_everything_materialises(made: Made) -> None:
 
 def test_the_blocking_checks_pass(made: Made) -> None:
     found = verdicts(made[2])
-    assert set(found) == {checks.FILES, checks.SPLITS, checks.ROWS, checks.WHOLE, checks.LOSS, checks.BASELINE}
-    assert all(passed for name, passed in found.items() if name != checks.BASELINE)  # 12 steps may lose to chance
+    assert set(found) == {
+        checks.FILES,
+        checks.SPLITS,
+        checks.ROWS,
+        checks.WHOLE,
+        checks.LOSS,
+        checks.CHANCE,
+        checks.CLASSICAL,
+    }
+    assert all(
+        passed for name, passed in found.items() if name not in (checks.CHANCE, checks.CLASSICAL)
+    )  # 12 steps may lose to chance
 
 
 def test_positions_say_what_a_person_asks(made: Made) -> None:
@@ -174,21 +185,18 @@ def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     probe = run_child("probe", request | {"count": 10**6, "drawn": 2})
     said = metadata(made[2], "accuracy_report")
     assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
-    assert 0 < probe["chance"] < 0.2
     assert [len(choices) for choices in probe["choices"]] == [3, 3]
 
 
 def test_the_sensor_registers_and_requests(root: Path) -> None:
-    import os
-
-    sensor = defs().get_sensor_def("new_dumps")
     (root / "dumps" / "being-copied.pgn").write_text("x")
     (root / "dumps" / "notes.txt").write_text("x")
     os.utime(root / "dumps" / "small.pgn", (0, 0))
     with dg.DagsterInstance.ephemeral() as instance:
-        context = dg.build_sensor_context(instance=instance, resources={"datasets": Datasets()}, definitions=defs())
-        found = sensor.evaluate_tick(context)
+        found = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
+        assert isinstance(found, dg.SensorResult)
         assert [request.partition_key for request in found.run_requests or []] == ["small"]
+        assert [list(request.partition_keys) for request in found.dynamic_partitions_requests or []] == [["small"]]
         instance.add_dynamic_partitions("dumps", ["small"])
-        context = dg.build_sensor_context(instance=instance, resources={"datasets": Datasets()}, definitions=defs())
-        assert "1 still being written" in str(sensor.evaluate_tick(context).skip_message)
+        skipped = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
+        assert "1 still being written" in str(skipped)

@@ -1,6 +1,7 @@
 """Runs under the real daemon and web server: Terminate, and run workers that are killed."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def children(server: Server) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
+
+
+def test_the_sensor_turns_a_new_file_into_positions(served: tuple[Path, Server]) -> None:
+    datasets, server = served
+    (datasets / "dumps" / "dropped.pgn").write_text(random_pgn(20, seed=1))
+    os.utime(datasets / "dumps" / "dropped.pgn", (0, 0))
+    query = """mutation($it: SensorSelector!) { startSensor(sensorSelector: $it) { __typename } }"""
+    selector = {
+        "repositoryLocationName": server.location(),
+        "repositoryName": "__repository__",
+        "sensorName": "new_dumps",
+    }
+    assert server.ask(query, it=selector)["startSensor"]["__typename"] == "Sensor"
+    wait(lambda: (datasets / "positions" / "dropped" / "manifest.json").exists(), 120)
 
 
 def test_terminate_stops_ingest_and_its_workers(served: tuple[Path, Server]) -> None:

@@ -1,0 +1,33 @@
+"""Where compiled kernels are kept: a folder named by the hash of every source that holds one.
+
+Numba's own cache watches the file of the cached function alone, so after an edit to `engine/legal.py` (or a `git pull`)
+the cached `pipeline/pgn.py` would go on running the old move generator, silently. A folder a state of the sources
+cannot be stale.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+VARIABLE = "NUMBA_CACHE_DIR"
+
+
+def sources_hash(root: Path) -> str:
+    """Hash the modules beside this package that compile something, 16 hex digits."""
+    total = hashlib.sha256()
+    for path in sorted(root.glob("*/*.py")):
+        text = path.read_bytes()
+        if b"@njit" in text or b"@intrinsic" in text:
+            total.update(path.name.encode() + text)
+    return total.hexdigest()[:16]
+
+
+def key_cache_by_sources() -> None:
+    """Point Numba's cache at a folder of these sources; a folder that the user named is left alone."""
+    if VARIABLE in os.environ:
+        return
+    here = Path(__file__).parent
+    folder = here / "__pycache__"
+    if not os.access(folder if folder.is_dir() else here, os.W_OK):
+        folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fianchetto"
+    os.environ[VARIABLE] = str(folder / f"kernels-{sources_hash(here.parent)}")

@@ -1,0 +1,39 @@
+"""Progress on a terminal: a bar made from ticks, and silence where there is no terminal."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from engine.progress import Progress, Tick, silent
+
+
+def _figure(name: str, value: float) -> str:
+    """Write one figure beside the bar, short."""
+    if value >= 10_000:
+        return f"{value / 1e6:.2f} M {name}" if value >= 1e6 else f"{value / 1e3:.0f} k {name}"
+    return f"{name} {value:.3f}" if value < 100 else f"{value:,.0f} {name}"
+
+
+@contextmanager
+def bar(what: str) -> Iterator[Progress]:
+    """Give a progress callback that draws a bar on standard error when that is a terminal, and nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield silent
+        return
+    from tqdm import tqdm
+
+    drawn: list[Any] = []
+
+    def show(tick: Tick) -> None:
+        if not drawn:
+            drawn.append(tqdm(total=tick.total, desc=what, unit=tick.unit, unit_scale=True, dynamic_ncols=True))
+        drawn[0].total = tick.total
+        drawn[0].set_postfix_str(", ".join(_figure(name, value) for name, value in tick.values.items()), refresh=False)
+        drawn[0].update(tick.done - drawn[0].n)
+
+    try:
+        yield show
+    finally:
+        for shown in drawn:
+            shown.close()

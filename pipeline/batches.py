@@ -1,0 +1,167 @@
+"""Shards into batches: shuffled, packed, resumable at any step; the bits are unpacked on the training device.
+
+    row groups in a random order -> blocks of many groups -> rows permuted in a block -> batches
+
+The stream is one endless sequence of rows, fixed by (seed, files): epoch after epoch, each row once an epoch. Step k is its
+rows k * batch_size and on, so a run that is killed and resumed sees exactly the batches that it would have seen.
+
+A batch is a dict of the shard's columns as numpy arrays; nulls are pipeline.shards.BATCH_SENTINELS.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.shards import batch_columns, schema, shard_paths
+
+Batch = dict[str, NDArray[Any]]
+
+BLOCK_ROWS = 1 << 18
+"""Rows that are shuffled together: 161 MB of planes; two blocks are in memory, one read ahead."""
+
+HUMAN_COLUMNS = tuple(name for name in schema().names if name not in ("visits", "root_value"))
+"""The columns that batches hold unless others are asked for: all that human games fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group of a shard."""
+
+    path: Path
+    index: int
+    rows: int
+
+
+def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
+    """List the row groups of a split; raises DatasetError for a shard that cannot be read."""
+    groups = []
+    for directory in directories:
+        for path in shard_paths(directory, split):
+            try:
+                metadata = pq.read_metadata(path)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise DatasetError(f"{path} cannot be read as a shard ({error}): ingest the dump again") from error
+            groups += [
+                _Group(path, index, metadata.row_group(index).num_rows) for index in range(metadata.num_row_groups)
+            ]
+    return groups
+
+
+class Batches:
+    """The batches of one split of some datasets."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        split: str = "train",
+        *,
+        batch_size: int = 512,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        columns: Sequence[str] = HUMAN_COLUMNS,
+    ) -> None:
+        """Find the shards; `rank` of `world` processes gets its equal part of every batch.
+
+        Raises DatasetError where there is no dataset, no such split, or nothing in it.
+        """
+        if batch_size < 1 or not 0 <= rank < world or batch_size % world:
+            raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
+        self.groups = _groups(directories, split)
+        self.rows = sum(group.rows for group in self.groups)
+        """Rows of one epoch."""
+        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.columns = list(columns)
+
+    def _blocks(self, epoch: int) -> list[list[_Group]]:
+        """Give the blocks of an epoch: row groups in a random order, BLOCK_ROWS together."""
+        order = np.random.Generator(np.random.PCG64((self.seed, epoch))).permutation(len(self.groups))
+        blocks: list[list[_Group]] = [[]]
+        rows = 0
+        for index in order:
+            if rows >= BLOCK_ROWS:
+                blocks.append([])
+                rows = 0
+            blocks[-1].append(self.groups[index])
+            rows += self.groups[index].rows
+        return blocks
+
+    def _read(self, block: Sequence[_Group], epoch: int, number: int) -> Batch:
+        """Read a block with its rows permuted: each group's rows go straight to their places."""
+        rows = sum(group.rows for group in block)
+        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number))).permutation(rows)
+        batch: Batch = {}
+        at = 0
+        for group in block:
+            for name, values in self._rows(group).items():
+                if name not in batch:
+                    batch[name] = np.empty((rows, *values.shape[1:]), dtype=values.dtype)
+                batch[name][places[at : at + group.rows]] = values
+            at += group.rows
+        return batch
+
+    def _rows(self, group: _Group) -> Batch:
+        """Read the rows of one group in their order."""
+        with pq.ParquetFile(group.path) as file:
+            return batch_columns(file.read_row_group(group.index, columns=self.columns, use_threads=False))
+
+    def _epochs(self, epoch: int, skip: int) -> Iterator[Batch]:
+        """Give shuffled blocks for ever, from row `skip` of an epoch on; the next is read while one is in use."""
+
+        def plan() -> Iterator[tuple[list[_Group], int, int, int]]:
+            number_of_epoch, left = epoch, skip
+            while True:
+                for number, block in enumerate(self._blocks(number_of_epoch)):
+                    rows = sum(group.rows for group in block)
+                    if left >= rows:
+                        left -= rows
+                        continue
+                    yield block, number_of_epoch, number, left
+                    left = 0
+                number_of_epoch += 1
+
+        with ThreadPoolExecutor(1, "read-ahead") as reader:
+            steps = plan()
+            block, *where, left = next(steps)
+            ahead = reader.submit(self._read, block, *where)
+            while True:
+                current, drop = ahead.result(), left
+                block, *where, left = next(steps)
+                ahead = reader.submit(self._read, block, *where)
+                yield {name: values[drop:] for name, values in current.items()}
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """Give batches for ever, beginning with that of `step`."""
+        epoch, skip = divmod(step * self.batch_size, self.rows)
+        rest: Batch = {}
+        for block in self._epochs(epoch, skip):
+            if rest and len(rest["planes"]):
+                need = self.batch_size - len(rest["planes"])  # the batch that lies across two blocks
+                first = {name: np.concatenate([rest[name], values[:need]]) for name, values in block.items()}
+                if len(first["planes"]) < self.batch_size:
+                    rest = first
+                    continue
+                yield {name: values[self.rank :: self.world] for name, values in first.items()}
+                rows = {name: values[need:] for name, values in block.items()}
+            else:
+                rows = block
+            whole = len(rows["planes"]) // self.batch_size * self.batch_size
+            for at in range(0, whole, self.batch_size):
+                part = slice(at + self.rank, at + self.batch_size, self.world)
+                yield {name: values[part] for name, values in rows.items()}
+            rest = {name: values[whole:].copy() for name, values in rows.items()}
+
+    def once(self) -> Iterator[Batch]:
+        """Give every row once in the order of the files; the last batch of a row group may be smaller."""
+        for group in self.groups:
+            rows = self._rows(group)
+            for at in range(0, group.rows, self.batch_size):
+                yield {name: values[at : at + self.batch_size] for name, values in rows.items()}

@@ -1,0 +1,71 @@
+"""Shards to shuffled packed rows, beside a per-row torch Dataset that reads the same data through pandas."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.batches import Batches
+from pipeline.shards import shard_paths
+
+BATCH = 512
+ROWS_AT_LEAST = 2_000_000
+SECONDS_BESIDE = 5.0
+
+
+def _stream_rate(positions: Path) -> tuple[float, int]:
+    """Read shuffled batches for an epoch or ROWS_AT_LEAST rows, whichever is more: give rows/s and rows."""
+    batches = Batches([positions], "train", batch_size=BATCH)
+    wanted = max(batches.rows, ROWS_AT_LEAST)
+    rows = 0
+    began = time.perf_counter()
+    for batch in batches.from_step(0):
+        rows += len(batch["planes"])
+        if rows >= wanted:
+            break
+    return rows / (time.perf_counter() - began), rows
+
+
+def _pandas_rate(positions: Path) -> float:
+    """Read rows one by one as a torch Dataset over a pandas frame does, shuffled by its DataLoader: give rows/s."""
+    import pandas as pd
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    frame = pd.read_parquet(shard_paths(positions, "train")[0], columns=["planes", "label", "result"])
+
+    class Rows(Dataset[tuple[torch.Tensor, int, int]]):
+        def __len__(self) -> int:
+            return len(frame)
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+            row = frame.iloc[index]
+            bits = np.unpackbits(np.frombuffer(row["planes"], dtype=np.uint8), bitorder="little")
+            return torch.from_numpy(bits.reshape(77, 8, 8)), int(row["label"]), int(row["result"])
+
+    rows = 0
+    began = time.perf_counter()
+    for planes, _, _ in DataLoader(Rows(), batch_size=BATCH, shuffle=True):
+        rows += len(planes)
+        if time.perf_counter() - began > SECONDS_BESIDE:
+            break
+    return rows / (time.perf_counter() - began)
+
+
+def measure(positions: Path) -> dict[str, Any]:
+    """Measure packed shuffled rows from disk, and the ratio to pandas rows."""
+    import pyarrow as pa
+
+    pa.set_cpu_count(1)
+    pandas_rate = _pandas_rate(positions)
+    cpu = time.process_time()
+    rate, rows = _stream_rate(positions)
+    cpu = time.process_time() - cpu
+    return {
+        "rows": rows,
+        "positions_per_second": round(rate),
+        "positions_per_cpu_second": round(rows / cpu),
+        "pandas_rows_per_second": round(pandas_rate),
+        "ratio_pandas": round(rate / pandas_rate, 1),
+    }

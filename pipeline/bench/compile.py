@@ -1,0 +1,61 @@
+"""Numba from cold: how long all kernels take to compile, and that a second start compiles none."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+_START = """
+import json, sys, tempfile, time
+from pathlib import Path
+began = time.perf_counter()
+from engine.handwritten import evaluate
+from engine.legal import perft
+from engine.position import from_fen
+from pipeline.ingest import ingest
+from pipeline.batches import Batches
+import chess
+perft(from_fen(chess.STARTING_FEN), 2)
+with tempfile.TemporaryDirectory() as folder:
+    ingest([sys.argv[1]], Path(folder), workers=1)
+    evaluate(next(Batches([Path(folder)], "train", batch_size=1).from_step(0))["planes"])
+seconds = time.perf_counter() - began
+from numba.core.dispatcher import Dispatcher
+kernels = {}
+for module in list(sys.modules.values()):
+    if getattr(module, "__name__", "").split(".")[0] in ("engine", "pipeline"):
+        kernels |= {id(value): value for value in vars(module).values() if isinstance(value, Dispatcher)}
+hits = sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels.values())
+misses = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels.values())
+print(json.dumps({"seconds": seconds, "kernels": len(kernels), "hits": hits, "misses": misses}))
+"""
+
+
+def _start(cache: str, pgn: Path) -> dict[str, Any]:
+    """Start a process with its kernels' cache in `cache` and let it do a small job."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+    command = [sys.executable, "-c", _START, str(pgn)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(pgn: Path) -> dict[str, Any]:
+    """Measure a start from cold and a second one, each a process that ingests the first games and evaluates one."""
+    from pipeline.bench.ingest import first_games
+
+    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+        small = Path(folder) / "small.pgn"
+        small.write_bytes(first_games(pgn, 50))
+        cold, warm = (_start(str(Path(folder) / "cache"), small) for _ in range(2))
+    return {
+        "kernels": cold["kernels"],
+        "cold_seconds": round(cold["seconds"], 2),
+        "warm_seconds": round(warm["seconds"], 2),
+        "compile_seconds": round(cold["seconds"] - warm["seconds"], 2),
+        "cold_misses": cold["misses"],
+        "warm_misses": warm["misses"],
+    }

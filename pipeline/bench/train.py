@@ -1,0 +1,50 @@
+"""The training loop on real batches, beside the same loop on one batch held in memory."""
+
+import time
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from pipeline.batches import Batch, Batches
+
+STEPS = 25
+ROUNDS = 4
+
+
+def _rate(run: Any, batches: Iterator[Batch]) -> float:
+    """Take STEPS steps and give positions a second."""
+    from model.run import take_step
+
+    began = time.perf_counter()
+    rows = 0
+    for _ in range(STEPS):
+        batch = next(batches)
+        rows += len(batch["planes"])
+        take_step(run, batch, 0.5)
+    return rows / (time.perf_counter() - began)
+
+
+def measure(positions: Path, preset_name: str = "fianchetto-xs") -> dict[str, Any]:
+    """Measure both loops in turns, so that a machine that slows down slows both."""
+    from model.config import TrainConfig
+    from model.presets import preset
+    from model.run import begin
+
+    config = TrainConfig(steps=10_000)
+    run = begin(config, preset(preset_name))
+    stream = Batches([positions], "train", batch_size=config.batch_size).from_step(0)
+    held = repeat(next(stream))
+    _rate(run, held)  # warm
+    fed_rates, held_rates = [], []
+    for _ in range(ROUNDS):
+        fed_rates.append(_rate(run, stream))
+        held_rates.append(_rate(run, held))
+    fed, in_memory = sum(fed_rates) / ROUNDS, sum(held_rates) / ROUNDS
+    return {
+        "preset": preset_name,
+        "batch_size": config.batch_size,
+        "fed_positions_per_second": round(fed),
+        "held_positions_per_second": round(in_memory),
+        "fed_ratio": round(fed / in_memory, 4),
+    }

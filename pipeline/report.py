@@ -1,0 +1,216 @@
+"""What a checkpoint is worth: how often its choice is the human's move, on games it never saw, and by which rule.
+
+Every figure is a mean over the counted positions; the interval of top-1 treats a *game* as the unit that was drawn, since
+the positions of one game are alike. Beside the network stand the hand-written evaluator and chance, on the same rows.
+"""
+
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.evaluators import Evaluator
+from engine.progress import Progress, Tick, silent
+from pipeline.batches import Batch, Batches
+from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BATCH = 1024
+NO_CLOCK = 65535
+COLUMNS = ("planes", "label", "result", "ply", "elo", "opponent_elo", "clock", "game")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """Which positions count."""
+
+    min_ply: int = 0
+    """Half-moves played before the first position that counts."""
+    min_clock: int = 0
+    """Seconds the mover must have left, where the clock is known."""
+    limit: int = 0
+    """Positions at most, drawn at random from all that there are; 0 for all."""
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        if min(self.min_ply, self.min_clock, self.limit) < 0:
+            raise ConfigError("min_ply, min_clock and limit are at least 0")
+
+    def describe(self, where: str) -> str:
+        """Say the rule in words."""
+        plies = f"from ply {self.min_ply} on" if self.min_ply else "every ply"
+        clock = f", mover's clock at least {self.min_clock} s where known" if self.min_clock else ""
+        sample = f", a random sample of at most {self.limit:,}" if self.limit else ""
+        return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
+
+
+def _counted(batch: Batch, rule: Rule) -> Batch:
+    """Keep the rows that the rule counts."""
+    keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
+    return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
+
+
+def _measured(evaluator: Evaluator, batch: Batch) -> dict[str, NDArray[Any]]:
+    from model.metrics import rows
+
+    return rows(*evaluator(batch["planes"]), batch)
+
+
+def _figures(batches: Iterator[Batch], network: Evaluator, rule: Rule, rows: int, progress: Progress) -> "pl.DataFrame":
+    """Measure every counted row: a table of a row each, with the columns it may be sliced by."""
+    import polars as pl
+
+    from engine.handwritten import evaluate
+
+    tables, done, began = [], 0, time.perf_counter()
+    for raw in batches:
+        batch = _counted(raw, rule)
+        done += len(raw["planes"])
+        if not len(batch["planes"]):
+            continue
+        figures = _measured(network, batch)
+        classical = _measured(evaluate, batch)
+        columns = {name: batch[name] for name in COLUMNS if name != "planes"}
+        columns |= figures | {f"classical_{name}": classical[name] for name in ("rank", "nll", "brier")}
+        tables.append(pl.DataFrame(columns))
+        top1 = float((figures["rank"] == 1).mean())
+        progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
+    if not tables:
+        raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
+    return pl.concat(tables)
+
+
+def _interval(table: "pl.DataFrame") -> tuple[float, float]:
+    """Give the 95 % interval of top-1 with games as the sampling unit (the ratio estimator's variance)."""
+    import polars as pl
+
+    games = table.group_by("game").agg(pl.len().alias("n"), (pl.col("rank") == 1).sum().alias("hits"))
+    n, hits = games["n"].to_numpy().astype(float), games["hits"].to_numpy().astype(float)
+    rate = hits.sum() / n.sum()
+    count = len(n)
+    error = np.sqrt(np.square(hits - rate * n).sum() * count / max(count - 1, 1)) / n.sum()
+    return float(rate - 1.96 * error), float(rate + 1.96 * error)
+
+
+def _bands(column: str, edges: Sequence[int], unit: str) -> "pl.Expr":
+    """Cut a column into named bands: below the first edge, between edges, from the last on."""
+    import polars as pl
+
+    names = [f"{low}-{high - 1}{unit}" for low, high in zip((0, *edges[:-1]), edges, strict=True)]
+    return pl.col(column).cut(list(edges), labels=[*names, f"{edges[-1]}{unit} and on"], left_closed=True).alias("band")
+
+
+def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
+    """Give the figures by ply, rating, choice of moves and clock, and the value's calibration, as rows of tables."""
+    import polars as pl
+
+    bands = {
+        "by_ply": (_bands("ply", (10, 20, 40, 60, 80), ""), pl.lit(True)),
+        "by_elo": (_bands("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""), pl.col("elo") > 0),
+        "by_legal_moves": (_bands("legal_moves", (2, 5, 10, 20, 30, 40), ""), pl.lit(True)),
+        "by_clock": (_bands("clock", (10, 30, 60, 180, 600), " s"), pl.col("clock") != NO_CLOCK),
+    }
+    figures = (
+        pl.len().alias("positions"),
+        (pl.col("rank") == 1).mean().alias("top1"),
+        (pl.col("classical_rank") == 1).mean().alias("hand_written_top1"),
+        pl.col("nll").mean().alias("cross_entropy"),
+        pl.col("brier").mean().alias("value_brier"),
+    )
+    slices = {
+        name: table.filter(kept).with_columns(band).group_by("band").agg(*figures).sort("band").to_dicts()
+        for name, (band, kept) in bands.items()
+    }
+    tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
+    calibration = table.with_columns(tenth).group_by("tenth").agg(
+        pl.len().alias("positions"), pl.col("expected").mean().alias("expected"), pl.col("score").mean().alias("score")
+    )
+    return {**slices, "calibration": calibration.sort("tenth").to_dicts()}
+
+
+def _summary(table: "pl.DataFrame") -> dict[str, Any]:
+    """Average the rows into the headline figures."""
+    from model.metrics import summary
+
+    low, high = _interval(table)
+    calibration = _slices(table)["calibration"]
+    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / len(table)
+    means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
+    return {
+        **means,
+        "top1_low": low,
+        "top1_high": high,
+        "games": table["game"].n_unique(),
+        "value_calibration_error": error,
+        "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
+        "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
+        "hand_written_value_brier": float(table["classical_brier"].to_numpy().mean()),
+        "chance_top1": float((1 / table["legal_moves"].to_numpy()).mean()),
+    }
+
+
+def report(
+    checkpoint: Path,
+    *,
+    positions: Path | None = None,
+    split: str = "test",
+    pgn: Path | None = None,
+    rule: Rule | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Measure a checkpoint on a split of a dataset, or on all games of a PGN file.
+
+    Gives `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py says what each is), the interval
+    `top1_low top1_high`, the baselines, `rule` in words, and `slices`: tables by ply, rating, choice and clock.
+    `cross_entropy` is in nats; values and clocks are the mover's.
+    """
+    from model.checkpoint import load, read_card
+    from model.evaluator import NetworkEvaluator
+
+    rule = rule or Rule()
+    if (positions is None) == (pgn is None):
+        raise ConfigError("say what to measure on: either positions or a PGN file")
+    card = read_card(checkpoint)
+    network = NetworkEvaluator(load(checkpoint)[0])
+    if positions is not None:
+        return _report(card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, progress)
+    from pipeline.chunk import IngestConfig
+    from pipeline.ingest import ingest
+
+    assert pgn is not None
+    with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
+        everything = IngestConfig(test_share=0.0, val_share=0.0)
+        ingest([str(pgn)], Path(folder), everything, workers=1)
+        return _report(card, network, Path(folder), "train", f"all games of {pgn.name}", rule, progress)
+
+
+def _report(
+    card: dict[str, Any],
+    network: Evaluator,
+    positions: Path,
+    split: str,
+    where: str,
+    rule: Rule,
+    progress: Progress,
+) -> dict[str, Any]:
+    batches = Batches([positions], split, batch_size=BATCH, columns=COLUMNS)
+    rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
+    stream = islice(batches.from_step(0), -(-rows // BATCH)) if rows < batches.rows else batches.once()
+    table = _figures(stream, network, rule, rows, progress)
+    return {
+        **_summary(table),
+        "rule": rule.describe(where),
+        "preset": card["preset"]["name"],
+        "step": card["step"],
+        "trained_on_positions": card["positions"],
+        "trained_on": [dataset["name"] for dataset in card["data"].get("datasets", [])],
+        "slices": _slices(table),
+    }

@@ -1,0 +1,70 @@
+"""Train on datasets: the batches of `pipeline.batches` and the trainer of `model.train`, joined."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.progress import Progress, silent
+from pipeline.batches import Batch, Batches
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.shards import MANIFEST, file_hash, read_manifest
+
+if TYPE_CHECKING:
+    from model.config import TrainConfig
+
+
+def _data(positions: Sequence[Path]) -> dict[str, Any]:
+    """Say what a checkpoint was trained on, for its card: hashes, not places."""
+    datasets = []
+    for directory in positions:
+        manifest = read_manifest(directory)
+        sources = [{key: source[key] for key in ("name", "sha256")} for source in manifest["sources"]]
+        datasets.append(
+            {
+                "name": directory.resolve().name,
+                "manifest_sha256": file_hash(directory / MANIFEST),
+                "sources": sources,
+                "positions": manifest["positions"],
+            }
+        )
+    return {"datasets": datasets}
+
+
+def train_on(
+    positions: Sequence[Path],
+    preset_name: str,
+    config: "TrainConfig",
+    out: Path,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train a preset on the train splits of datasets and give the checkpoint's card; a stopped run is continued.
+
+    Raises UnknownPresetError, DatasetError, and what model.train says of a checkpoint that does not fit.
+    """
+    from model.presets import preset
+    from model.train import train
+
+    row = preset(preset_name)
+    if not positions:
+        raise ConfigError("name at least one dataset to train on")
+    data = _data(positions)
+    batches = Batches(positions, "train", batch_size=config.batch_size, seed=config.seed)
+    if batches.rows < config.batch_size:
+        raise DatasetError(f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}")
+    validation = _validation(positions, config.batch_size) if _has(data, "val") else None
+    return train(
+        config, row, batches.from_step, out, validation=validation, data=data, progress=progress, stop=stop
+    )
+
+
+def _validation(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
+    """Give a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
+    batches = Batches(positions, "val", batch_size=min(batch_size, 1024))
+    return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
+
+
+def _has(data: dict[str, Any], split: str) -> bool:
+    """Tell whether every dataset has positions in a split."""
+    return all(dataset["positions"][split] > 0 for dataset in data["datasets"])

@@ -1,0 +1,65 @@
+"""What the pipeline makes of PGN text, without a dataset on disk: sources, split, tags and replay as ingest calls them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pipeline import pgn
+from pipeline.chunk import IngestConfig, Tagged, read_games
+from pipeline.sources import Chunk, Source, chunks
+
+CAPACITY = 1 << 15
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """One game of a dump; `moves` are (label, promotion) of its rows, none when it was dropped."""
+
+    offset: int
+    length: int
+    status: str
+    plies: int
+    result: int
+    moves: list[tuple[int, int]]
+
+
+@cache
+def _memory() -> pgn.Rows:
+    return pgn.empty_rows(CAPACITY + pgn.MAX_PLIES + 2)
+
+
+def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagged, pgn.Rows]:
+    """Replay a chunk's games: give what the tags and the replay say of them, and a copy of the rows."""
+    config = config or IngestConfig()
+    text = np.frombuffer(chunk.text, dtype=np.uint8)
+    tagged = read_games(text, chunk.starts, config)
+    parts: list[pgn.Rows] = []
+    game = 0
+    while game < len(chunk.starts):
+        game, filled = pgn.replay(text, tagged.games, tagged.setups, game, config.min_plies, _memory())
+        parts.append(pgn.Rows(*(column[:filled].copy() for column in _memory())))
+    return tagged, pgn.Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
+    """Give the games of a dump as ingest sees them."""
+    for chunk in chunks([Source(str(path))], chunk_bytes):
+        tagged, rows = replay_chunk(chunk)
+        seen, lengths, row = tagged.games, np.diff(tagged.games.start), 0
+        moves = list(zip(rows.label.tolist(), rows.promotion.tolist(), strict=True))
+        for at, start in enumerate(chunk.starts):
+            status = pgn.STATUS[seen.status[at]]
+            plies = int(seen.plies[at])
+            used = plies if status == "used" else 0
+            yield Game(
+                chunk.offset + int(start),
+                int(lengths[at]),
+                status,
+                plies,
+                int(seen.result[at]),
+                moves[row : row + used],
+            )
+            row += used

@@ -1,0 +1,130 @@
+"""What python-chess makes of PGN text: the independent reader that the pipeline's is compared with.
+
+It reads the main line with `chess.pgn`'s own tokens, board and errors, and gives each game the pipeline's words for what
+became of it. Nothing of the pipeline is imported.
+"""
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import chess
+import chess.pgn
+
+RESULTS = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}
+
+
+@dataclass(slots=True)
+class Reading:
+    """One game: its tags, the board it ended on, and its verdict."""
+
+    headers: chess.pgn.Headers = field(default_factory=lambda: chess.pgn.Headers({}))
+    start: chess.Board | None = None
+    board: chess.Board | None = None
+    errors: list[Exception] = field(default_factory=list)
+    comments: list[list[str]] = field(default_factory=list)
+    """Comments before the first move, after the first, after the second ..."""
+    found: str = "*"
+    null: bool = False
+
+    @property
+    def moves(self) -> list[chess.Move]:
+        return self.board.move_stack if self.board is not None else []
+
+    @property
+    def result(self) -> int | None:
+        """White's result by the tag, else by the movetext."""
+        tag = self.headers.get("Result", "*")
+        return RESULTS.get(tag if tag in RESULTS else self.found)
+
+    @property
+    def verdict(self) -> str:
+        """What becomes of the game in standard chess."""
+        if self.board is None:
+            return "bad FEN"
+        if type(self.board) is not chess.Board or self.board.chess960:
+            return "variant"
+        if self.start is not None and self.start.status() & ~TOLERATED:
+            return "bad FEN"
+        if self.null:
+            return "null move"
+        if self.errors:
+            error = self.errors[0]
+            if isinstance(error, chess.AmbiguousMoveError):
+                return "ambiguous move"
+            return "illegal move" if isinstance(error, (chess.IllegalMoveError, chess.InvalidMoveError)) else "variant"
+        if not self.moves:
+            return "no moves"
+        if self.result is None:
+            return "unfinished"
+        outcome = self.board.is_checkmate(), self.board.is_stalemate()
+        if any(outcome):
+            ended = 0 if outcome[1] else (-1 if self.board.turn else 1)
+            return "used" if ended == self.result else "result contradicts board"
+        return "used"
+
+
+TOLERATED = (
+    chess.STATUS_TOO_MANY_WHITE_PAWNS
+    | chess.STATUS_TOO_MANY_BLACK_PAWNS
+    | chess.STATUS_TOO_MANY_WHITE_PIECES
+    | chess.STATUS_TOO_MANY_BLACK_PIECES
+    | chess.STATUS_BAD_CASTLING_RIGHTS
+    | chess.STATUS_INVALID_EP_SQUARE
+    | chess.STATUS_TOO_MANY_CHECKERS
+    | chess.STATUS_IMPOSSIBLE_CHECK
+)
+"""What may be odd about a position that the moves can still be replayed from."""
+
+
+class _Reader(chess.pgn.BaseVisitor[Reading]):
+    """Follow the main line of one game."""
+
+    def begin_game(self) -> None:
+        self.reading = Reading()
+
+    def begin_headers(self) -> chess.pgn.Headers:
+        return self.reading.headers
+
+    def visit_header(self, tagname: str, tagvalue: str) -> None:
+        self.reading.headers[tagname] = tagvalue
+
+    def visit_board(self, board: chess.Board) -> None:
+        if self.reading.board is None:
+            self.reading.start = board.copy()
+            self.reading.comments.append([])
+        self.reading.board = board
+
+    def begin_variation(self) -> chess.pgn.SkipType:
+        return chess.pgn.SKIP
+
+    def visit_comment(self, comment: str) -> None:
+        self.reading.comments[-1].append(comment)
+
+    def visit_move(self, board: chess.Board, move: chess.Move) -> None:
+        self.reading.comments.append([])
+        self.reading.null |= not move and not self.reading.errors
+
+    def visit_result(self, result: str) -> None:
+        if self.reading.found == "*":
+            self.reading.found = result
+
+    def handle_error(self, error: Exception) -> None:
+        self.reading.errors.append(error)
+
+    def result(self) -> Reading:
+        return self.reading
+
+
+def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:
+    """Read the games of decompressed PGN, at most `limit`; invalid UTF-8 is let through."""
+    handle = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors="surrogateescape")
+    readings: list[Reading] = []
+    while len(readings) < limit and (reading := chess.pgn.read_game(handle, Visitor=_Reader)) is not None:
+        readings.append(reading)
+    return readings
+
+
+def read_file(path: Path, limit: int = 1 << 30) -> list[Reading]:
+    """Read the games of a plain PGN file."""
+    return read(path.read_bytes(), limit)

@@ -1,0 +1,82 @@
+"""Reading a dataset back without the code that batches use, and dumps to make one of."""
+
+import hashlib
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import chess
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+RESULTS = ("1-0", "0-1", "1/2-1/2")
+
+
+def table(directory: Path) -> pa.Table:
+    """Read all shards that the manifest names, in its order, with their split as a column."""
+    parts = []
+    for entry in manifest(directory)["files"]:
+        if entry["split"]:
+            part = pq.read_table(directory / entry["name"])
+            parts.append(part.append_column("split", pa.array([entry["split"]] * len(part))))
+    return pa.concat_tables(parts)
+
+
+def rows_by_game(directory: Path) -> dict[int, list[dict[str, Any]]]:
+    """Give each game's rows in the order of their plies."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in table(directory).to_pylist():
+        found.setdefault(row["game"], []).append(row)
+    return {game: sorted(rows, key=lambda row: row["ply"]) for game, rows in found.items()}
+
+
+def games(directory: Path) -> list[dict[str, Any]]:
+    """Read the games' table."""
+    return pq.read_table(directory / "games.parquet").to_pylist()
+
+
+def manifest(directory: Path) -> dict[str, Any]:
+    """Read the manifest as JSON."""
+    return json.loads((directory / "manifest.json").read_bytes())
+
+
+def content(directory: Path) -> dict[str, str]:
+    """Give the hash of every file of a directory by its name, the lock left out."""
+    return {
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@cache
+def random_game(seed: int, plies: int = 60) -> str:
+    """Play random moves with python-chess and give the game as Lichess would export it, clocks and evals included."""
+    chance = random.Random(seed)
+    board = chess.Board()
+    words = []
+    while board.ply() < plies and not board.is_game_over():
+        move = chance.choice(list(board.legal_moves))
+        number = f"{board.fullmove_number}." if board.turn else f"{board.fullmove_number}..."
+        clock = f"0:0{chance.randrange(10)}:{chance.randrange(60):02}"
+        words.append(f"{number} {board.san(move)} {{ [%eval {chance.randrange(-900, 900) / 100}] [%clk {clock}] }}")
+        board.push(move)
+    outcome = board.outcome()
+    result = outcome.result() if outcome else chance.choice(RESULTS)
+    tags = {
+        "Event": "Rated Rapid game",
+        "Site": f"https://lichess.org/{seed:08}",
+        "Result": result,
+        "WhiteElo": str(chance.randrange(800, 2800)),
+        "BlackElo": str(chance.randrange(800, 2800)),
+        "TimeControl": "600+5",
+    }
+    return "".join(f'[{name} "{value}"]\n' for name, value in tags.items()) + f"\n{' '.join(words)} {result}\n\n"
+
+
+def dump(path: Path, count: int, plies: int = 60, first: int = 0) -> Path:
+    """Write a dump of random games."""
+    path.write_text("".join(random_game(seed, plies) for seed in range(first, first + count)))
+    return path

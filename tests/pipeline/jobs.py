@@ -1,0 +1,48 @@
+"""Functions for workers to run: top-level, as the seam asks, so that another process can import them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def inverse(number: int) -> float:
+    return 1 / number
+
+
+def die_once(item: tuple[int, str]) -> int:
+    """Kill this process at the first try of an item whose marker is not there yet."""
+    number, marker = item
+    if marker and not Path(marker).exists():
+        Path(marker).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def poison(item: tuple[int, str]) -> int:
+    """Note each try; the fifth item kills every worker that takes it."""
+    number, folder = item
+    (Path(folder) / f"{number}-{time.monotonic_ns()}").touch()
+    if number == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def slow(number: int) -> int:
+    time.sleep(0.05 if number else 30)
+    return os.getpid()
+
+
+def pid(_: int) -> int:
+    return os.getpid()
+
+
+def kill_at(item: tuple[int, float]) -> int:
+    """Wait, so that the test can kill this worker in the middle of its work."""
+    number, seconds = item
+    time.sleep(seconds)
+    return number

@@ -1,0 +1,125 @@
+"""Hostile and real PGN files, game by game against python-chess: fate, moves and result of each.
+
+`DIFFERENCES` lists every game that the two readers judge otherwise, with the reason; an entry that no longer holds fails.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import shared_data
+from tests.engine.oracle import label
+from tests.pipeline import by_kernels, by_python_chess
+
+FOLDERS = (
+    "chess-library", "chess.js", "chesslablab-unit", "crazyara", "fastchess", "kdave", "pgn-extract", "python-chess",
+    "yacai",
+)  # fmt: skip
+
+DIFFERENCES = {
+    # file: {number of the game: (python-chess, this project, why)}
+    "pgn-extract/test-fuzzydepth.pgn": {
+        0: (
+            "illegal move",
+            "unfinished",
+            "four games on four lines, no tags and no blank line between: one game to both; python-chess reads on after "
+            "the first `*` into the next line's moves, this project stops at it. Neither uses the game",
+        )
+    },
+}
+
+COMPARED = 200
+"""Games of a hostile file that are compared: all but those of 13 files of 500 ordinary games each, at 2 ms a game."""
+
+FATES = {
+    # What becomes of the games of a folder. python-chess can read on through null moves, and plays variants; it says
+    # nothing of a checkmate with the wrong result. None of these is standard chess, so none is used.
+    "": {"used": 395},
+    "chess-library": {"used": 16, "illegal move": 1, "no moves": 14, "unfinished": 1},
+    "chess.js": {"no moves": 1, "used": 2, "unfinished": 1},
+    "chesslablab-unit": {"no moves": 48, "unfinished": 103, "used": 7160, "null move": 4, "illegal move": 1},
+    "crazyara": {"variant": 1333},
+    "fastchess": {"variant": 4, "used": 9, "no moves": 3, "illegal move": 1},
+    "kdave": {"used": 4, "unfinished": 3},
+    "pgn-extract": {"no moves": 23, "used": 278, "null move": 3, "result contradicts board": 5, "unfinished": 7},
+    "python-chess": {"null move": 1, "variant": 8, "used": 11, "no moves": 2},
+    "yacai": {"used": 34, "unfinished": 41},
+}
+
+REAL = {
+    # file: (games compared, fates of all)
+    "lichess_dump_2013-01_100.pgn": (100, {"used": 100}),
+    "lichess_dump_2021-10_999.pgn": (999, {"used": 986, "no moves": 13}),
+    "lichess_export_2016-05.pgn": (2933, {"used": 2924, "no moves": 4, "variant": 5}),
+    "lichess_export_2024-05_blitz.pgn": (300, {"used": 4075}),
+    "lichess_export_2022-2026_blitz.pgn": (300, {"used": 3970}),
+}
+
+Fate = tuple[str, int | None, list[tuple[int, int]]]
+"""What became of a game, its result, its moves as (label, promotion); the last two are of used games only."""
+
+
+def theirs(reading: by_python_chess.Reading) -> Fate:
+    """Give a game's fate by python-chess."""
+    verdict = reading.verdict
+    if verdict != "used":
+        return verdict, None, []
+    assert reading.start is not None
+    moves, turn = [], reading.start.turn
+    for move in reading.moves:
+        moves.append((label(move, turn), move.promotion or 0))
+        turn = not turn
+    return verdict, reading.result, moves
+
+
+def ours(game: by_kernels.Game) -> Fate:
+    """Give a game's fate by the pipeline."""
+    return (game.status, game.result, game.moves) if game.status == "used" else (game.status, None, [])
+
+
+def compare(path: Path, name: str, count: int) -> Counter[str]:
+    """Compare the first `count` games of a file with python-chess; give the fates of all its games."""
+    mine = list(by_kernels.games(path))
+    his = by_python_chess.read_file(path, count)
+    assert len(mine[:count]) == len(his), f"{name}: {len(mine)} games, {len(his)} by python-chess"
+    known = DIFFERENCES.get(name, {})
+    for number, (game, reading) in enumerate(zip(mine, his)):  # noqa: B905 - heavy files are compared in part
+        if number in known:
+            assert (theirs(reading)[0], ours(game)[0]) == known[number][:2], f"{name}: game {number} is listed wrongly"
+        else:
+            assert ours(game) == theirs(reading), f"{name}: game {number} at byte {game.offset}"
+    return Counter(game.status for game in mine)
+
+
+def files(folder: str) -> list[tuple[Path, str]]:
+    """List the files of a folder of the hostile collection, and the loose ones for an empty name."""
+    root = shared_data("robustness")
+    found = root.iterdir() if not folder else (root / folder).rglob("*")
+    return [(path, path.relative_to(root).as_posix()) for path in sorted(found) if path.is_file()]
+
+
+def test_every_file_is_in_a_folder_that_is_compared() -> None:
+    everything = [path for path in shared_data("robustness").rglob("*") if path.is_file()]
+    compared = [path for folder in ("", *FOLDERS) for path, _ in files(folder)]
+    assert sorted(everything) == sorted(compared)
+    assert len(everything) == 313
+
+
+@pytest.mark.parametrize("folder", ["", *FOLDERS])
+def test_hostile_files_give_the_games_that_python_chess_can_replay(folder: str) -> None:
+    fates: Counter[str] = Counter()
+    for path, name in files(folder):
+        fates += compare(path, name, COMPARED)
+    assert fates == FATES[folder]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_files_give_the_games_that_python_chess_can_replay(name: str) -> None:
+    compared, fates = REAL[name]
+    assert compare(shared_data(f"pgn/{name}"), name, compared) == fates
+
+
+def test_listed_differences_are_of_files_that_exist() -> None:
+    for name in DIFFERENCES:
+        shared_data(f"robustness/{name}")

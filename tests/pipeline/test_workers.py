@@ -1,0 +1,120 @@
+"""The seam's promise: every item answered once, bounded tries, losses named, nothing left running."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.workers import Failure, LocalEngine
+from tests.pipeline import jobs
+
+
+def children() -> set[int]:
+    """Give the living worker processes of this one."""
+    return {
+        child.pid
+        for child in psutil.Process().children(recursive=True)
+        if child.status() != psutil.STATUS_ZOMBIE and "spawn_main" in " ".join(child.cmdline())
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_item_is_answered_once(workers: int) -> None:
+    results = list(LocalEngine(workers).map(jobs.square, range(20)))
+    assert sorted(results) == [(index, "ok", index * index) for index in range(20)]
+
+
+def test_nothing_to_do_is_done() -> None:
+    assert list(LocalEngine(2).map(jobs.square, [])) == []
+
+
+def test_items_are_taken_a_few_at_a_time() -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    answered = 0
+    for _ in LocalEngine(2).map(jobs.square, items()):
+        answered += 1
+        assert taken <= answered + 4
+        if answered == 25:
+            break
+    assert answered == 25
+
+
+def test_workers_are_other_processes_and_one_worker_is_this_one() -> None:
+    assert {value for _, _, value in LocalEngine(1).map(jobs.pid, range(3))} == {os.getpid()}
+    others = {value for _, _, value in LocalEngine(2).map(jobs.pid, range(30))}
+    assert 1 <= len(others) <= 2
+    assert os.getpid() not in others
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_a_result_and_the_others_are_answered(workers: int) -> None:
+    results = {index: (status, value) for index, status, value in LocalEngine(workers).map(jobs.inverse, [1, 0, 2])}
+    assert results[0] == ("ok", 1.0)
+    assert results[2] == ("ok", 0.5)
+    status, failure = results[1]
+    assert status == "error"
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.message) == ("ZeroDivisionError", "division by zero")
+    assert "inverse" in failure.traceback
+
+
+def test_the_item_of_a_killed_worker_is_done_again(tmp_path: Path) -> None:
+    markers = [tmp_path / "two", tmp_path / "six"]
+    items = [(number, str(markers[number // 4]) if number in (2, 6) else "") for number in range(10)]
+    results = list(LocalEngine(2).map(jobs.die_once, items))
+    assert all(marker.exists() for marker in markers), "no worker was killed"
+    assert sorted(results) == [(index, "ok", index) for index in range(10)]
+
+
+def test_a_worker_killed_from_outside_is_replaced() -> None:
+    killed = 0
+    results = []
+    for result in LocalEngine(2).map(jobs.kill_at, [(number, 0.2) for number in range(8)]):
+        results.append(result)
+        if not killed:
+            killed = min(children())
+            os.kill(killed, signal.SIGKILL)
+    assert killed
+    assert sorted(results) == [(index, "ok", index) for index in range(8)]
+
+
+def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_others_are_not(tmp_path: Path) -> None:
+    items = [(number, str(tmp_path)) for number in range(10)]
+    results = {index: (status, value) for index, status, value in LocalEngine(2, attempts=3).map(jobs.poison, items)}
+    tries = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
+    assert results.pop(5) == ("lost", None)
+    assert tries.count("5") == 3
+    assert results == {index: ("ok", index) for index in range(10) if index != 5}
+
+
+def test_closing_the_iterator_leaves_no_process() -> None:
+    before = children()
+    stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 1, 1])
+    next(stream)
+    assert len(children() - before) == 2
+    began = time.monotonic()
+    stream.close()
+    assert children() - before == set()
+    assert time.monotonic() - began < 5, "the worker that sleeps for 30 s was waited for"
+
+
+def test_an_error_in_the_items_leaves_no_process() -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("the disk is gone")
+
+    before = children()
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(LocalEngine(2).map(jobs.square, items()))
+    assert children() - before == set()
