@@ -124,10 +124,8 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
     """
     target = position[EN_PASSANT]
     captured = target << U(8)
-    if direction == 1:
-        source = (target << U(7)) & NOT_H & position[PAWN]
-    else:
-        source = (target << U(9)) & NOT_A & position[PAWN]
+    behind = (target << U(7)) & NOT_H if direction == 1 else (target << U(9)) & NOT_A
+    source = behind & position[PAWN]
     if source == EMPTY:
         return
     after = (occupied ^ source ^ captured) | target
@@ -194,9 +192,15 @@ def _king(position: Any, planes: Any, own: Any, occupied: Any, checkers: Any) ->
             planes[MOVE_PLANES + direction] |= king
     if checkers == 0 and position[CASTLING] & RANK_1 != EMPTY:
         rights = position[CASTLING]
-        if rights & _CASTLE_EAST_ROOK != EMPTY and (occupied & _CASTLE_EAST_EMPTY) | (attacked & _CASTLE_EAST_SAFE) == EMPTY:
+        if (
+            rights & _CASTLE_EAST_ROOK != EMPTY
+            and (occupied & _CASTLE_EAST_EMPTY) | (attacked & _CASTLE_EAST_SAFE) == EMPTY
+        ):
             planes[MOVE_PLANES + CASTLE_EAST] |= king
-        if rights & _CASTLE_WEST_ROOK != EMPTY and (occupied & _CASTLE_WEST_EMPTY) | (attacked & _CASTLE_WEST_SAFE) == EMPTY:
+        if (
+            rights & _CASTLE_WEST_ROOK != EMPTY
+            and (occupied & _CASTLE_WEST_EMPTY) | (attacked & _CASTLE_WEST_SAFE) == EMPTY
+        ):
             planes[MOVE_PLANES + CASTLE_WEST] |= king
 
 

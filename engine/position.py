@@ -93,7 +93,7 @@ def from_fen(fen: str) -> Position:
 def to_board(position: Position) -> chess.Board:
     """Make a python-chess board from a position; its move stack is empty."""
     white = bool(position[TURN] == 0)
-    words = [int(word) if not white else chess.flip_vertical(int(word)) for word in position[: COUNTERS]]
+    words = [int(word) if not white else chess.flip_vertical(int(word)) for word in position[:COUNTERS]]
     board = chess.Board(None)
     for index, word in enumerate(words[:12]):
         kind, own = chess.PIECE_TYPES[index // 2], index % 2 == 0

@@ -11,7 +11,7 @@ Axes: G games, R rows.
 import hashlib
 import json
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -193,7 +193,19 @@ def _columns(
     tagged: Tagged, rows: pgn.Rows, planes: NDArray[np.uint64], picked: NDArray[np.int64], first_game: int
 ) -> dict[str, NDArray[Any]]:
     """Take the picked rows' columns, with those that come from the games."""
-    names = ("label", "promotion", "castling", "ep_file", "halfmove", "repetition", "result", "eval", "clock", "ply", "plies")
+    names = (
+        "label",
+        "promotion",
+        "castling",
+        "ep_file",
+        "halfmove",
+        "repetition",
+        "result",
+        "eval",
+        "clock",
+        "ply",
+        "plies",
+    )
     columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in names}
     game = rows.game[picked].astype(np.int64)
     white = planes[:, TURN_PLANE] == 0
@@ -221,7 +233,7 @@ def _write_block(task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, b
         planes = np.take(rows.planes, picked, axis=0, out=_buffers().planes[: len(picked)], mode="clip")
         table = rows_table(planes, _columns(tagged, rows, planes, picked, task.chunk.first_game))
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        done = publish(Path(task.out), name, len(picked), lambda target, table=table: write_rows(table, target))
+        done = publish(Path(task.out), name, len(picked), partial(write_rows, table))
         files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
     return files
 
@@ -277,7 +289,9 @@ def key_rate(index: int) -> int:
     return max(0, (index // 4).bit_length())
 
 
-def _sample_keys(rows: pgn.Rows, filled: int, splits: NDArray[np.uint8], rate: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _sample_keys(
+    rows: pgn.Rows, filled: int, splits: NDArray[np.uint8], rate: int
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Take the position keys that a hash picks at 2 ** -rate, and their splits."""
     keys = rows.key[:filled]
     picked = (keys >> np.uint64(64 - rate) == 0) if rate else np.ones(filled, dtype=np.bool_)
@@ -315,7 +329,12 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     table = games_table(task, tagged, text)
     games_name = f"games-{task.chunk.index:05d}.parquet"
     publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
-    keys = pa.table({name: np.concatenate(columns) for name, columns in zip(("key", "split"), zip(*samples, strict=True), strict=True)})
+    keys = pa.table(
+        {
+            name: np.concatenate(columns)
+            for name, columns in zip(("key", "split"), zip(*samples, strict=True), strict=True)
+        }
+    )
     name = f"keys-{task.chunk.index:05d}.parquet"
     publish(parts, name, len(keys), lambda target: pq.write_table(keys, target, use_dictionary=False, compression=None))
     counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
@@ -330,4 +349,3 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     }
     publish_json(parts, note.name, result)
     return {**result, "fresh_rows": total}
-

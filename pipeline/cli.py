@@ -22,8 +22,6 @@ from pipeline.chunk import IngestConfig
 from pipeline.errors import DamagedError, Stopped
 from pipeline.report import Rule
 
-Flat = tyro.conf.OmitArgPrefixes
-
 
 class _Interrupt:
     """Asks work to stop at its next good moment when a SIGTERM comes."""
@@ -60,7 +58,7 @@ class Ingest(Common):
     """Directory of the dataset."""
     workers: int = 0
     """Processes to use; 0 for one a core, 1 for none beside this one."""
-    config: Flat[IngestConfig] = field(default_factory=IngestConfig)
+    config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
     """What the dataset is made with."""
 
     def run(self) -> dict[str, Any]:
@@ -83,7 +81,7 @@ class Train(Common):
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
     """Which network: fianchetto-xs (for two CPU cores) or chessmarro (the seed architecture)."""
-    config: Flat[TrainConfig]
+    config: tyro.conf.OmitArgPrefixes[TrainConfig]
     """How to train."""
 
     def run(self) -> dict[str, Any]:
@@ -114,7 +112,7 @@ class Report(Common):
     """Measure on all games of this file instead of a dataset."""
     out: Path | None = None
     """Directory for the report as JSON, text and pictures."""
-    rule: Flat[Rule] = field(default_factory=Rule)
+    rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
     """Which positions count."""
 
     def run(self) -> dict[str, Any]:
@@ -154,7 +152,11 @@ class Show(Common):
         from pipeline.show import moves, picture, show
 
         fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
-        result: dict[str, Any] = {"fen": fen, "view": self.view, "moves": dict((uci, label) for label, uci in moves(fen, self.view))}
+        result: dict[str, Any] = {
+            "fen": fen,
+            "view": self.view,
+            "moves": {uci: label for label, uci in moves(fen, self.view)},
+        }
         result["text"] = show(fen, self.view)
         if self.out is not None:
             result["picture"] = str(picture(fen, self.view, self.out))
@@ -196,7 +198,7 @@ class Bench(Common):
         return run(self.what, self.pgn, self.positions)
 
 
-COMMANDS: dict[str, type[Common]] = {
+COMMANDS: dict[str, Callable[..., Common]] = {
     "ingest": Ingest,
     "train": Train,
     "report": Report,

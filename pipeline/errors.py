@@ -23,5 +23,5 @@ class IngestError(UserError):
     """An ingest that could not be finished; what it finished is kept."""
 
 
-class Stopped(UserError):
+class Stopped(UserError):  # noqa: N818 - not an error of anybody
     """Work that was asked to stop, and did, keeping what was done."""

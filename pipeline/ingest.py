@@ -74,7 +74,9 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     made = [(source["path"], source["bytes"]) for source in manifest["sources"]]
     asked = [(_resolved(name), _size(name)) for name in sources]
     if any(name == STDIN for name in sources) or made != asked:
-        raise DatasetError(f"{out} was made from {[path for path, _ in made]}, which is not what is asked: choose another --out")
+        raise DatasetError(
+            f"{out} was made from {[path for path, _ in made]}, which is not what is asked: choose another --out"
+        )
     return manifest
 
 
@@ -137,7 +139,9 @@ def _ingest(
                 raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         manifest = build_manifest(out, sources, config)
     except OSError as error:
-        raise IngestError(f"{error.strerror or error} ({out}): what was finished is kept, run again to continue") from error
+        raise IngestError(
+            f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
+        ) from error
     shutil.rmtree(parts)
     return manifest
 
@@ -151,4 +155,3 @@ def _failure(status: str, value: Failure | None) -> Exception:
     if value.kind in ("DatasetError", "IngestError"):
         return DatasetError(value.message)
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")
-

@@ -26,7 +26,7 @@ from pipeline.sources import Source
 
 def _notes(parts: Path) -> list[dict[str, Any]]:
     """Read the notes of all chunks in order."""
-    notes = []
+    notes: list[dict[str, Any]] = []
     while (path := parts / part_name(len(notes))).exists():
         notes.append(json.loads(path.read_bytes()))
     return notes

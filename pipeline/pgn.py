@@ -105,9 +105,26 @@ class Games(NamedTuple):
 
 def empty_rows(capacity: int) -> Rows:
     """Allocate rows for `capacity` positions (memory is only touched as it is filled)."""
-    kinds = (np.uint16, np.uint8, np.uint8, np.uint8, np.uint8, np.uint8, np.int8, np.int16)
-    kinds += (np.uint16, np.uint16, np.uint16, np.uint32, np.uint64)  # type: ignore[assignment]
-    return Rows(np.empty((capacity, PLANES), dtype=np.uint64), *(np.empty(capacity, dtype=kind) for kind in kinds))
+
+    def column(kind: Any) -> NDArray[Any]:
+        return np.empty(capacity, dtype=kind)
+
+    return Rows(
+        planes=np.empty((capacity, PLANES), dtype=np.uint64),
+        label=column(np.uint16),
+        promotion=column(np.uint8),
+        castling=column(np.uint8),
+        ep_file=column(np.uint8),
+        halfmove=column(np.uint8),
+        repetition=column(np.uint8),
+        result=column(np.int8),
+        eval=column(np.int16),
+        clock=column(np.uint16),
+        ply=column(np.uint16),
+        plies=column(np.uint16),
+        game=column(np.uint32),
+        key=column(np.uint64),
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -122,9 +139,7 @@ def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _fill(
-    rows: Any, row: Any, position: Any, planes: Any, ply: Any, kind: Any, source: Any, promotion: Any
-) -> None:
+def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, kind: Any, source: Any, promotion: Any) -> None:
     """Write what is known of a row when its move is read."""
     halfmove = position[COUNTERS] & HALFMOVE_MASK
     for plane in range(PLANES):

@@ -130,8 +130,14 @@ def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
         for name, (band, kept) in bands.items()
     }
     tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
-    calibration = table.with_columns(tenth).group_by("tenth").agg(
-        pl.len().alias("positions"), pl.col("expected").mean().alias("expected"), pl.col("score").mean().alias("score")
+    calibration = (
+        table.with_columns(tenth)
+        .group_by("tenth")
+        .agg(
+            pl.len().alias("positions"),
+            pl.col("expected").mean().alias("expected"),
+            pl.col("score").mean().alias("score"),
+        )
     )
     return {**slices, "calibration": calibration.sort("tenth").to_dicts()}
 
@@ -181,7 +187,9 @@ def report(
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
     if positions is not None:
-        return _report(card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, progress)
+        return _report(
+            card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, progress
+        )
     from pipeline.chunk import IngestConfig
     from pipeline.ingest import ingest
 

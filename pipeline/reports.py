@@ -60,7 +60,12 @@ def draw_report(result: dict[str, Any], path: Path) -> Path:
     figure = Figure(figsize=(11, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(2, 3)
-    titles = {"by_ply": "by ply", "by_elo": "by mover's rating", "by_legal_moves": "by legal moves", "by_clock": "by clock"}
+    titles = {
+        "by_ply": "by ply",
+        "by_elo": "by mover's rating",
+        "by_legal_moves": "by legal moves",
+        "by_clock": "by clock",
+    }
     for axes, (name, title) in zip(panels.flat, titles.items(), strict=False):
         _bars(axes, slices[name], title)
     panels[0, 0].legend(fontsize=7)

@@ -189,11 +189,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         ("moves_hash", moves_hash()),
     ):
         if manifest.get(name) != ours:
-            raise DatasetError(f"{path} has {name} {manifest.get(name)!r}, this program {ours!r}: ingest the dump again")
+            raise DatasetError(
+                f"{path} has {name} {manifest.get(name)!r}, this program {ours!r}: ingest the dump again"
+            )
     for entry in manifest["files"]:
-        name = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or Path(name).name != name:
-            raise DatasetError(f"{path} names a file outside the dataset: {name!r}")
+        named = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(named, str) or Path(named).name != named:
+            raise DatasetError(f"{path} names a file outside the dataset: {named!r}")
     return manifest
 
 

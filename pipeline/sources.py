@@ -138,7 +138,7 @@ class _Window:
 
     def read_block(self) -> bool:
         """Read up to BLOCK more bytes; give False at the end. Damage is noted in the source, and is an end."""
-        space = memoryview(self.text)[self.filled : self.filled + BLOCK]
+        space: Any = self.text.data[self.filled : self.filled + BLOCK]
         space[:] = self.zeros
         try:
             count = self.stream.readinto(space)
@@ -160,7 +160,8 @@ class _Window:
         """Find the games that begin in what was read, up to the last whole line."""
         end = self.filled
         if not final:
-            unseen = self.text[self.scanned : self.filled - 1].tobytes()  # a CR at the end may have its LF to come
+            unseen = self.text[self.scanned : self.filled].tobytes()
+            unseen = unseen.removesuffix(b"\r")  # its LF may be to come
             end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
             if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
                 raise DumpError(f"{self.source.name} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB")
@@ -205,10 +206,14 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
             text, starts = window.take(end, games)
             yield Chunk(index, number, game, offset + first, text, starts)
             offset, index, game = offset + end, index + 1, game + games
+    while source.read(BLOCK):  # what lies behind damage is hashed too: the manifest names the file as it is
+        pass
     source.close()
 
 
-def chunks(sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None) -> Iterator[Chunk]:
+def chunks(
+    sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None
+) -> Iterator[Chunk]:
     """Give the chunks of all sources in order; `on_read` hears of raw bytes read so far.
 
     Raises DumpError for a source that cannot be read, before anything of it is given. Damage ends a source and is noted

@@ -124,7 +124,7 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
                 following, commented = _walk_moves(text, at, end, True)
                 mode = COMMENT if commented else MOVETEXT
         elif opens and (mode != COMMENT or (event and blank)):
-            fresh = mode == BETWEEN or mode == MOVETEXT or mode == COMMENT or (mode == GAP and event)
+            fresh = mode not in (HEADERS, GAP) or (mode == GAP and event)
             mode = HEADERS
             following = _line_end(text, at, end)
         else:

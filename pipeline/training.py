@@ -54,9 +54,7 @@ def train_on(
     if batches.rows < config.batch_size:
         raise DatasetError(f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}")
     validation = _validation(positions, config.batch_size) if _has(data, "val") else None
-    return train(
-        config, row, batches.from_step, out, validation=validation, data=data, progress=progress, stop=stop
-    )
+    return train(config, row, batches.from_step, out, validation=validation, data=data, progress=progress, stop=stop)
 
 
 def _validation(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:

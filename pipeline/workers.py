@@ -5,6 +5,7 @@ promise: each item is tried at most `attempts` times, each result is given once,
 stops the workers. Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -134,10 +135,10 @@ class LocalEngine:
                     continue
                 tries[index] = tries.get(index, 0) + 1
                 worker.index = index
-                try:
+                with contextlib.suppress(
+                    BrokenPipeError, ConnectionResetError
+                ):  # dead while idle: its pipe's end tells
                     worker.pipe.send((function, held[index]))
-                except (BrokenPipeError, ConnectionResetError):
-                    pass  # it died idle: found below, by its pipe's end
             busy = [worker for worker in workers if worker.index >= 0]
             if not busy:
                 return

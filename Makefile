@@ -1,0 +1,48 @@
+# make run    everything on the embedded sample: dump -> positions -> checkpoint -> report
+# make ui     Dagster's web UI on http://127.0.0.1:3000
+# make test   every check there is but the long proofs; make test-slow runs those too
+
+PYTHON ?= python3
+MINUTES ?= 1.5
+PORT ?= 3000
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export DAGSTER_HOME := $(CURDIR)/dagster_home
+
+.PHONY: run ui test test-slow check format clean
+
+run: $(READY)
+	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
+
+ui: $(READY)
+	$(BIN)/python -m pipeline.defs.run --register-only
+	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
+
+test: check
+	$(BIN)/pytest -n 2 -m "not slow"
+
+test-slow: check
+	$(BIN)/pytest -n 2
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# torch first, by its pin: whatever depends on it then takes the build that is there.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet torch==2.13.0 -c constraints.txt
+	$(BIN)/pip install --quiet -e ".[dev]" -c constraints.txt
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
