@@ -20,7 +20,7 @@ from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, Stopped
 from pipeline.manifest import build_manifest
-from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
+from pipeline.shards import MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks
 from pipeline.workers import Failure, LocalEngine
 
@@ -71,11 +71,11 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if manifest["config"] != asdict(config):
         differing = [name for name, value in asdict(config).items() if manifest["config"].get(name) != value]
         raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
-    made = [(source["path"], source["bytes"]) for source in manifest["sources"]]
-    asked = [(_resolved(name), _size(name)) for name in sources]
-    if any(name == STDIN for name in sources) or made != asked:
+    made = [(source["path"], source["bytes"], source["sha256"]) for source in manifest["sources"]]
+    if made != [_identity(name) for name in sources]:
+        paths = [path for path, *_ in made]
         raise DatasetError(
-            f"{out} was made from {[path for path, _ in made]}, which is not what is asked: choose another --out"
+            f"{out} was made from {paths}, which is not what is asked or has changed: choose another --out"
         )
     return manifest
 
@@ -84,13 +84,18 @@ def _resolved(name: str) -> str:
     return name if name == STDIN else str(Path(name).resolve())
 
 
-def _size(name: str) -> int | None:
-    return Source(name).size if name == STDIN or Path(name).is_file() else None
+def _identity(name: str) -> tuple[str, int, str] | None:
+    """Give path, bytes and hash of a dump; None for standard input and for what is no file."""
+    path = Path(name)
+    return (_resolved(name), path.stat().st_size, file_hash(path)) if name != STDIN and path.is_file() else None
 
 
 def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
-    """Start or continue the parts: refuse those of other sources or another configuration."""
+    """Start or continue the parts: refuse those of other sources or settings, sweep away what a killed run left open."""
     parts.mkdir(exist_ok=True)
+    for folder in (parts, parts.parent):
+        for left in folder.glob(".*.tmp"):
+            left.unlink(missing_ok=True)
     asked = {"sources": [_resolved(name) for name in sources], "config": asdict(config)}
     path = parts / "run.json"
     if path.exists():

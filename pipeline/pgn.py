@@ -139,17 +139,15 @@ def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, kind: Any, source: Any, promotion: Any) -> None:
+def _fill(rows: Any, row: Any, position: Any, ply: Any, kind: Any, source: Any, promotion: Any) -> None:
     """Write what is known of a row when its move is read."""
     halfmove = position[COUNTERS] & HALFMOVE_MASK
-    for plane in range(PLANES):
-        rows.planes[row, plane] = planes[plane]
     rows.label[row] = kind * 64 + int(source)
     rows.promotion[row] = promotion
     rows.castling[row] = castling_bits(position)
     rows.ep_file[row] = en_passant_file(position)
     rows.halfmove[row] = min(int(halfmove), 255)
-    rows.key[row] = key(position, U(en_passant_legal(position, planes)))
+    rows.key[row] = key(position, U(en_passant_legal(position, rows.planes[row])))
     rows.repetition[row] = min(_repetitions(rows, row, ply, int(halfmove)), 255)
     rows.eval[row + 1] = NO_EVAL  # a comment after the move speaks of the next position,
     rows.clock[row + 2] = NO_CLOCK  # and of the time this player has at his next move
@@ -157,7 +155,7 @@ def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, kind: Any, 
 
 
 @njit(cache=True, nogil=True)
-def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any) -> Any:
+def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, first: Any) -> Any:
     """Replay one game into rows from `first` on: give (status, plies, result from the movetext, rows had a clock)."""
     start, end = games.movetext[game], games.start[game + 1]
     at, ply, result, clocks = start, 0, UNKNOWN_RESULT, False
@@ -188,8 +186,8 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
         if result != UNKNOWN_RESULT:
             break
         row = first + ply
-        legal_planes(position, planes)
-        kind, source, target, promotion, at = read_move(text, at, end, position, planes)
+        legal_planes(position, rows.planes[row])
+        kind, source, target, promotion, at = read_move(text, at, end, position, rows.planes[row])
         if kind == NO_MOVE:
             continue
         if kind < 0:
@@ -198,7 +196,7 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
         if ply == MAX_PLIES:
             status = TOO_LONG
             break
-        _fill(rows, row, position, planes, ply, kind, source, promotion)
+        _fill(rows, row, position, ply, kind, source, promotion)
         identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * _MIX
         identity ^= identity >> U(32)
         push(position, source, target, promotion)
@@ -231,7 +229,7 @@ def replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, 
         games.plies[game] = 0
         if games.status[game] == USED:
             position[:] = setups[games.setup[game]]
-            status, plies, result, clocks = _replay_game(text, games, game, position, planes, rows, filled)
+            status, plies, result, clocks = _replay_game(text, games, game, position, rows, filled)
             if games.result[game] != UNKNOWN_RESULT:
                 result = games.result[game]
             games.result[game] = result

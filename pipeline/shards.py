@@ -87,7 +87,7 @@ def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
-def write_rows(table: pa.Table, path: Path, compression_level: int = 3) -> None:
+def write_rows(table: pa.Table, path: Path, compression_level: int = 1) -> None:
     """Write a shard's table as Parquet: planes by byte stream split, the rest by dictionary, all zstd."""
     pq.write_table(
         table,

@@ -201,8 +201,12 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
             char = text[at]
             if char == 91 and at + 1 < end and _is_letter(text[at + 1]):
                 _scan_tag(text, at, following, spans[game])
-            elif not (is_space(char) or char == 37 or char == 59):
-                break
+            elif char != 37 and char != 59:  # % ;
+                first = at
+                while first < following and is_space(text[first]):
+                    first += 1
+                if first < following:
+                    break
             at = following
         movetext[game] = at
 

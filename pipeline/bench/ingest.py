@@ -5,18 +5,20 @@ import resource
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import chess
+import chess.engine
 import chess.pgn
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.encoding import label_of, steps
+from engine.encoding import label_of
 from pipeline.ingest import ingest
-from pipeline.shards import read_manifest
+from pipeline.shards import read_manifest, schema
 from pipeline.sources import Source, chunks
 
 BESIDE_GAMES = 500
@@ -52,35 +54,71 @@ def first_games(pgn: Path, count: int) -> bytes:
 def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Build the 77 planes as one would from python-chess: a loop over pieces and a loop over legal moves."""
     planes = np.zeros((77, 8, 8), dtype=np.uint8)
-    kinds = {step: kind for kind, step in enumerate(steps())}
-    for square, piece in board.piece_map().items():
-        row = chess.square_rank(square) if board.turn == chess.BLACK else 7 - chess.square_rank(square)
-        planes[2 * (piece.piece_type - 1) + (piece.color != board.turn), row, chess.square_file(square)] = 1
-    planes[12] = board.turn == chess.BLACK
-    sign = 1 if board.turn == chess.WHITE else -1
+    mover = board.turn
+    for piece_type in chess.PIECE_TYPES:
+        for number, color in enumerate((mover, not mover)):
+            for square in board.pieces(piece_type, color):
+                row = 7 - chess.square_rank(square) if mover else chess.square_rank(square)
+                planes[2 * (piece_type - 1) + number, row, chess.square_file(square)] = 1
+    planes[12] = mover == chess.BLACK
     for move in board.legal_moves:
-        file = chess.square_file(move.to_square) - chess.square_file(move.from_square)
-        rank = sign * (chess.square_rank(move.to_square) - chess.square_rank(move.from_square))
-        row = chess.square_rank(move.from_square)
-        row = row if board.turn == chess.BLACK else 7 - row
-        planes[13 + kinds[file, rank], row, chess.square_file(move.from_square)] = 1
+        kind, square = divmod(label_of(move, mover), 64)
+        planes[13 + kind, square // 8, square % 8] = 1
     return planes
 
 
+def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
+    """Give the rows of a game with every column that a shard has."""
+    headers, board = game.headers, game.board()
+    result = {"1-0": 1, "0-1": -1}.get(headers.get("Result", "*"), 0)
+    base, _, increment = headers.get("TimeControl", "-").partition("+")
+    elos = [int(elo) if elo.isdigit() else None for elo in (headers.get("WhiteElo", ""), headers.get("BlackElo", ""))]
+    nodes = list(game.mainline())
+    seen: Counter[str] = Counter()
+    score: chess.engine.PovScore | None = None
+    clocks: list[float | None] = [None, None]
+    for ply, node in enumerate(nodes):
+        white = board.turn == chess.WHITE
+        place = board.epd()
+        yield {
+            "planes": np.packbits(_planes_by_loops(board).reshape(77, 64), axis=-1, bitorder="little").tobytes(),
+            "label": label_of(node.move, board.turn),
+            "promotion": node.move.promotion or 0,
+            "castling": board.castling_rights.bit_count(),
+            "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
+            "halfmove": min(board.halfmove_clock, 255),
+            "repetition": seen[place],
+            "result": result if white else -result,
+            "eval": None if score is None else max(-32000, min(32000, score.pov(board.turn).score(mate_score=32000))),
+            "clock": None if (clock := clocks[not white]) is None else int(clock),
+            "ply": ply,
+            "plies": len(nodes),
+            "elo": elos[not white],
+            "opponent_elo": elos[white],
+            "base": int(base) if base.isdigit() else None,
+            "increment": int(increment) if increment.isdigit() else None,
+            "game": number,
+        }
+        seen[place] += 1
+        score = node.eval()
+        clocks[not white] = node.clock()
+        board.push(node.move)
+
+
 def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
-    """Do the job the straightforward way: read_game, planes by loops, pyarrow. Gives seconds and positions."""
+    """Do the job the straightforward way, to the same columns: read_game, planes by loops, pyarrow.
+
+    Gives seconds and positions. (Castling is left a count: the straightforward way may be simple, and is quicker so.)
+    """
     began = time.perf_counter()
-    planes, labels = [], []
+    rows: list[dict[str, Any]] = []
     stream = io.StringIO(text.decode("utf-8", "replace"))
+    number = 0
     while (game := chess.pgn.read_game(stream)) is not None:
-        board = game.board()
-        for move in game.mainline_moves():
-            planes.append(np.packbits(_planes_by_loops(board).reshape(77, 64), axis=-1, bitorder="little").tobytes())
-            labels.append(label_of(move, board.turn))
-            board.push(move)
-    table = pa.table({"planes": pa.array(planes, pa.binary(616)), "label": pa.array(labels, pa.uint16())})
-    pq.write_table(table, out / "beside.parquet", compression="zstd")
-    return time.perf_counter() - began, len(labels)
+        rows.extend(_rows_of_game(game, number))
+        number += 1
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema()), out / "beside.parquet", compression="zstd")
+    return time.perf_counter() - began, len(rows)
 
 
 def measure(pgn: Path) -> dict[str, Any]:

@@ -68,7 +68,8 @@ class Server:
 
     def tree(self) -> list[psutil.Process]:
         """List every process below the server."""
-        return psutil.Process(self.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
+        return found
 
 
 @contextmanager

@@ -64,7 +64,6 @@ def page(server: Server) -> Iterator["Page"]:
         errors: list[str] = []
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         yield page
-        page.screenshot(path="/tmp/dt/last.png")
         browser.close()
         assert not errors, errors
 
@@ -175,6 +174,7 @@ def test_the_report_is_read(server: Server, page: "Page") -> None:
     assert shown_pictures(page, "first_choices") == [220] * 6
     picture(page, "first-choices.png")
     visible(page, "Close").click()
+    page.locator("img[src^='data:image']").first.wait_for(state="detached")
     assert shown_pictures(page, "report")[0] > 500
     picture(page, "report-page.png")
 

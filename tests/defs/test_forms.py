@@ -1,6 +1,7 @@
 """Launchpad forms: the same dataclasses as the command line's, bad values refused in words."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -43,7 +44,7 @@ class Outer:
     """The rest."""
 
 
-def validated(cls: type, values: dict[str, object]) -> dict[str, object]:
+def validated(cls: type, values: Mapping[str, object]) -> dict[str, object]:
     """Pass values through Dagster as a launchpad does, defaults filled in."""
     got = {}
 

@@ -8,6 +8,7 @@ from base64 import b64decode
 from pathlib import Path
 
 import dagster as dg
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.defs import checks, verify
@@ -114,7 +115,7 @@ def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
         "result": row["result"] - 1,
     }
     text = (copied / "dumps" / "small.pgn").read_bytes()
-    games = verify.pq.read_table(directory / "games.parquet").to_pylist()
+    games = pq.read_table(directory / "games.parquet").to_pylist()
     start, length = games[row["game"]]["offset"], games[row["game"]]["length"]
     assert verify.row_differs(row, text[start : start + length]) == ""
     assert column in verify.row_differs(row | {column: wrong[column]}, text[start : start + length])

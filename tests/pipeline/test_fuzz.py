@@ -134,7 +134,10 @@ def test_a_game_with_accidents_is_used_only_where_python_chess_replays_the_same_
     path.write_bytes(head + b"\n\n" + moves)
     # python-chess takes the 1 of `1e4` for the pawn's rank, this project for a move number.
     spaced = re.sub(rb"(?<![a-zA-Z0-9-])(\d+)(?=[a-h][1-8])", rb"\1 ", moves)
-    mine = [game for game in by_kernels.games(path) if game.status == "used"]
+    games = list(by_kernels.games(path))
+    if any(game.status == "unclosed comment" for game in games):
+        return  # python-chess takes the rest of the file for the comment, and the game for whole
+    mine = [game for game in games if game.status == "used"]
     readings = by_python_chess.read(head + b"\n\n" + spaced)
     theirs = [reading for reading in readings if reading.verdict == "used"]
     assert [game.plies for game in mine] == [len(reading.moves) for reading in theirs]

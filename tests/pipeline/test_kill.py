@@ -1,0 +1,188 @@
+"""An ingest that is killed, anywhere and again and again, and then finishes: the same bytes, nothing half-written."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.chunk import IngestConfig
+from pipeline.errors import IngestError
+from pipeline.ingest import ingest
+from pipeline.shards import verify
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets
+
+CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
+
+RUN = """
+import os, resource, signal, sys
+from pathlib import Path
+from pipeline import shards
+from pipeline.chunk import IngestConfig
+from pipeline.errors import IngestError
+from pipeline.ingest import ingest
+
+dump, out, workers, kill_at, file_limit = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
+real = os.fsync
+
+def fsync(descriptor):  # the file is written and has its temporary name
+    global kill_at
+    kill_at -= 1
+    if kill_at == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(descriptor)
+
+os.fsync = fsync
+if file_limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
+print("begun", flush=True)
+try:
+    ingest([dump], out, IngestConfig(chunk_mib=1, test_share=0.2), workers=workers)
+except IngestError as error:
+    print(error)
+    sys.exit(2)
+"""
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dump of 5 MB whose first MiB is nearly all comment, so that its shards are small."""
+    path = tmp_path_factory.mktemp("kill") / "games.pgn"
+    games = [datasets.random_game(seed) for seed in range(100)]
+    wordy = games[0].replace("{ ", "{ " + "word " * 4000, 50)
+    path.write_text(wordy + "".join("".join(games[at:] + games[:at]) for at in range(12)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(dump: Path) -> tuple[dict[str, str], float]:
+    """Give the bytes of an undisturbed run, and the seconds it took."""
+    out = dump.parent / "undisturbed"
+    began = time.monotonic()
+    ingest([str(dump)], out, CONFIG, workers=1)
+    assert verify(out) == []
+    return datasets.content(out), time.monotonic() - began
+
+
+def start(dump: Path, out: Path, workers: int = 1, kill_at: int = 0, file_limit: int = 0) -> subprocess.Popen[str]:
+    """Start an ingest in a process of its own, and come back when it is about to begin."""
+    arguments = [sys.executable, "-c", RUN, str(dump), str(out), str(workers), str(kill_at), str(file_limit)]
+    process = subprocess.Popen(arguments, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def whole_files(out: Path, expected: dict[str, str]) -> int:
+    """Check that what stands under a final name is final; give how many files do."""
+    found = {name: digest for name, digest in datasets.content(out).items() if not name.endswith(".tmp")}
+    shards = {name: digest for name, digest in found.items() if not name.startswith(".parts/")}
+    assert shards.items() <= expected.items()
+    return len(shards)
+
+
+def test_killed_at_random_moments_and_started_again(
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
+) -> None:
+    expected, seconds = undisturbed
+    chance, killed = random.Random(7), 0
+    for attempt in range(6):
+        process = start(dump, tmp_path / "out", workers=1 + attempt % 2)
+        time.sleep(chance.uniform(0.02, 0.4) * seconds)
+        process.kill()
+        killed += process.wait() == -signal.SIGKILL
+        whole_files(tmp_path / "out", expected)
+    assert killed >= 5, "the runs were over before they could be killed"
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    assert datasets.content(tmp_path / "out") == expected
+
+
+def test_killed_with_a_file_open_and_started_again(
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
+) -> None:
+    expected, _ = undisturbed
+    left, stood = 0, []
+    for kill_at in (1, 2, 5, 9):
+        process = start(dump, tmp_path / "out", kill_at=kill_at)
+        assert process.wait(60) == -signal.SIGKILL
+        left += len(list((tmp_path / "out").rglob("*.tmp")))
+        stood.append(whole_files(tmp_path / "out", expected))
+    assert left == 4, "each kill left a file open"
+    assert stood[-1] > stood[0] == 0
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    assert datasets.content(tmp_path / "out") == expected
+
+
+def test_killed_when_only_the_manifest_is_missing(
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
+) -> None:
+    expected, _ = undisturbed
+    counted = 0
+    real = os.fsync
+
+    def count(descriptor: int) -> None:
+        nonlocal counted
+        counted += 1
+        real(descriptor)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", count)
+        ingest([str(dump)], tmp_path / "counted", CONFIG, workers=1)
+    process = start(dump, tmp_path / "out", kill_at=counted)
+    assert process.wait(60) == -signal.SIGKILL
+    assert whole_files(tmp_path / "out", expected) == len(expected) - 1
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    assert datasets.content(tmp_path / "out") == expected
+
+
+def test_a_killed_worker_changes_nothing(dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill(_: object) -> None:
+        if not killed:
+            workers = [child.pid for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+            killed.append(workers[0])
+            os.kill(workers[0], signal.SIGKILL)
+
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=2, progress=kill)
+    assert killed
+    assert datasets.content(tmp_path / "out") == undisturbed[0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_full_disk_is_said_and_what_was_finished_is_kept(
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path, workers: int
+) -> None:
+    expected, _ = undisturbed
+    process = start(dump, tmp_path / "out", workers=workers, file_limit=60_000)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, said
+    assert "File too large" in said
+    assert "run" in said
+    assert "again to continue" in said or "to continue" in said
+    assert whole_files(tmp_path / "out", expected) >= 1, "the first chunk's shard fits"
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    assert datasets.content(tmp_path / "out") == expected
+
+
+def test_no_space_for_the_games_or_the_manifest(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "games.parquet" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(IngestError, match="No space left on device"):
+        ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    assert not (tmp_path / "out" / "games.parquet").exists()
