@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -90,12 +91,17 @@ def _identity(name: str) -> tuple[str, int, str] | None:
     return (_resolved(name), path.stat().st_size, file_hash(path)) if name != STDIN and path.is_file() else None
 
 
-def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
-    """Start or continue the parts: refuse those of other sources or settings, sweep away what a killed run left open."""
-    parts.mkdir(exist_ok=True)
-    for folder in (parts, parts.parent):
+def _sweep(out: Path) -> None:
+    """Take away the files that killed workers left open."""
+    for folder in (out, out / PARTS):
         for left in folder.glob(".*.tmp"):
             left.unlink(missing_ok=True)
+
+
+def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
+    """Start or continue the parts: refuse those of other sources or another configuration."""
+    parts.mkdir(exist_ok=True)
+    _sweep(parts.parent)
     asked = {"sources": [_resolved(name) for name in sources], "config": asdict(config)}
     path = parts / "run.json"
     if path.exists():
@@ -133,20 +139,23 @@ def _ingest(
             yield ChunkTask(chunk, str(out), config)
 
     try:
-        for _, status, value in LocalEngine(workers).map(encode_chunk, tasks()):
-            if status != "ok":
-                raise _failure(status, value)
-            positions += value["rows"]
-            fresh += value["fresh_rows"]
-            rate = fresh / max(time.perf_counter() - began, 1e-9)
-            progress(Tick(raw_bytes, total, "B", {"positions": positions, "positions/s": rate}))
-            if stop():
-                raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+        with closing(LocalEngine(workers).map(encode_chunk, tasks())) as results:
+            for _, status, value in results:
+                if status != "ok":
+                    raise _failure(status, value)
+                positions += value["rows"]
+                fresh += value["fresh_rows"]
+                rate = fresh / max(time.perf_counter() - began, 1e-9)
+                progress(Tick(raw_bytes, total, "B", {"positions": positions, "positions/s": rate}))
+                if stop():
+                    raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         manifest = build_manifest(out, sources, config)
     except OSError as error:
         raise IngestError(
             f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
         ) from error
+    finally:
+        _sweep(out)
     shutil.rmtree(parts)
     return manifest
 

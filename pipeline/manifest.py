@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from engine.encoding import ENCODING_VERSION, moves_hash
 from pipeline import pgn
+from pipeline.card import write_card
 from pipeline.chunk import IngestConfig, key_rate, part_name
 from pipeline.errors import DatasetError
 from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish, publish_json
@@ -112,5 +113,6 @@ def build_manifest(out: Path, sources: Sequence[Source], config: IngestConfig) -
         "copies": _count_copies(out / PARTS, len(notes)),
         "files": files,
     }
-    publish_json(out, MANIFEST, manifest)
+    write_card(out, manifest)
+    publish_json(out, MANIFEST, manifest)  # last: a directory without it is not a dataset
     return manifest

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,8 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None])
         target.file.close()
         temporary.replace(directory / name)
     except BaseException:
-        target.file.close()
+        with suppress(OSError):  # on a full disk closing fails as writing did
+            target.file.close()
         temporary.unlink(missing_ok=True)
         raise
     return Published(name, rows, size, target.hash.hexdigest())

@@ -11,7 +11,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -97,7 +97,7 @@ class LocalEngine:
         self.workers = workers if workers > 0 else available_cores()
         self.attempts = attempts
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Result]:
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Result, None, None]:
         """Give a result an item, in the order of completion; closing the iterator stops all workers."""
         if self.workers == 1:
             for index, item in enumerate(items):

@@ -14,12 +14,15 @@ import chess
 import chess.svg
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from engine.encoding import move_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+WIDEST = 1000
+"""Pixels across of a picture in markdown, which has no way to scale one."""
 HUMAN = "#15781b"
 NETWORK = "#003088"
 
@@ -35,8 +38,14 @@ class Drawing:
 
 
 def png(picture: bytes | Path, title: str) -> str:
-    """Put a PNG into markdown."""
+    """Put a PNG into markdown, no wider than a page's dialog."""
     data = picture.read_bytes() if isinstance(picture, Path) else picture
+    with Image.open(io.BytesIO(data)) as image:
+        if image.width > WIDEST:
+            smaller = image.convert("RGB").resize((WIDEST, image.height * WIDEST // image.width))
+            buffer = io.BytesIO()
+            smaller.quantize(256).save(buffer, "PNG", optimize=True)
+            data = buffer.getvalue()
     return f"![{title}](data:image/png;base64,{base64.b64encode(data).decode()})"
 
 

@@ -188,6 +188,7 @@ def test_the_graph_is_drawn(server: Server, page: "Page") -> None:
         page.wait_for_timeout(1500)
     visible(page, "Hide navigation").click()
     page.locator('[aria-label="panel_show_right"] >> visible=true').last.click()
+    page.set_viewport_size({"width": 1900, "height": 760})
     page.reload(wait_until="domcontentloaded")
     for asset in ("dump", "positions", "checkpoint", "accuracy_report"):
         visible(page, asset).wait_for()

@@ -9,8 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.snap.job_snapshot import JobSnap
-from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
-from dagster._utils.yaml_utils import load_run_config_yaml
+from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from model.config import TrainConfig
 from pipeline.definitions import defs
@@ -79,7 +78,7 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
     job = JobSnap.from_job_def(defs().resolve_job_def("everything"))
     schema = job.config_schema_snapshot
     top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
-    shown = load_run_config_yaml(default_values_yaml_from_type_snap(schema, top))["ops"]
+    shown = default_values_from_type_snap(top, schema)["ops"]
     for asset, cls in (
         ("positions", PositionsOptions),
         ("checkpoint", CheckpointOptions),

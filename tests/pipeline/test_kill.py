@@ -165,9 +165,8 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert "File too large" in said
-    assert "run" in said
-    assert "again to continue" in said or "to continue" in said
-    assert whole_files(tmp_path / "out", expected) >= 1, "the first chunk's shard fits"
+    assert "what was finished is kept" in said
+    assert whole_files(tmp_path / "out", expected) >= (workers == 1), "the first chunk's shard fits"
     assert not list((tmp_path / "out").rglob("*.tmp"))
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     assert datasets.content(tmp_path / "out") == expected
@@ -177,7 +176,7 @@ def test_no_space_for_the_games_or_the_manifest(dump: Path, tmp_path: Path, monk
     real = os.fsync
 
     def full(descriptor: int) -> None:
-        if "games.parquet" in os.readlink(f"/proc/self/fd/{descriptor}"):
+        if "games.parquet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
             raise OSError(28, "No space left on device")
         real(descriptor)
 
