@@ -54,7 +54,7 @@ class IngestConfig:
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
     """Seed of the shuffle."""
-    chunk_mib: int = 16
+    chunk_mib: int = 8
     """MiB of PGN text a worker takes at a time."""
 
     def __post_init__(self) -> None:

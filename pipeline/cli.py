@@ -5,7 +5,10 @@ object. Exit codes: 0 what was promised is there, 1 it is not (a damaged archive
 explains, 130 Ctrl-C.
 """
 
+import contextlib
+import io
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -239,13 +242,32 @@ def guarded(work: Callable[[], None]) -> int:
     return 0
 
 
+def _one_line(boxed: str) -> str:
+    """Take the sentence out of the box that tyro draws round a mistake."""
+    words = " ".join(line.strip("╭╰│╮╯─ ") for line in boxed.splitlines())
+    sentence = re.sub(r"^.*?Error parsing \S+: |^(Parsing|Value) error ─*|\s+For full helptext.*$", "", words)
+    return " ".join(sentence.replace("─", "").split())
+
+
+def _parsed() -> Any:
+    """Parse the command line; a mistake in it is a UserError of one line."""
+    caught = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(caught):
+            return tyro.extras.subcommand_cli_from_dict(
+                COMMANDS, prog="fianchetto", description="Chess game databases into trained players."
+            )
+    except SystemExit as ended:
+        if not ended.code:  # --help
+            raise
+        raise UserError(f"{_one_line(caught.getvalue())} (fianchetto --help explains)") from None
+
+
 def main() -> None:
     """Run the command line."""
 
     def work() -> None:
-        command: Any = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="fianchetto", description="Chess game databases into trained players."
-        )
+        command = _parsed()
         _print(command.run(), command.json)
 
     sys.exit(guarded(work))

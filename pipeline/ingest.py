@@ -18,11 +18,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from engine.progress import Progress, Tick, silent
-from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk
+from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, Stopped
 from pipeline.manifest import build_manifest
 from pipeline.shards import MANIFEST, PARTS, file_hash, publish_json, read_manifest
-from pipeline.sources import STDIN, Source, chunks
+from pipeline.sources import STDIN, Source, chunks, require
 from pipeline.workers import Failure, LocalEngine
 
 
@@ -46,6 +46,8 @@ def ingest(
     config = config or IngestConfig()
     if not sources:
         raise ConfigError("name at least one dump, or - for standard input")
+    for name in sources:
+        require(name)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -104,12 +106,12 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     _sweep(parts.parent)
     asked = {"sources": [_resolved(name) for name in sources], "config": asdict(config)}
     path = parts / "run.json"
-    if path.exists():
-        if json.loads(path.read_bytes()) != asked:
-            raise DatasetError(
-                f"{parts.parent} holds an unfinished ingest of other sources or settings: delete it or choose another --out"
-            )
-    else:
+    begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
+    if begun and json.loads(path.read_bytes()) != asked:
+        raise DatasetError(
+            f"{parts.parent} holds an unfinished ingest of other sources or settings: delete it or choose another --out"
+        )
+    if not begun:
         publish_json(parts, path.name, asked)
 
 
@@ -128,14 +130,16 @@ def _ingest(
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(parts, names, config)
     began = time.perf_counter()
-    raw_bytes = positions = fresh = 0
+    raw_bytes = positions = fresh = taken = 0
 
     def read(count: int) -> None:
         nonlocal raw_bytes
         raw_bytes = count
 
     def tasks() -> Iterator[ChunkTask]:
+        nonlocal taken
         for chunk in chunks(sources, config.chunk_mib << 20, read):
+            taken += 1
             yield ChunkTask(chunk, str(out), config)
 
     try:
@@ -149,6 +153,8 @@ def _ingest(
                 progress(Tick(raw_bytes, total, "B", {"positions": positions, "positions/s": rate}))
                 if stop():
                     raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+        if (parts / part_name(taken)).exists():
+            raise DatasetError("the dump has become shorter since this ingest was begun: choose another --out")
         manifest = build_manifest(out, sources, config)
     except OSError as error:
         raise IngestError(

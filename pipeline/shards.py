@@ -196,7 +196,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             )
     for entry in manifest["files"]:
         named = entry.get("name") if isinstance(entry, dict) else None
-        if not isinstance(named, str) or Path(named).name != named:
+        if not isinstance(named, str) or named in ("", "..") or Path(named).name != named:
             raise DatasetError(f"{path} names a file outside the dataset: {named!r}")
     return manifest
 
@@ -226,9 +226,9 @@ def verify(directory: Path) -> list[str]:
         path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
-        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
+        elif path.stat().st_size != entry.get("bytes") or file_hash(path) != entry.get("sha256"):
             wrong.append(f"{path.name}: differs from its hash")
-        elif pq.read_metadata(path).num_rows != entry["rows"]:
+        elif pq.read_metadata(path).num_rows != entry.get("rows"):
             wrong.append(f"{path.name}: differs in rows")
     return wrong
 

@@ -6,9 +6,11 @@ A damaged archive gives every whole game before the damage and notes the damage 
 Axes: G games of a chunk.
 """
 
+import bz2
 import hashlib
 import os
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import zstandard
 from numpy.typing import NDArray
 
 from pipeline.errors import DumpError
@@ -56,6 +59,7 @@ class Source:
         self.bytes_read = 0
         self.text_bytes = 0
         self.damage = ""
+        self.compression: str | None = None
         self._file: IO[bytes] | None = None
         self._head = b""
         self.closed = False  # pyarrow asks
@@ -72,6 +76,7 @@ class Source:
         if not self._head:
             raise DumpError(f"{self.name} is empty: there are no games to read")
         compression = next((kind for magic, kind in _MAGIC.items() if self._head.startswith(magic)), None)
+        self.compression = compression
         claimed = _SUFFIXES.get(Path(self.name).suffix)
         if claimed is not None and compression != claimed:
             raise DumpError(f"{self.name} is named like a {claimed} archive but does not begin like one")
@@ -125,6 +130,57 @@ def _open(path: Path) -> IO[bytes]:
         raise DumpError(f"{path} cannot be opened: {os.strerror(error.errno or 0)}") from error
 
 
+def require(name: str) -> None:
+    """Raise DumpError where there is no such file to open; standard input is always there."""
+    if name != STDIN:
+        _open(Path(name)).close()
+
+
+class Salvage:
+    """What a damaged archive still holds behind the text that was read of it: a stream for `readinto`."""
+
+    def __init__(self, source: Source, damage_near: int) -> None:
+        """Take a source and the raw bytes that were read when its decoder failed."""
+        self.pieces = _salvaged(Path(source.name), source.compression or "", source.text_bytes, damage_near)
+        self.left = b""
+
+    def readinto(self, space: Any) -> int:
+        """Fill `space` (a memoryview) as far as there is text and give how far."""
+        filled = 0
+        while filled < len(space):
+            self.left = self.left or next(self.pieces, b"")
+            if not self.left:
+                break
+            count = min(len(space) - filled, len(self.left))
+            space[filled : filled + count] = self.left[:count]
+            self.left = self.left[count:]
+            filled += count
+        return filled
+
+
+def _salvaged(path: Path, compression: str, given: int, damage_near: int) -> Iterator[bytes]:
+    """Decompress a damaged file from its start, in small pieces near the damage, and give all behind `given` bytes."""
+    begin: dict[str, Callable[[], Any]] = {
+        "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
+        "gzip": lambda: zlib.decompressobj(31),
+        "bz2": bz2.BZ2Decompressor,
+    }
+    decoder = begin[compression]()
+    with path.open("rb") as file:
+        while raw := file.read(64 if file.tell() > damage_near - (1 << 18) else 1 << 16):
+            while raw:
+                try:
+                    text = decoder.decompress(raw)
+                except (OSError, EOFError, zlib.error, zstandard.ZstdError):
+                    return
+                raw = b""
+                if decoder.eof:  # archives may be several in a row
+                    raw, decoder = decoder.unused_data, begin[compression]()
+                if len(text) > given:
+                    yield text[given:]
+                given = max(given - len(text), 0)
+
+
 class _Window:
     """A buffer that the stream is read into: the games not yet handed on lie at its front."""
 
@@ -143,10 +199,15 @@ class _Window:
         try:
             count = self.stream.readinto(space)
         except OSError as error:
-            # The decoder has delivered what was good and does not say how much; PGN holds no zero bytes.
             self.source.damage = str(error)
-            good = np.flatnonzero(np.frombuffer(space, dtype=np.uint8))
-            count = int(good[-1]) + 1 if len(good) else 0
+            if self.source.compression is not None and self.source.name != STDIN:
+                # The decoder drops what it made of its last piece; another one reads up to the very damage.
+                self.broken = self.stream  # letting it go would close the source
+                self.stream = Salvage(self.source, self.source.bytes_read)
+                count = self.stream.readinto(space)
+            else:  # it has laid down some of what was good and does not say how much; PGN holds no zero bytes
+                good = np.flatnonzero(np.frombuffer(space, dtype=np.uint8))
+                count = int(good[-1]) + 1 if len(good) else 0
         if self.source.text_bytes == 0 and count:
             if 0 in space[: min(count, 4096)]:
                 raise DumpError(f"{self.source.name} is not PGN text: it holds zero bytes")
@@ -154,7 +215,7 @@ class _Window:
                 self.text[self.filled : self.filled + 3] = ord("\n")  # offsets stay true
         self.source.text_bytes += count
         self.filled += count
-        return count > 0 and not self.source.damage
+        return count > 0 and (not self.source.damage or isinstance(self.stream, Salvage))
 
     def find_games(self, final: bool) -> None:
         """Find the games that begin in what was read, up to the last whole line."""
@@ -190,7 +251,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
     while more:
         more = window.read_block()
         window.find_games(final=not more)
-        if source.damage and len(window.starts):
+        if source.damage and not more and len(window.starts):
             # The last game may be cut short: it goes, and nothing before it does.
             window.filled = int(window.starts[-1])
             window.starts = window.starts[:-1]

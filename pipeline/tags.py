@@ -108,7 +108,9 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
             first += 1
         empty = first >= end or text[first] == 10 or text[first] == 13
         char = text[at]
-        opens = char == 91 and at + 1 < end and _is_letter(text[at + 1])
+        opens = char == 91 and (
+            mode == HEADERS or (at + 1 < end and _is_letter(text[at + 1]))
+        )  # [] among tags is a tag
         event = opens and _is_event(text, at, end)
         fresh = False
         following = at
@@ -199,7 +201,7 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
         while at < end:
             following = _line_end(text, at, end)
             char = text[at]
-            if char == 91 and at + 1 < end and _is_letter(text[at + 1]):
+            if char == 91:
                 _scan_tag(text, at, following, spans[game])
             elif char != 37 and char != 59:  # % ;
                 first = at

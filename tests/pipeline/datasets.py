@@ -42,11 +42,11 @@ def manifest(directory: Path) -> dict[str, Any]:
     return json.loads((directory / "manifest.json").read_bytes())
 
 
-def content(directory: Path) -> dict[str, str]:
+def content(directory: Path, pattern: str = "*") -> dict[str, str]:
     """Give the hash of every file of a directory by its name, the lock left out."""
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(directory.rglob("*"))
+        for path in sorted(directory.rglob(pattern))
         if path.is_file() and path.name != ".lock"
     }
 

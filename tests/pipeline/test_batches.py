@@ -59,7 +59,9 @@ def equal(one: Batch, other: Batch) -> bool:
 
 
 def test_an_epoch_is_a_permutation_of_the_rows_and_the_next_is_another(dataset: Path) -> None:
-    stream = Batches([dataset], batch_size=50, seed=1).from_step(0)
+    rows = Batches([dataset], batch_size=50, seed=1)
+    assert len(rows.groups) == 8 + 5 + 4
+    stream = rows.from_step(0)
     epochs = [np.concatenate([batch["game"] for batch in islice(stream, 20)]) for _ in range(3)]
     for epoch in epochs:
         assert np.array_equal(np.sort(epoch), np.arange(1000))
