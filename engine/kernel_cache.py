@@ -10,24 +10,29 @@ import os
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
+OURS = "FIANCHETTO_KERNELS"
+"""Says which value of VARIABLE this module set, so that a child with newer sources does not take it for the user's."""
+
+ROOMS = ("engine", "pipeline")
 
 
 def sources_hash(root: Path) -> str:
-    """Hash the modules beside this package that compile something, 16 hex digits."""
+    """Hash the modules of both rooms that compile something, 16 hex digits."""
     total = hashlib.sha256()
-    for path in sorted(root.glob("*/*.py")):
-        text = path.read_bytes()
-        if b"@njit" in text or b"@intrinsic" in text:
-            total.update(path.name.encode() + text)
+    for room in ROOMS:
+        for path in sorted((root / room).rglob("*.py")):
+            text = path.read_bytes()
+            if b"@njit" in text or b"@intrinsic" in text:
+                total.update(path.relative_to(root).as_posix().encode() + text)
     return total.hexdigest()[:16]
 
 
 def key_cache_by_sources() -> None:
     """Point Numba's cache at a folder of these sources; a folder that the user named is left alone."""
-    if VARIABLE in os.environ:
+    if os.environ.get(VARIABLE) != os.environ.get(OURS):
         return
     here = Path(__file__).parent
     folder = here / "__pycache__"
     if not os.access(folder if folder.is_dir() else here, os.W_OK):
         folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fianchetto"
-    os.environ[VARIABLE] = str(folder / f"kernels-{sources_hash(here.parent)}")
+    os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")

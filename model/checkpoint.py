@@ -4,6 +4,7 @@ checkpoint.json               the card: what the network is, how it was made, an
 weights-<step>.safetensors    averaged weights and buffers, for use
 training-<step>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
 metrics.jsonl, curves.png     written by the trainer
+.lock                         held while a trainer is at work
 
 Stability: FORMAT_VERSION 1. New tensor files appear under new names, then the card is replaced, then old files go:
 whoever is killed at any point leaves a checkpoint that loads.
@@ -15,6 +16,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror}; what was saved before is still there"
         ) from error
+    with suppress(OSError):  # not every system lets a directory be opened or synced
+        _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Put a directory's names on the disk, so that a power cut does not undo a rename."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
@@ -123,10 +136,12 @@ def _check_card(path: Path, card: object) -> None:
         "encoding_version": int,
         "moves_hash": str,
         "preset": dict,
+        "parameters": int,
         "step": int,
         "positions": int,
         "seconds": (int, float),
         "finished": bool,
+        "metrics": dict,
         "config": dict,
         "data": dict,
         "files": dict,
@@ -138,9 +153,17 @@ def _check_card(path: Path, card: object) -> None:
     for name, kind in kinds.items():
         if not isinstance(card.get(name), kind):
             raise CardError(f"{path} is not a checkpoint's card: {name} is missing or of the wrong type")
-    for name in ("step", "positions", "seconds"):
+    for name in ("parameters", "step", "positions", "seconds"):
         if isinstance(card[name], bool) or not 0 <= card[name] < 1e15:
             raise CardError(f"{path} is not a checkpoint's card: {name} is {card[name]}")
+    for name, value in {**card["metrics"], "validation_seconds": card.get("validation_seconds", 0.0)}.items():
+        if not isinstance(value, (int, float)):
+            raise CardError(f"{path} is not a checkpoint's card: {name} is no number")
+    datasets = card["data"].get("datasets", [])
+    if not isinstance(datasets, list) or not all(
+        isinstance(it, dict) and isinstance(it.get("name"), str) for it in datasets
+    ):
+        raise CardError(f"{path} is not a checkpoint's card: data.datasets is no list of named datasets")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise EncodingMismatchError(
             f"{path.parent} was trained on encoding {card['encoding_version']} ({card['moves_hash'][:16]}), "

@@ -50,7 +50,7 @@ class TrainConfig:
     legality_weight: float = 0.02
     """Weight of minus the log of the probability on legal moves, which keeps the unmasked policy sane."""
     seed: int = 0
-    """Seed of the fresh weights."""
+    """Seed of the fresh weights and of the order of batches."""
     threads: int = 0
     """Processor threads of the network, 0 for all that torch sees."""
     device: Device = "auto"

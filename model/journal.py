@@ -46,5 +46,8 @@ class Journal:
 
     def sync(self) -> None:
         """Put what was written on the disk."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
+        try:
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error

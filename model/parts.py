@@ -140,7 +140,7 @@ def linear_policy(row: "Preset") -> nn.Module:
         nn.BatchNorm2d(hidden),
         ACTIVATIONS[row.activation](),
         Flat(),
-        nn.Linear(hidden * SQUARES, LABELS),
+        Exact(nn.Linear(hidden * SQUARES, LABELS)),
     )
 
 

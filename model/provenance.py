@@ -10,13 +10,23 @@ import torch
 
 @cache
 def commit() -> str | None:
-    """Give the git commit of this code, None when it is no checkout or there is no git."""
+    """Give the git commit of this code as `commit_of` does."""
+    return commit_of(Path(__file__).resolve().parent.parent)
+
+
+def commit_of(root: Path) -> str | None:
+    """Give a checkout's commit, with `-dirty` when its tracked files differ; None when it is none or there is no git."""
     git = shutil.which("git")
-    root = Path(__file__).resolve().parent.parent
     if git is None or not (root / ".git").exists():
         return None
-    found = subprocess.run([git, "-C", str(root), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() if found.returncode == 0 else None
+
+    def ask(*words: str) -> str:
+        command = [git, "--no-optional-locks", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    head = ask("rev-parse", "--verify", "--quiet", "HEAD")
+    changed = ask("status", "--porcelain", "--untracked-files=no")
+    return f"{head}-dirty" if head and changed else head or None
 
 
 def dtype_name(dtype: torch.dtype, amp: str) -> str:

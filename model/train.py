@@ -5,10 +5,12 @@ It knows nothing of files of positions: whoever calls it hands it a function tha
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick
@@ -23,7 +25,15 @@ from model.presets import Preset, preset_row
 from model.provenance import commit, dtype_name
 from model.run import COLUMNS, DivergedError, Run, begin, check_finite, measure, restore, take_step, tensors_of
 
-__all__ = ["Batch", "DivergedError", "TrainConfig", "TrainingDataError", "TrainingMismatchError", "train"]
+__all__ = [
+    "Batch",
+    "DivergedError",
+    "TrainConfig",
+    "TrainingBusyError",
+    "TrainingDataError",
+    "TrainingMismatchError",
+    "train",
+]
 
 Batches = Callable[[int], Iterator[Batch]]
 Validation = Callable[[], Iterator[Batch]]
@@ -33,6 +43,10 @@ TICK_SECONDS = 0.5
 
 class TrainingMismatchError(UserError):
     """The directory holds a run of another preset, configuration or data."""
+
+
+class TrainingBusyError(UserError):
+    """Another trainer is at work in the directory."""
 
 
 class TrainingDataError(UserError):
@@ -54,34 +68,52 @@ def train(
 
     A run found in `out` is continued from its last save, and a finished one is given back as it is. `stop` is asked
     before each step; when it says True, the run is saved and given back unfinished. Raises TrainingMismatchError for a
-    run that is not this one, DivergedError when the loss is not finite (the last save stays), TrainingDataError when
-    the batches end too soon, CheckpointError.
+    run that is not this one, TrainingBusyError while another trainer is at it, DivergedError when the loss is not
+    finite (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
-    card = _found(config, preset, out, data)
-    if card is not None and card["finished"]:
-        return {**card, "message": f"{out} is finished already: {card['step']} steps, {card['positions']} positions"}
-    threads = torch.get_num_threads()
+    with _alone(out):
+        card = _found(config, preset, out, data)
+        if card is not None and card["finished"]:
+            did = f"{card['step']} steps, {card['positions']} positions"
+            return {**card, "message": f"{out} is finished already: {did}"}
+        threads = torch.get_num_threads()
+        try:
+            if config.threads:
+                torch.set_num_threads(config.threads)
+            run = begin(config, preset)
+            if run.device.type == "cpu":
+                keep_freed_memory()
+            if card is not None:
+                tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
+                restore(run, card, tensors, str(out))
+            return _Trainer(run, out, card, validation, data, progress).go(open_batches, stop)
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Make the directory of a run, and keep other trainers out of it meanwhile."""
     try:
-        if config.threads:
-            torch.set_num_threads(config.threads)
-        run = begin(config, preset)
-        if run.device.type == "cpu":
-            keep_freed_memory()
-        if card is not None:
-            tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
-            restore(run, card, tensors, str(out))
-        return _Trainer(run, out, card, validation, data, progress).go(open_batches, stop)
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{out} cannot be made into a directory: {error.strerror}") from error
+    lock = FileLock(out / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise TrainingBusyError(f"another trainer is writing {out}: wait for it, or choose a new directory") from error
+    except OSError as error:
+        raise CheckpointError(f"{out} cannot be written: {error.strerror}") from error
+    try:
+        yield
     finally:
-        torch.set_num_threads(threads)
+        lock.release()
 
 
 def _found(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any]) -> dict[str, Any] | None:
     """Find the run to continue: None when the directory is free, TrainingMismatchError when another's run is in it."""
     if not (out / CARD).exists():
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise CheckpointError(f"{out} cannot be made into a directory: {error.strerror}") from error
         return None
     card = read_card(out)
     changes = [

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from engine.encoding import moves_hash
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.shards import batch_columns, schema, shard_paths
 
@@ -49,10 +50,19 @@ def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
                 metadata = pq.read_metadata(path)
             except (OSError, pa.ArrowInvalid) as error:
                 raise DatasetError(f"{path} cannot be read as a shard ({error}): ingest the dump again") from error
+            _check_schema(path, metadata)
             groups += [
                 _Group(path, index, metadata.row_group(index).num_rows) for index in range(metadata.num_row_groups)
             ]
     return groups
+
+
+def _check_schema(path: Path, metadata: pq.FileMetaData) -> None:
+    """Raise DatasetError for a file whose columns or encoding are not a shard's of this version."""
+    found, ours = metadata.schema.to_arrow_schema(), schema()
+    stamp = (metadata.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
+    if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
+        raise DatasetError(f"{path} is no shard of this version (moves {stamp or 'unknown'}): ingest the dump again")
 
 
 class Batches:
@@ -68,6 +78,7 @@ class Batches:
         rank: int = 0,
         world: int = 1,
         columns: Sequence[str] = HUMAN_COLUMNS,
+        block_rows: int | None = None,
     ) -> None:
         """Find the shards; `rank` of `world` processes gets its equal part of every batch.
 
@@ -79,15 +90,16 @@ class Batches:
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.block_rows = block_rows or BLOCK_ROWS
         self.columns = list(columns)
 
     def _blocks(self, epoch: int) -> list[list[_Group]]:
-        """Give the blocks of an epoch: row groups in a random order, BLOCK_ROWS together."""
+        """Give the blocks of an epoch: row groups in a random order, `block_rows` together."""
         order = np.random.Generator(np.random.PCG64((self.seed, epoch))).permutation(len(self.groups))
         blocks: list[list[_Group]] = [[]]
         rows = 0
         for index in order:
-            if rows >= BLOCK_ROWS:
+            if rows >= self.block_rows:
                 blocks.append([])
                 rows = 0
             blocks[-1].append(self.groups[index])

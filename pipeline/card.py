@@ -12,10 +12,16 @@ if TYPE_CHECKING:
 CARD = "CARD.md"
 
 
+def _cell(value: object) -> str:
+    """Write one value; what a dump's tags say is anybody's text, so it is cut, and no markup of it passes."""
+    text = "" if value is None else f"{value}"
+    return "".join(f"&#{ord(char)};" if char in "|<>&[]`*_\\" else char for char in text[:60] if char.isprintable())
+
+
 def _table(frame: "pl.DataFrame") -> str:
     """Write a frame as a Markdown table."""
     lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---|" * len(frame.columns)]
-    lines += ["| " + " | ".join("" if value is None else f"{value}" for value in row) + " |" for row in frame.rows()]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in frame.rows()]
     return "\n".join(lines)
 
 

@@ -27,14 +27,16 @@ from pipeline.report import Rule
 
 
 class _Interrupt:
-    """Asks work to stop at its next good moment when a SIGTERM comes."""
+    """Asks work to stop at its next good moment when a SIGTERM or a first Ctrl-C comes; a second Ctrl-C ends it at once."""
 
     def __init__(self) -> None:
         self.asked = False
-        signal.signal(signal.SIGTERM, self._ask)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: object) -> None:
         self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def __call__(self) -> bool:
         return self.asked
@@ -198,7 +200,8 @@ class Bench(Common):
         """Run one benchmark."""
         from pipeline.bench import run
 
-        return run(self.what, self.pgn, self.positions)
+        with bar(f"bench {self.what}") as progress:
+            return run(self.what, self.pgn, self.positions, progress)
 
 
 COMMANDS: dict[str, Callable[..., Common]] = {
@@ -234,11 +237,14 @@ def guarded(work: Callable[[], None]) -> int:
         print(f"fianchetto: {error}", file=sys.stderr)  # noqa: T201
         return 2
     except KeyboardInterrupt:
-        print("fianchetto: interrupted; the same command continues", file=sys.stderr)  # noqa: T201
+        print("fianchetto: interrupted", file=sys.stderr)  # noqa: T201
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone, which is its right
         return 1
+    except OSError as error:
+        print(f"fianchetto: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)  # noqa: T201
+        return 2
     return 0
 
 

@@ -17,11 +17,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, Stopped
 from pipeline.manifest import build_manifest
-from pipeline.shards import MANIFEST, PARTS, file_hash, publish_json, read_manifest
+from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require
 from pipeline.workers import Failure, LocalEngine
 
@@ -74,23 +76,19 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if manifest["config"] != asdict(config):
         differing = [name for name, value in asdict(config).items() if manifest["config"].get(name) != value]
         raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
-    made = [(source["path"], source["bytes"], source["sha256"]) for source in manifest["sources"]]
+    made = [(source["name"], source["bytes"], source["sha256"]) for source in manifest["sources"]]
     if made != [_identity(name) for name in sources]:
-        paths = [path for path, *_ in made]
+        names = [name for name, *_ in made]
         raise DatasetError(
-            f"{out} was made from {paths}, which is not what is asked or has changed: choose another --out"
+            f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
         )
     return manifest
 
 
-def _resolved(name: str) -> str:
-    return name if name == STDIN else str(Path(name).resolve())
-
-
 def _identity(name: str) -> tuple[str, int, str] | None:
-    """Give path, bytes and hash of a dump; None for standard input and for what is no file."""
+    """Give name, bytes and hash of a dump; None for standard input and for what is no file."""
     path = Path(name)
-    return (_resolved(name), path.stat().st_size, file_hash(path)) if name != STDIN and path.is_file() else None
+    return (path.name, path.stat().st_size, file_hash(path)) if name != STDIN and path.is_file() else None
 
 
 def _sweep(out: Path) -> None:
@@ -104,14 +102,24 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     """Start or continue the parts: refuse those of other sources or another configuration."""
     parts.mkdir(exist_ok=True)
     _sweep(parts.parent)
-    asked = {"sources": [_resolved(name) for name in sources], "config": asdict(config)}
+    asked = {
+        "sources": [Path(name).name for name in sources],
+        "config": asdict(config),
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+        "kernels": sources_hash(Path(__file__).resolve().parents[1]),
+    }
     path = parts / "run.json"
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
     if begun and json.loads(path.read_bytes()) != asked:
         raise DatasetError(
-            f"{parts.parent} holds an unfinished ingest of other sources or settings: delete it or choose another --out"
+            f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "
+            "delete it or choose another --out"
         )
     if not begun:
+        for left in parts.parent.glob("*-[0-9]*-[0-9]*.parquet"):  # shards whose note was never written
+            left.unlink()
         publish_json(parts, path.name, asked)
 
 
@@ -170,7 +178,7 @@ def _failure(status: str, value: Failure | None) -> Exception:
     """Make the error that ends an ingest from what a worker left."""
     if status == "lost" or value is None:
         return IngestError("a worker was killed three times on the same chunk (out of memory?): try fewer --workers")
-    if value.kind in ("OSError", "PermissionError", "FileNotFoundError"):
+    if value.system:
         return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
     if value.kind in ("DatasetError", "IngestError"):
         return DatasetError(value.message)

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from engine.evaluators import Evaluator
 from engine.progress import Progress, Tick, silent
 from pipeline.batches import Batch, Batches
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DamagedError
+from pipeline.shards import MANIFEST, file_hash, read_manifest
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,6 +56,15 @@ def _counted(batch: Batch, rule: Rule) -> Batch:
     """Keep the rows that the rule counts."""
     keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
     return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
+
+
+def _first(batches: Iterator[Batch], rows: int) -> Iterator[Batch]:
+    """Give the first `rows` rows of a stream."""
+    for batch in batches:
+        yield {name: values[:rows] for name, values in batch.items()}
+        rows -= len(batch["planes"])
+        if rows <= 0:
+            return
 
 
 def _measured(evaluator: Evaluator, batch: Batch) -> dict[str, NDArray[Any]]:
@@ -100,35 +109,44 @@ def _interval(table: "pl.DataFrame") -> tuple[float, float]:
     return float(rate - 1.96 * error), float(rate + 1.96 * error)
 
 
-def _bands(column: str, edges: Sequence[int], unit: str) -> "pl.Expr":
-    """Cut a column into named bands: below the first edge, between edges, from the last on."""
+BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
+    "by_ply": ("ply", (10, 20, 40, 60, 80), ""),
+    "by_elo": ("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""),
+    "by_legal_moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
+    "by_clock": ("clock", (10, 30, 60, 180, 600), " s"),
+}
+"""Slice: its column, the edges between its bands, the unit."""
+UNKNOWN = {"elo": 0, "clock": NO_CLOCK}
+
+
+def _by_band(table: "pl.DataFrame", column: str, edges: Sequence[int], unit: str) -> list[dict[str, Any]]:
+    """Give the figures by bands of a column: below the first edge, between edges, from the last on."""
     import polars as pl
 
     names = [f"{low}-{high - 1}{unit}" for low, high in zip((0, *edges[:-1]), edges, strict=True)]
-    return pl.col(column).cut(list(edges), labels=[*names, f"{edges[-1]}{unit} and on"], left_closed=True).alias("band")
+    names.append(f"{edges[-1]}{unit} and on")
+    known = table.filter(pl.col(column) != UNKNOWN[column]) if column in UNKNOWN else table
+    place = pl.Series("place", np.searchsorted(edges, known[column].to_numpy(), side="right"))
+    rows = (
+        known.with_columns(place)
+        .group_by("place")
+        .agg(
+            pl.len().alias("positions"),
+            (pl.col("rank") == 1).mean().alias("top1"),
+            (pl.col("classical_rank") == 1).mean().alias("hand_written_top1"),
+            pl.col("nll").mean().alias("cross_entropy"),
+            pl.col("brier").mean().alias("value_brier"),
+        )
+        .sort("place")
+    )
+    return [{"band": names[row.pop("place")], **row} for row in rows.to_dicts()]
 
 
 def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
     """Give the figures by ply, rating, choice of moves and clock, and the value's calibration, as rows of tables."""
     import polars as pl
 
-    bands = {
-        "by_ply": (_bands("ply", (10, 20, 40, 60, 80), ""), pl.lit(True)),
-        "by_elo": (_bands("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""), pl.col("elo") > 0),
-        "by_legal_moves": (_bands("legal_moves", (2, 5, 10, 20, 30, 40), ""), pl.lit(True)),
-        "by_clock": (_bands("clock", (10, 30, 60, 180, 600), " s"), pl.col("clock") != NO_CLOCK),
-    }
-    figures = (
-        pl.len().alias("positions"),
-        (pl.col("rank") == 1).mean().alias("top1"),
-        (pl.col("classical_rank") == 1).mean().alias("hand_written_top1"),
-        pl.col("nll").mean().alias("cross_entropy"),
-        pl.col("brier").mean().alias("value_brier"),
-    )
-    slices = {
-        name: table.filter(kept).with_columns(band).group_by("band").agg(*figures).sort("band").to_dicts()
-        for name, (band, kept) in bands.items()
-    }
+    slices = {name: _by_band(table, *band) for name, band in BANDS.items()}
     tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
     calibration = (
         table.with_columns(tenth)
@@ -142,12 +160,11 @@ def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
     return {**slices, "calibration": calibration.sort("tenth").to_dicts()}
 
 
-def _summary(table: "pl.DataFrame") -> dict[str, Any]:
+def _summary(table: "pl.DataFrame", calibration: list[dict[str, Any]]) -> dict[str, Any]:
     """Average the rows into the headline figures."""
     from model.metrics import summary
 
     low, high = _interval(table)
-    calibration = _slices(table)["calibration"]
     error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / len(table)
     means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
     return {
@@ -194,10 +211,29 @@ def report(
     from pipeline.ingest import ingest
 
     assert pgn is not None
+    damage = ""
     with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
         everything = IngestConfig(test_share=0.0, val_share=0.0)
-        ingest([str(pgn)], Path(folder), everything, workers=1)
-        return _report(card, network, Path(folder), "train", f"all games of {pgn.name}", rule, progress)
+        try:
+            ingest([str(pgn)], Path(folder), everything, workers=1)
+        except DamagedError:  # what came before the damage is there, and the report says so
+            damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
+        return _report(card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, progress)
+
+
+def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
+    """Say whether the network was trained on these games: `no`, `yes` or `unknown`, by the hashes in its card."""
+    manifest = read_manifest(positions)
+    trained = card["data"].get("datasets", [])
+    if file_hash(positions / MANIFEST) in {dataset["manifest_sha256"] for dataset in trained}:
+        return "yes" if split == "train" else "no"
+    sources = {source["sha256"] for dataset in trained for source in dataset["sources"]}
+    # Other settings of the same dump move games between the splits; another dump may hold the same games.
+    return (
+        "unknown"
+        if sources & {source["sha256"] for source in manifest["sources"]} or not trained
+        else "no, another dump"
+    )
 
 
 def _report(
@@ -211,14 +247,16 @@ def _report(
 ) -> dict[str, Any]:
     batches = Batches([positions], split, batch_size=BATCH, columns=COLUMNS)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
-    stream = islice(batches.from_step(0), -(-rows // BATCH)) if rows < batches.rows else batches.once()
+    stream = _first(batches.from_step(0), rows) if rows < batches.rows else batches.once()
     table = _figures(stream, network, rule, rows, progress)
+    slices = _slices(table)
     return {
-        **_summary(table),
+        **_summary(table, slices["calibration"]),
         "rule": rule.describe(where),
+        "seen_in_training": _seen(card, positions, split),
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": card["positions"],
         "trained_on": [dataset["name"] for dataset in card["data"].get("datasets", [])],
-        "slices": _slices(table),
+        "slices": slices,
     }

@@ -1,8 +1,10 @@
 """A report for people: text, tables and pictures of what `pipeline.report` measured."""
 
-import json
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pipeline.shards import publish, publish_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +53,7 @@ def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:
     axes.set_ylabel("top-1")
 
 
-def draw_report(result: dict[str, Any], path: Path) -> Path:
+def draw_report(result: dict[str, Any]) -> bytes:
     """Draw a report as one PNG: top-1 by ply, rating, choice of moves and clock, and the value's calibration."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -80,14 +82,15 @@ def draw_report(result: dict[str, Any], path: Path) -> Path:
     text += f"\n{'hand-written':<15}{result['hand_written_top1']:>10.4f}\n{'chance':<15}{result['chance_top1']:>10.4f}"
     words.text(0, 1, f"{result['preset']}, step {result['step']:,}\n\n{text}", va="top", family="monospace", fontsize=9)
     figure.suptitle(result["rule"], fontsize=8)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    return path
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=110)
+    return drawn.getvalue()
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Write `report.json`, `report.txt` and `report.png` into a directory."""
+    """Publish `report.json`, `report.txt` and `report.png` in a directory."""
     out.mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    (out / "report.txt").write_text(plain_text(result) + "\n")
-    draw_report(result, out / "report.png")
+    publish_json(out, "report.json", result)
+    text, picture = (plain_text(result) + "\n").encode(), draw_report(result)
+    publish(out, "report.txt", 0, lambda target: target.write(text))
+    publish(out, "report.png", 0, lambda target: target.write(picture))

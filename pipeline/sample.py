@@ -20,6 +20,7 @@ from engine.position import from_board
 from engine.progress import Progress, Tick, silent
 from pipeline import sample_play
 
+SAMPLE = Path(__file__).resolve().parents[1] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 SEED = 20260101
 LEVEL = 19
 """zstd's level."""

@@ -201,12 +201,12 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
     total, part, digits = 0, 0, 0
     while at < end and (48 <= text[at] <= 58):
         if text[at] == 58:
-            total, part = (total + part) * 60, 0
+            total, part = min((total + part) * 60, 100_000_000), 0
         else:
             part = min(part * 10 + int(text[at]) - 48, 100_000)
             digits += 1
         at += 1
-    return min(min(total, 100_000_000) + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK
+    return min(total + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK
 
 
 @njit(cache=True, nogil=True)

@@ -108,7 +108,6 @@ class Source:
         """Say what was read, for the manifest; complete only when the stream was read to its end."""
         return {
             "name": Path(self.name).name if self.name != STDIN else STDIN,
-            "path": str(Path(self.name).resolve()) if self.name != STDIN else STDIN,
             "bytes": self.bytes_read,
             "sha256": self.hash.hexdigest(),
             "text_bytes": self.text_bytes,
@@ -167,7 +166,7 @@ def _salvaged(path: Path, compression: str, given: int, damage_near: int) -> Ite
     }
     decoder = begin[compression]()
     with path.open("rb") as file:
-        while raw := file.read(64 if file.tell() > damage_near - (1 << 18) else 1 << 16):
+        while raw := file.read(64 if file.tell() > damage_near - (1 << 18) else 1 << 12):
             while raw:
                 try:
                     text = decoder.decompress(raw)
@@ -186,9 +185,10 @@ class _Window:
 
     def __init__(self, stream: Any, source: Source, chunk_bytes: int) -> None:
         self.stream, self.source = stream, source
-        self.text = np.empty(chunk_bytes + LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
+        self.text = np.empty(chunk_bytes + 2 * LONGEST_GAME + 3 * BLOCK, dtype=np.uint8)
         self.zeros = bytes(BLOCK)  # laid under each read, so that a failing one shows how far it came
         self.filled = self.scanned = 0
+        self.seen = False  # whether any game has begun
         self.splitter = Splitter()
         self.starts = np.empty(0, dtype=np.int64)
 
@@ -225,21 +225,38 @@ class _Window:
             unseen = unseen.removesuffix(b"\r")  # its LF may be to come
             end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
             if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
-                raise DumpError(f"{self.source.name} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB")
+                if not self.seen:
+                    raise DumpError(f"{self.source.name} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB")
+                end = self.filled  # the line is cut, as the game that it belongs to will be
         found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
         count = split(self.text, self.scanned, end, self.splitter.state, found)
         self.starts = np.concatenate([self.starts, found[:count]])
         self.scanned = end
+        self.seen = self.seen or count > 0
+
+    @property
+    def full(self) -> bool:
+        """Tell whether another block would not fit: then even an open game is handed on, cut."""
+        return self.filled + BLOCK > len(self.text)
+
+    def forget(self) -> int:
+        """Drop what was scanned while no game is open (blank lines, notes between games) and give its bytes."""
+        dropped = self.scanned
+        self._drop(dropped)
+        return dropped
+
+    def _drop(self, end: int) -> None:
+        rest = self.filled - end
+        self.text[:rest] = self.text[end : self.filled].copy()
+        self.splitter.state[2] -= end
+        self.filled, self.scanned = rest, self.scanned - end
 
     def take(self, end: int, games: int) -> tuple[bytes, NDArray[np.int64]]:
         """Take the text up to `end` and its first `games` games off the front."""
         first = int(self.starts[0])
         text, starts = self.text[first:end].tobytes(), self.starts[:games] - first
-        rest = self.filled - end
-        self.text[:rest] = self.text[end : self.filled].copy()
         self.starts = self.starts[games:] - end
-        self.splitter.state[2] -= end
-        self.filled, self.scanned = rest, self.scanned - end
+        self._drop(end)
         return text, starts
 
 
@@ -253,20 +270,22 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
         window.find_games(final=not more)
         if source.damage and not more and len(window.starts):
             # The last game may be cut short: it goes, and nothing before it does.
-            window.filled = int(window.starts[-1])
+            window.filled = window.scanned = int(window.starts[-1])
             window.starts = window.starts[:-1]
         while len(window.starts):
             first = int(window.starts[0])
             later = int(np.searchsorted(window.starts, first + chunk_bytes))
             if later < len(window.starts):
                 end, games = int(window.starts[later]), later
-            elif not more:
-                end, games = window.filled, len(window.starts)
+            elif not more or window.full:
+                end, games = window.scanned, len(window.starts)
             else:
                 break
             text, starts = window.take(end, games)
             yield Chunk(index, number, game, offset + first, text, starts)
             offset, index, game = offset + end, index + 1, game + games
+        if not len(window.starts):
+            offset += window.forget()
     while source.read(BLOCK):  # what lies behind damage is hashed too: the manifest names the file as it is
         pass
     source.close()

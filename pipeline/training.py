@@ -59,7 +59,8 @@ def train_on(
 
 def _validation(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
     """Give a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
-    batches = Batches(positions, "val", batch_size=min(batch_size, 1024))
+    batches = Batches(positions, "val")
+    batches.batch_size = min(batch_size, 1024, batches.rows)
     return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
 
 

@@ -27,6 +27,8 @@ class Failure:
     kind: str
     message: str
     traceback: str
+    system: bool
+    """Whether it was the system's doing, an OSError: a full disk, a lost file."""
 
 
 Result = tuple[int, Status, Any]
@@ -51,7 +53,7 @@ def _run(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
     try:
         return "ok", function(item)
     except Exception as error:  # noqa: BLE001 - carried to the caller, who decides
-        return "error", Failure(type(error).__name__, str(error), traceback.format_exc())
+        return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), isinstance(error, OSError))
 
 
 def _serve(pipe: Connection) -> None:
@@ -112,33 +114,24 @@ class LocalEngine:
                 worker.stop()
 
     def _spread(self, workers: list[_Worker], function: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Result]:
-        """Keep every worker busy, one item each, until the items end and all are answered."""
-        again: deque[int] = deque()
+        """Keep every worker busy until the items end and all are answered; one item is taken ahead while they work."""
+        waiting: deque[int] = deque()
         held: dict[int, Any] = {}
         tries: dict[int, int] = {}
-        taken = 0
-        more = True
+        coming = enumerate(items)
+
+        def take_one() -> None:
+            if not waiting and (following := next(coming, None)) is not None:
+                held[following[0]] = following[1]
+                waiting.append(following[0])
+
         while True:
             for worker in workers:
-                if worker.index >= 0:
-                    continue
-                if again:
-                    index = again.popleft()
-                elif more:
-                    try:
-                        held[taken] = next(items)
-                    except StopIteration:
-                        more = False
-                        continue
-                    index, taken = taken, taken + 1
-                else:
-                    continue
-                tries[index] = tries.get(index, 0) + 1
-                worker.index = index
-                with contextlib.suppress(
-                    BrokenPipeError, ConnectionResetError
-                ):  # dead while idle: its pipe's end tells
-                    worker.pipe.send((function, held[index]))
+                if worker.index < 0:
+                    take_one()
+                    if waiting:
+                        self._hand(worker, waiting.popleft(), function, held, tries)
+            take_one()  # so that the next idle worker need not wait for the reading
             busy = [worker for worker in workers if worker.index >= 0]
             if not busy:
                 return
@@ -153,9 +146,19 @@ class LocalEngine:
                     worker.stop()
                     workers[place] = _Worker()
                     if tries[index] < self.attempts:
-                        again.append(index)
+                        waiting.appendleft(index)
                         continue
                     status, value = "lost", None
                 worker.index = -1
                 del held[index], tries[index]
                 yield index, status, value
+
+    @staticmethod
+    def _hand(
+        worker: _Worker, index: int, function: Callable[[Any], Any], held: dict[int, Any], tries: dict[int, int]
+    ) -> None:
+        """Give a worker an item; one that died while idle is found by its pipe's end."""
+        tries[index] = tries.get(index, 0) + 1
+        worker.index = index
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.pipe.send((function, held[index]))

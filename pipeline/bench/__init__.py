@@ -4,14 +4,15 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
+from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
+from pipeline.sample import SAMPLE
 
-SAMPLE = Path("datasets/sample/fianchetto_sample_2000.pgn.zst")
 
 What = Literal["ingest", "batches", "train", "compile"]
 
 
-def run(what: What, pgn: Path | None, positions: Path | None) -> dict[str, Any]:
+def run(what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent) -> dict[str, Any]:
     """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away."""
     pgn = pgn or SAMPLE
     if not pgn.exists() and positions is None:
@@ -19,11 +20,11 @@ def run(what: What, pgn: Path | None, positions: Path | None) -> dict[str, Any]:
     if what == "compile":
         from pipeline.bench.compile import measure
 
-        return measure(pgn)
+        return measure(pgn, progress)
     if what == "ingest":
         from pipeline.bench.ingest import measure
 
-        return measure(pgn)
+        return measure(pgn, progress)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
             from pipeline.ingest import ingest
@@ -34,4 +35,4 @@ def run(what: What, pgn: Path | None, positions: Path | None) -> dict[str, Any]:
             from pipeline.bench.batches import measure as measure_dataset
         else:
             from pipeline.bench.train import measure as measure_dataset
-        return measure_dataset(positions)
+        return measure_dataset(positions, progress)

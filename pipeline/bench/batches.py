@@ -1,4 +1,4 @@
-"""Shards to shuffled packed rows, beside a per-row torch Dataset that reads the same data through pandas."""
+"""Shards to shuffled packed rows, beside a per-row torch Dataset that reads the same columns through pandas."""
 
 import time
 from pathlib import Path
@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.batches import Batches
+from engine.progress import Progress, Tick, silent
+from pipeline.batches import HUMAN_COLUMNS, Batches
+from pipeline.bench.cores import one_core
+from pipeline.errors import ConfigError
 from pipeline.shards import shard_paths
 
 BATCH = 512
@@ -29,11 +32,14 @@ def _stream_rate(positions: Path) -> tuple[float, int]:
 
 def _pandas_rate(positions: Path) -> float:
     """Read rows one by one as a torch Dataset over a pandas frame does, shuffled by its DataLoader: give rows/s."""
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ConfigError("this benchmark measures beside pandas: pip install pandas") from error
     import torch
     from torch.utils.data import DataLoader, Dataset
 
-    frame = pd.read_parquet(shard_paths(positions, "train")[0], columns=["planes", "label", "result"])
+    frame = pd.read_parquet(shard_paths(positions, "train")[0], columns=list(HUMAN_COLUMNS))
 
     class Rows(Dataset[tuple[torch.Tensor, int, int]]):
         def __len__(self) -> int:
@@ -41,8 +47,7 @@ def _pandas_rate(positions: Path) -> float:
 
         def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
             row = frame.iloc[index]
-            bits = np.unpackbits(np.frombuffer(row["planes"], dtype=np.uint8), bitorder="little")
-            return torch.from_numpy(bits.reshape(77, 8, 8)), int(row["label"]), int(row["result"])
+            return torch.tensor(np.frombuffer(row["planes"], dtype=np.int64)), int(row["label"]), int(row["result"])
 
     rows = 0
     began = time.perf_counter()
@@ -53,15 +58,15 @@ def _pandas_rate(positions: Path) -> float:
     return rows / (time.perf_counter() - began)
 
 
-def measure(positions: Path) -> dict[str, Any]:
+def measure(positions: Path, progress: Progress = silent) -> dict[str, Any]:
     """Measure packed shuffled rows from disk, and the ratio to pandas rows."""
-    import pyarrow as pa
-
-    pa.set_cpu_count(1)
-    pandas_rate = _pandas_rate(positions)
-    cpu = time.process_time()
-    rate, rows = _stream_rate(positions)
-    cpu = time.process_time() - cpu
+    with one_core():
+        pandas_rate = _pandas_rate(positions)
+        progress(Tick(1, 2, "stages"))
+        cpu = time.process_time()
+        rate, rows = _stream_rate(positions)
+        cpu = time.process_time() - cpu
+    progress(Tick(2, 2, "stages"))
     return {
         "rows": rows,
         "positions_per_second": round(rate),

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from engine.progress import Progress, Tick, silent
+
 _START = """
 import json, sys, tempfile, time
 from pathlib import Path
@@ -17,11 +19,13 @@ from engine.legal import perft
 from engine.position import from_fen
 from pipeline.ingest import ingest
 from pipeline.batches import Batches
+from pipeline.sample import played
 import chess
 perft(from_fen(chess.STARTING_FEN), 2)
 with tempfile.TemporaryDirectory() as folder:
     ingest([sys.argv[1]], Path(folder), workers=1)
     evaluate(next(Batches([Path(folder)], "train", batch_size=1).from_step(0))["planes"])
+next(iter(played(1)))
 seconds = time.perf_counter() - began
 from numba.core.dispatcher import Dispatcher
 kernels = {}
@@ -43,14 +47,16 @@ def _start(cache: str, pgn: Path) -> dict[str, Any]:
     return result
 
 
-def measure(pgn: Path) -> dict[str, Any]:
+def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
     """Measure a start from cold and a second one, each a process that ingests the first games and evaluates one."""
     from pipeline.bench.ingest import first_games
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         small = Path(folder) / "small.pgn"
-        small.write_bytes(first_games(pgn, 50))
-        cold, warm = (_start(str(Path(folder) / "cache"), small) for _ in range(2))
+        small.write_bytes(first_games(pgn, 1 << 17))
+        cold = _start(str(Path(folder) / "cache"), small)
+        progress(Tick(1, 2, "starts"))
+        warm = _start(str(Path(folder) / "cache"), small)
     return {
         "kernels": cold["kernels"],
         "cold_seconds": round(cold["seconds"], 2),

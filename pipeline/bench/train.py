@@ -4,12 +4,16 @@ import time
 from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from engine.progress import Progress, Tick, silent
 from pipeline.batches import Batch, Batches
 
 STEPS = 25
-ROUNDS = 4
+ROUNDS = 6
+BLOCK_ROWS = 4096
+"""A small shuffle block, so that every round reads its share of row groups from disk."""
 
 
 def _rate(run: Any, batches: Iterator[Batch]) -> float:
@@ -25,7 +29,7 @@ def _rate(run: Any, batches: Iterator[Batch]) -> float:
     return rows / (time.perf_counter() - began)
 
 
-def measure(positions: Path, preset_name: str = "fianchetto-xs") -> dict[str, Any]:
+def measure(positions: Path, progress: Progress = silent, preset_name: str = "fianchetto-xs") -> dict[str, Any]:
     """Measure both loops in turns, so that a machine that slows down slows both."""
     from model.config import TrainConfig
     from model.presets import preset
@@ -33,14 +37,15 @@ def measure(positions: Path, preset_name: str = "fianchetto-xs") -> dict[str, An
 
     config = TrainConfig(steps=10_000)
     run = begin(config, preset(preset_name))
-    stream = Batches([positions], "train", batch_size=config.batch_size).from_step(0)
+    stream = Batches([positions], "train", batch_size=config.batch_size, block_rows=BLOCK_ROWS).from_step(0)
     held = repeat(next(stream))
     _rate(run, held)  # warm
     fed_rates, held_rates = [], []
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
+        progress(Tick(number, ROUNDS, "rounds"))
         fed_rates.append(_rate(run, stream))
         held_rates.append(_rate(run, held))
-    fed, in_memory = sum(fed_rates) / ROUNDS, sum(held_rates) / ROUNDS
+    fed, in_memory = median(fed_rates), median(held_rates)
     return {
         "preset": preset_name,
         "batch_size": config.batch_size,

@@ -17,6 +17,7 @@ from pipeline.defs.forms import filled, form, plain
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions
 from pipeline.defs.resources import Datasets
 from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
+from pipeline.sources import require
 
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
@@ -32,6 +33,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump in `datasets/dumps/`, one file a partition; `sample` is the embedded one."""
     with plainly():
         source = datasets.source(context.partition_key)
+        require(str(source))
         digest = file_hash(source)
     return Result(
         metadata={
@@ -65,11 +67,11 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         manifest = run_child("ingest", request, progress=live(context, every=5.0), lock=out)
         seconds = time.time() - begin if (out / MANIFEST).stat().st_mtime >= begin else None
         request = {"positions": str(out), "source": str(source), "count": options.verified_rows}
-        problems = run_child("verify", request)
+        found = run_child("verify", request)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.of_positions(out, manifest, seconds),
-        check_results=checks.of_positions(problems, options.verified_rows),
+        check_results=checks.of_positions(found, options.verified_rows),
         data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION),
     )
 
@@ -119,7 +121,8 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     """How often the network's first choice is the human's move, on games that it never saw."""
     with plainly():
         options = filled(ReportOptions, context.op_execution_context.op_config)
-        network = datasets.checkpoint(options.checkpoint) if options.checkpoint else latest(context)
+        named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
+        network = named or trained(context.instance, context.run)
         shards = datasets.materialised(options.positions)
         where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
         folder = datasets.path / "reports" / network.name
@@ -140,10 +143,14 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     )
 
 
-def latest(context: dg.AssetExecutionContext) -> Path:
-    """Give the folder of the checkpoint that was materialised last."""
-    event = context.instance.get_latest_materialization_event(checkpoint.key)
-    found = event.asset_materialization if event else None
+def trained(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
+    """Give the folder of the checkpoint that this run materialised, or one that it retries; else of the newest."""
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]
+    made = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]
+    event = instance.get_latest_materialization_event(checkpoint.key)
+    made.append(event.asset_materialization if event else None)
+    found = next((one for one in made if one is not None and one.asset_key == checkpoint.key), None)
     if found is None:
         raise UserError("no checkpoint has been materialised: train one, or name one in datasets/checkpoints")
     return Path(str(found.metadata["path"].value))

@@ -32,15 +32,16 @@ REPORT = [
 ]
 
 
-def of_positions(problems: Mapping[str, Sequence[str]], rows: int) -> list[dg.AssetCheckResult]:
-    """Turn the lists of problems of the `verify` task into results; damaged files are not read."""
-    files = problems["files"]
+def of_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
+    """Turn the answer of the `verify` task into results; damaged files are not read, and `wanted` rows were asked for."""
+    files, compared = found["files"], found["compared"]
     unread = ["not looked at, because files are not what the manifest says"] if files else []
+    none = ["no row was compared: none is in the dump's readable beginning"] if wanted and not compared else []
     return [
         _result("positions", FILES, files),
-        _result("positions", SPLITS, unread or problems["splits"]),
-        _result("positions", ROWS, unread or problems["rows"], rows=0 if unread else rows),
-        _result("positions", WHOLE, problems["damage"], severity=dg.AssetCheckSeverity.WARN),
+        _result("positions", SPLITS, unread or found["splits"]),
+        _result("positions", ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted),
+        _result("positions", WHOLE, found["damage"], severity=dg.AssetCheckSeverity.WARN),
     ]
 
 

@@ -234,7 +234,10 @@ def kill_own_group() -> None:
 
 
 def _hold(name: str | None, patience: float) -> None:
-    """Lock an output while this process and its workers live: the child of a dead run may be writing it still."""
+    """Lock an output while this process lives, after waiting for the child of a dead run, which may be saving still.
+
+    The library's own locks, of `ingest` and `train`, are for everybody else, and refuse at once.
+    """
     if name is None:
         return
     path = Path(name)

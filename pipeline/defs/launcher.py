@@ -36,9 +36,14 @@ class WatchfulRunLauncher(DefaultRunLauncher):
 
 
 def alive(pid: int, before: float) -> bool:
-    """Tell whether `pid` is a live process that was there at the time `before` (seconds since 1970)."""
+    """Tell whether `pid` is a live process that was there at the time `before` (seconds since 1970).
+
+    One that may not be looked at is taken for it: a healthy run is not failed on a guess.
+    """
     try:
         process = psutil.Process(pid)
         return bool(process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= before + 1.0)
     except psutil.NoSuchProcess:
         return False
+    except psutil.AccessDenied:
+        return True

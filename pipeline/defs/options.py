@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
+from pipeline.errors import ConfigError
 from pipeline.report import Rule
+from pipeline.shards import SPLITS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -12,13 +14,17 @@ class PositionsOptions:
     """How a dump becomes positions."""
 
     workers: int = 0
-    """Worker processes, 0 for one a processor core."""
+    """Worker processes, 0 for one for each core that this process may use."""
     replace: bool = False
     """Delete the positions that this dump has already, instead of refusing to change their options."""
     verified_rows: int = 64
     """Random rows that are replayed from the dump with python-chess and compared."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and the layout of the shards, as `fianchetto ingest` has them."""
+
+    def __post_init__(self) -> None:
+        _within("workers", self.workers, 1024)
+        _within("verified_rows", self.verified_rows, 1_000_000)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +46,7 @@ class ReportOptions:
     """What is measured, and on what."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints, "" for the one that was materialised last."""
+    """Folder in datasets/checkpoints, "" for that of this run, or else the one materialised last."""
     positions: tuple[str, ...] = ()
     """Positions datasets to measure on by name, none for all that are complete."""
     split: str = "test"
@@ -49,3 +55,14 @@ class ReportOptions:
     """Which positions of the split count, as `fianchetto report` has it."""
     drawn: int = 6
     """Positions drawn as boards with the network's first choices."""
+
+    def __post_init__(self) -> None:
+        _within("drawn", self.drawn, 64)
+        if self.split not in SPLITS:
+            raise ConfigError(f"split is {self.split!r}, and must be one of {', '.join(SPLITS)}")
+
+
+def _within(name: str, value: int, most: int) -> None:
+    """Refuse a number of things that is negative, or so large that it must be a slip."""
+    if not 0 <= value <= most:
+        raise ConfigError(f"{name} is {value}, and must be from 0 to {most}")

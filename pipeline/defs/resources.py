@@ -5,8 +5,8 @@ from pathlib import Path
 
 import dagster as dg
 
-import pipeline
 from engine.errors import UserError
+from pipeline.sample import SAMPLE as SAMPLE_FILE
 
 ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz")
 SAMPLE = "sample"
@@ -22,7 +22,7 @@ class Datasets(dg.ConfigurableResource[None]):
     @property
     def path(self) -> Path:
         """The folder as an absolute path."""
-        beside = Path(pipeline.__file__).resolve().parents[1] / "datasets"
+        beside = SAMPLE_FILE.parents[1]
         return Path(self.root or os.environ.get("FIANCHETTO_DATASETS") or beside).resolve()
 
     def dumps(self) -> dict[str, list[Path]]:
@@ -31,7 +31,7 @@ class Datasets(dg.ConfigurableResource[None]):
         for path in sorted(self.path.glob("dumps/*")):
             if (key := key_of(path)) and path.is_file():
                 found.setdefault(key, []).append(path)
-        for path in sorted(self.path.glob("sample/*")):
+        for path in sorted(self.path.glob(f"{SAMPLE_FILE.parent.name}/*")):
             if key_of(path):
                 found.setdefault(SAMPLE, []).append(path)
         return found
@@ -63,8 +63,8 @@ class Datasets(dg.ConfigurableResource[None]):
 
     def checkpoint(self, name: str) -> Path:
         """Give the directory of a checkpoint."""
-        if not name or Path(name).name != name:
-            raise UserError(f"a checkpoint's name is a plain folder name, not {name!r}")
+        if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
+            raise UserError(f"a checkpoint's name is a plain folder name that begins with no dot, not {name!r}")
         return self.path / "checkpoints" / name
 
 

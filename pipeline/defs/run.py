@@ -22,7 +22,7 @@ from pipeline.defs.resources import SAMPLE, Datasets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Materialise dump, positions, checkpoint and accuracy report."""
+    """Materialise dump, positions, checkpoint and accuracy report of one dump, and of no other."""
 
     dump: str = SAMPLE
     """Partition key: a file's name in datasets/dumps/ without its ending, or `sample`."""
@@ -53,7 +53,8 @@ def main() -> int:
             return 2
         run_id = str(uuid.uuid4())
         instance.add_event_listener(run_id, Teller())
-        train = {"train": {"minutes": options.minutes}, "preset": options.preset}
+        only = {"positions": [options.dump]}  # other datasets may lie there too
+        train = only | {"train": {"minutes": options.minutes}, "preset": options.preset}
         result = (
             defs()
             .resolve_job_def("everything")
@@ -63,7 +64,7 @@ def main() -> int:
                 partition_key=options.dump,
                 raise_on_error=False,
                 run_config={
-                    "ops": {"checkpoint": {"config": train}},
+                    "ops": {"checkpoint": {"config": train}, "accuracy_report": {"config": only}},
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },
             )

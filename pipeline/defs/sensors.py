@@ -1,6 +1,8 @@
 """The sensor that watches `datasets/dumps/`; off until a person switches it on."""
 
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import dagster as dg
 
@@ -19,10 +21,18 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
     known = set(context.instance.get_dynamic_partitions(dumps.name))
     limit = time.time() - SETTLED
     found = {key: files for key, files in datasets.dumps().items() if key not in known}
-    new = [key for key, files in found.items() if all(file.stat().st_mtime < limit for file in files)]
+    new = [key for key, files in found.items() if settled(files, limit)]
     if not new:
         return dg.SkipReason(f"no new dump in {datasets.path / 'dumps'} ({len(found)} still being written)")
     return dg.SensorResult(
         run_requests=[dg.RunRequest(run_key=key, partition_key=key) for key in new],
         dynamic_partitions_requests=[dumps.build_add_request(new)],
     )
+
+
+def settled(files: Iterable[Path], limit: float) -> bool:
+    """Tell whether files were last written before the time `limit`; one that has gone meanwhile was not."""
+    try:
+        return all(file.stat().st_mtime < limit for file in files)
+    except FileNotFoundError:
+        return False

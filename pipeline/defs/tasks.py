@@ -1,12 +1,13 @@
 """The table of work that a child process does: each row is one call of the library, from and to JSON."""
 
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from engine.errors import UserError
 from engine.progress import Progress
 from pipeline.defs.child import Task
 from pipeline.defs.forms import filled
@@ -23,31 +24,45 @@ def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
     from pipeline.shards import read_manifest
 
     out = Path(arguments["out"])
-    if arguments["replace"] and out.exists():
-        (out / "manifest.json").unlink(missing_ok=True)  # first: half a dataset must not look like a whole one
-        shutil.rmtree(out)
-    workers = arguments["workers"] or os.cpu_count() or 1
     config = filled(IngestConfig, arguments["config"])
+    if arguments["replace"] and out.exists():
+        _empty(out)
     try:
-        return library([arguments["source"]], out, config, workers=workers, progress=progress, stop=stop)
+        return library([arguments["source"]], out, config, workers=arguments["workers"], progress=progress, stop=stop)
     except DamagedError:  # what came before the damage is a whole dataset, and a check says how it ended
         return read_manifest(out)
 
 
+def _empty(directory: Path) -> None:
+    """Delete what is in a dataset's directory but for the lock, which is held meanwhile."""
+    lock = directory / ".lock"
+    try:
+        with FileLock(lock, timeout=0):
+            manifest = directory / "manifest.json"
+            manifest.unlink(missing_ok=True)  # first: half a dataset must not look like a whole one
+            for path in directory.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path != lock:
+                    path.unlink()
+    except Timeout as error:
+        raise UserError(f"another ingest is writing {directory}: wait for it or stop it, then replace it") from error
+
+
 def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Look for problems in a positions dataset: a list for each question, empty when all is well."""
+    """Look for problems in a positions dataset: a list for each question, empty when all is well, and `compared` rows."""
     from pipeline.defs import verify as questions
     from pipeline.shards import read_manifest
 
     directory = Path(arguments["positions"])
     manifest = read_manifest(directory)
-    problems = {"files": questions.files_differ(directory, manifest), "splits": [], "rows": []}
-    problems["damage"] = questions.damage(manifest)
-    if not problems["files"]:
-        problems["splits"] = questions.splits_share_games(directory, manifest)
-        text = questions.text_of(arguments["source"])
-        problems["rows"] = questions.rows_differ(directory, manifest, text, arguments["count"])
-    return problems
+    files, damage = questions.files_differ(directory, manifest), questions.damage(manifest)
+    if files:
+        return {"files": files, "splits": [], "rows": [], "damage": damage, "compared": 0}
+    splits = questions.splits_share_games(directory, manifest)
+    text = questions.text_of(arguments["source"])
+    compared, rows = questions.rows_differ(directory, manifest, text, arguments["count"])
+    return {"files": [], "splits": splits, "rows": rows, "damage": damage, "compared": compared}
 
 
 def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
@@ -69,11 +84,7 @@ def report(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
     checkpoint, positions, out = (Path(arguments[name]) for name in ("checkpoint", "positions", "out"))
     rule = filled(Rule, arguments["rule"])
     result = library(checkpoint, positions=positions, split=arguments["split"], rule=rule, progress=progress)
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=out) as folder:
-        write_report(result, Path(folder))
-        for file in Path(folder).iterdir():
-            file.replace(out / file.name)
+    write_report(result, out)
     return result
 
 

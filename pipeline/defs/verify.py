@@ -5,7 +5,6 @@ The rows are replayed with python-chess, which shares no code with ingest: a wro
 Axes: R rows, P planes.
 """
 
-import contextlib
 import io
 import random
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +14,8 @@ from typing import Any
 import chess
 import chess.pgn
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -23,7 +24,7 @@ from engine.legal import MOVE_PLANES
 from pipeline.shards import GAMES, SPLITS, verify
 
 LIMIT = 1 << 30
-"""Bytes of the decompressed dump that `rows_differ` reads at most; its rows are drawn from games before that point."""
+"""Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
 
 Row = dict[str, Any]
 
@@ -37,43 +38,57 @@ def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Look for games that have positions in two splits, or in another split than `games.parquet` says."""
-    table = pq.read_table(directory / GAMES, columns=["split"])
-    split_of = np.array(table["split"].to_pylist(), dtype=object)
+    names_of_splits = pq.read_table(directory / GAMES, columns=["split"])["split"]
+    split_of = pc.index_in(names_of_splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
-    for split in SPLITS:
+    for number, split in enumerate(SPLITS):
         names = [entry["name"] for entry in manifest["files"] if entry["split"] == split]
-        columns = [np.asarray(pq.read_table(directory / name, columns=["game"])["game"]) for name in names]
+        columns = [np.unique(pq.read_table(directory / name, columns=["game"])["game"]) for name in names]
         games = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
                 problems.append(f"{shared} games are in both {other} and {split}")
-        if wrong := int((split_of[games] != split).sum()):
+        if wrong := int((split_of[games] != number).sum()):
             problems.append(f"{wrong} games of {split} belong to another split in games.parquet")
         seen[split] = games
     return problems
 
 
-def rows_differ(directory: Path, manifest: Mapping[str, Any], chunks: Iterable[bytes], count: int) -> list[str]:
-    """Replay `count` random rows from the dump's text (its bytes, decompressed) and compare planes, move and result."""
-    games = pq.read_table(directory / GAMES, columns=["offset", "length"]).to_pydict()
-    rows = [row for row in sample_rows(directory, manifest, count) if games["offset"][row["game"]] < LIMIT]
-    wanted = {row["game"]: (games["offset"][row["game"]], games["length"][row["game"]]) for row in rows}
-    texts = dict(cut(chunks, wanted))
-    problems = []
+def rows_differ(
+    directory: Path, manifest: Mapping[str, Any], text: Iterable[bytes], count: int, limit: int = LIMIT
+) -> tuple[int, list[str]]:
+    """Replay `count` random rows from the dump's text (its bytes, decompressed): how many were compared, and problems.
+
+    The rows are of games that begin in the first `limit` bytes of the text; fewer are compared where there are fewer.
+    """
+    before = [("source", "==", 0), ("offset", "<", limit)]  # games are numbered as they come: these are the first ones
+    games = pq.read_table(directory / GAMES, columns=["offset", "length"], filters=before)
+    chunks = max(1, limit // (manifest["config"]["chunk_mib"] << 20))
+    rows = [row for row in sample_rows(directory, manifest, count, chunks=chunks) if row["game"] < len(games)]
+    spans = {row["game"]: (games["offset"][row["game"]].as_py(), games["length"][row["game"]].as_py()) for row in rows}
+    texts = dict(cut(text, spans))
+    compared, problems = 0, []
     for row in rows:
-        if row["game"] not in texts and not damage(manifest):
-            problems.append(f"game {row['game']} is not in the dump at byte {wanted[row['game']][0]}")
-        elif row["game"] in texts and (difference := row_differs(row, texts[row["game"]])):
-            problems.append(f"game {row['game']} at byte {wanted[row['game']][0]}, ply {row['ply']}: {difference}")
-    return problems
+        place = f"game {row['game']} at byte {spans[row['game']][0]}"
+        if row["game"] in texts:
+            compared += 1
+            if difference := row_differs(row, texts[row["game"]]):
+                problems.append(f"{place}, ply {row['ply']}: {difference}")
+        elif not damage(manifest):
+            problems.append(f"{place} is not in the dump")
+    return compared, problems
 
 
-def sample_rows(directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None) -> list[Row]:
-    """Draw rows from a few row groups of the shards, the same ones each time."""
+def sample_rows(
+    directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None, chunks: int | None = None
+) -> list[Row]:
+    """Draw rows from a few row groups of the shards, the same ones each time; only of the dump's first `chunks`."""
     rng = random.Random(0)  # noqa: S311
     splits = SPLITS if split is None else (split,)
     names = [file["name"] for file in manifest["files"] if file["rows"] and file["split"] in splits]
+    if chunks is not None:
+        names = [name for name in names if int(name.split("-")[1]) < chunks]  # train-00007-0.parquet is of chunk 7
     rows: list[Row] = []
     picked = [rng.choice(names) for _ in range(min(8, count))] if names else []
     for name in picked:
@@ -98,11 +113,24 @@ def row_differs(row: Row, text: bytes) -> str:
         "label": label_of(move, board.turn),
         "promotion": move.promotion or 0,
         "result": white if board.turn else -white,
+        "castling": castling_of(board),
+        "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
+        "halfmove": min(board.halfmove_clock, 255),
     }
     different = [f"{name} is {row[name]}, not {value}" for name, value in expected.items() if row[name] != value]
     stored_P = np.frombuffer(row["planes"], "<u8")
     bad = np.flatnonzero(stored_P != planes_of(board))
     return "; ".join(different + ([f"planes {bad.tolist()} differ"] if bad.size else []))
+
+
+def castling_of(board: chess.Board) -> int:
+    """Encode castling rights: 1 own king's side, 2 own queen's, 4 and 8 the opponent's."""
+    rights = [
+        right(side)
+        for side in (board.turn, not board.turn)
+        for right in (board.has_kingside_castling_rights, board.has_queenside_castling_rights)
+    ]
+    return sum(has << bit for bit, has in enumerate(rights))
 
 
 def planes_of(board: chess.Board) -> NDArray[np.uint64]:
@@ -121,12 +149,17 @@ def planes_of(board: chess.Board) -> NDArray[np.uint64]:
 
 def text_of(source: str) -> Iterator[bytes]:
     """Yield the decompressed bytes of a dump, up to where it breaks off; `damage` is what tells of that."""
-    from pipeline.sources import BLOCK, Source
+    from pipeline.sources import BLOCK, Salvage, Source
 
-    stream = Source(source).open()
-    with contextlib.suppress(OSError):
+    dump = Source(source)
+    stream = dump.open()
+    try:
         while block := stream.read(BLOCK):
+            dump.text_bytes += len(block)
             yield block
+    except OSError:
+        if dump.compression is not None:
+            yield from Salvage(dump, dump.bytes_read).pieces
 
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """What Dagster finds: the assets, how they hang together, and that its own check passes."""
 
 import dataclasses
+import json
 import subprocess
 import sys
 import time
@@ -11,12 +12,14 @@ import pytest
 from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
+from engine.errors import UserError
 from model.config import TrainConfig
 from pipeline.definitions import defs
 from pipeline.defs import jobs
 from pipeline.defs.forms import filled
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions
 from pipeline.defs.resources import Datasets, key_of
+from pipeline.sample import SAMPLE
 from tests.defs.conftest import ROOT, random_pgn
 
 GRAPH = """\
@@ -115,6 +118,19 @@ def test_a_dumps_key_is_its_stem(name: str, key: str | None) -> None:
     assert key_of(Path(name)) == key
 
 
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../a", "/a", "a\\b", "a\0b", "a\nb"])
+def test_a_checkpoints_name_is_a_plain_one(root: Path, name: str) -> None:
+    with pytest.raises(UserError, match="a plain folder name"):
+        Datasets().checkpoint(name)
+    assert Datasets().checkpoint("xs-1..2") == root / "checkpoints" / "xs-1..2"
+
+
+def test_the_embedded_sample_is_there_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FIANCHETTO_DATASETS", raising=False)
+    assert Datasets().source("sample") == SAMPLE
+    assert SAMPLE.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"  # zstd
+
+
 def test_registering_finds_dumps_and_the_sample_once(root: Path) -> None:
     (root / "sample").mkdir()
     (root / "sample" / "games.pgn").write_text(random_pgn(1))
@@ -152,12 +168,16 @@ def test_clean_up_deletes_old_runs_that_made_nothing(monkeypatch: pytest.MonkeyP
 def test_the_command_line_run_makes_all_and_prints_the_report(root: Path) -> None:
     (root / "sample").mkdir()
     (root / "sample" / "games.pgn").write_text(random_pgn(60))
+    (root / "positions" / "other").mkdir(parents=True)
+    (root / "positions" / "other" / "manifest.json").write_text("{}")  # nobody asked for it
     command = [sys.executable, "-m", "pipeline.defs.run", "--minutes", "0.02"]
     said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert said.returncode == 0, said.stdout + said.stderr
     assert "top1 " in said.stdout
     assert "http://127.0.0.1:3000" in said.stdout
-    assert (root / "positions" / "sample" / "manifest.json").exists()
+    (card,) = root.glob("checkpoints/*/checkpoint.json")
+    assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["sample"]
+    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["sample"]
     said = subprocess.run([*command, "--dump", "nosuch"], capture_output=True, text=True, check=False, cwd=ROOT)
     assert said.returncode == 2
     assert "there is no dump 'nosuch'" in said.stderr

@@ -105,6 +105,21 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
     assert words in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("cls", "values", "words"),
+    [
+        (PositionsOptions, {"workers": -1}, "workers is -1, and must be from 0 to"),
+        (PositionsOptions, {"verified_rows": -5}, "verified_rows is -5"),
+        (ReportOptions, {"drawn": -1}, "drawn is -1"),
+        (ReportOptions, {"drawn": 10**9}, "drawn is 1000000000"),
+        (ReportOptions, {"split": "tets"}, "must be one of train, val, test"),
+    ],
+)
+def test_options_that_cannot_be_are_named(cls: type, values: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        filled(cls, validated(cls, values))
+
+
 def test_the_dataclass_refuses_what_the_form_cannot_know() -> None:
     with pytest.raises(UserError, match=r"^rate must be positive, not -1.0$"):
         filled(Outer, validated(Outer, {"where": "/x", "inner": {"rate": -1.0}}))

@@ -1,22 +1,27 @@
 """Everything on a small real dump, in this process: what the assets say, and what their checks notice."""
 
 import gzip
-import json
 import os
 import re
 from base64 import b64decode
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 
-from pipeline.defs import checks, verify
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions
+from engine.errors import UserError
+from engine.progress import silent
+from pipeline.chunk import IngestConfig
+from pipeline.defs import checks, tasks, verify
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, trained
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Datasets
 from pipeline.defs.sensors import new_dumps
+from pipeline.ingest import ingest
 from pipeline.shards import read_manifest
 from tests.defs.conftest import STEPS, execute, random_pgn
 
@@ -59,6 +64,8 @@ def test_the_blocking_checks_pass(made: Made) -> None:
     assert all(
         passed for name, passed in found.items() if name not in (checks.CHANCE, checks.CLASSICAL)
     )  # 12 steps may lose to chance
+    (rows,) = [check for check in made[2].get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    assert rows.metadata["rows_compared"].value == rows.metadata["rows_wanted"].value == 64
 
 
 def test_positions_say_what_a_person_asks(made: Made) -> None:
@@ -85,6 +92,31 @@ def test_the_report_shows_first_choices(made: Made) -> None:
     assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
     assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
+    assert said["checkpoint"] == metadata(made[2], "checkpoint")["path"]
+
+
+def test_a_report_is_of_its_own_runs_checkpoint() -> None:
+    @dg.asset(name="checkpoint", config_schema={"path": str})
+    def network(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        return dg.MaterializeResult(
+            metadata={"path": dg.MetadataValue.path(context.op_execution_context.op_config["path"])}
+        )
+
+    @dg.asset
+    def other() -> None:
+        return
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        configs = [{"ops": {"checkpoint": {"config": {"path": path}}}} for path in ("/first", "/second")]
+        first, second = (dg.materialize([network], instance=instance, run_config=config) for config in configs)
+        idle = dg.materialize([other], instance=instance)
+        assert trained(instance, first.dagster_run) == Path("/first")
+        assert trained(instance, second.dagster_run) == Path("/second")
+        assert trained(instance, idle.dagster_run) == Path("/second")
+        again = idle.dagster_run._replace(parent_run_id=first.run_id, root_run_id=first.run_id)
+        assert trained(instance, again) == Path("/first")
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(UserError, match="no checkpoint has been"):
+        trained(instance, dg.materialize([other], instance=instance).dagster_run)
 
 
 def test_a_tampered_shard_blocks_training(made: Made, copied: Path) -> None:
@@ -94,9 +126,6 @@ def test_a_tampered_shard_blocks_training(made: Made, copied: Path) -> None:
     shard.write_bytes(data)
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
-        manifest = json.loads((shard.parent / "manifest.json").read_text())
-        manifest["sources"][0]["path"] = str(copied / "dumps" / "small.pgn")  # it was copied
-        (shard.parent / "manifest.json").write_text(json.dumps(manifest))
         options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
         result = execute("everything", instance, {"positions": options, "checkpoint": STEPS}, "small")
     assert not result.success
@@ -104,7 +133,7 @@ def test_a_tampered_shard_blocks_training(made: Made, copied: Path) -> None:
     assert not result.asset_materializations_for_node("checkpoint")
 
 
-@pytest.mark.parametrize("column", ["planes", "label", "result"])
+@pytest.mark.parametrize("column", ["planes", "label", "result", "castling", "ep_file", "halfmove"])
 def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
     directory = copied / "positions" / "small"
     manifest = read_manifest(directory)
@@ -113,12 +142,46 @@ def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
         "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
         "label": row["label"] ^ 1,
         "result": row["result"] - 1,
+        "castling": row["castling"] ^ 4,
+        "ep_file": row["ep_file"] ^ 1,
+        "halfmove": row["halfmove"] + 1,
     }
     text = (copied / "dumps" / "small.pgn").read_bytes()
     games = pq.read_table(directory / "games.parquet").to_pylist()
     start, length = games[row["game"]]["offset"], games[row["game"]]["length"]
     assert verify.row_differs(row, text[start : start + length]) == ""
     assert column in verify.row_differs(row | {column: wrong[column]}, text[start : start + length])
+
+
+def test_rows_come_from_the_beginning_of_a_large_dump(tmp_path: Path) -> None:
+    dump = tmp_path / "large.pgn"
+    dump.write_text(random_pgn(60) * 120)
+    data, limit, read = dump.read_bytes(), 1 << 20, 0
+    assert len(data) > 3 * limit
+
+    def text() -> Iterator[bytes]:
+        nonlocal read
+        for start in range(0, len(data), 1 << 16):
+            read += 1 << 16
+            yield data[start : start + (1 << 16)]
+
+    manifest = ingest([str(dump)], tmp_path / "large", IngestConfig(chunk_mib=1), workers=1)
+    assert verify.rows_differ(tmp_path / "large", manifest, text(), 64, limit) == (64, [])
+    assert read <= limit + (2 << 16)
+
+
+def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    compared, problems = verify.rows_differ(directory, manifest, iter([]), 64)
+    assert (compared, len(problems)) == (0, 64)
+    assert "is not in the dump" in problems[0]
+    manifest["sources"][0]["damage"] = "it breaks off"
+    assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
+    answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
+    for wanted, passes in ((64, False), (0, True)):
+        (check,) = [it for it in checks.of_positions(answer, wanted) if it.check_name == checks.ROWS]
+        assert check.passed is passes
 
 
 def test_a_game_in_two_splits_is_found(copied: Path) -> None:
@@ -145,6 +208,23 @@ def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
     assert read_manifest(copied / "positions" / "small")["config"]["test_share"] == 0.3
 
 
+def test_replacing_takes_the_lock_and_all_that_is_old(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    request = {"source": str(copied / "dumps" / "small.pgn"), "out": str(directory), "workers": 1, "replace": True}
+    request["config"] = {"test_share": 0.3}
+    before = sorted(directory.iterdir())
+    with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
+        tasks.ingest(request, silent, lambda: False)
+    assert sorted(directory.iterdir()) == before
+    (directory / "folder").mkdir()
+    (directory / "folder" / "file").write_text("of another time")
+    (directory / "strange.parquet").write_text("of another time")
+    manifest = tasks.ingest(request, silent, lambda: False)
+    assert manifest["config"]["test_share"] == 0.3
+    assert verify.files_differ(directory, manifest) == []
+    assert not (directory / "folder").exists()
+
+
 def test_a_damaged_dump_gives_positions_and_a_warning(root: Path) -> None:
     (root / "dumps" / "small.pgn").unlink()
     packed = gzip.compress(random_pgn(200).encode())
@@ -155,6 +235,8 @@ def test_a_damaged_dump_gives_positions_and_a_warning(root: Path) -> None:
     assert result.success
     assert verdicts(result)[checks.WHOLE] is False
     assert verdicts(result)[checks.ROWS] is True
+    (rows,) = [check for check in result.get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    assert rows.metadata["rows_compared"].value == 64
 
 
 def test_mistakes_are_said_plainly(root: Path) -> None:
@@ -162,6 +244,9 @@ def test_mistakes_are_said_plainly(root: Path) -> None:
         register(instance, Datasets())
         instance.add_dynamic_partitions("dumps", ["gone"])
         assert "there is no dump 'gone'" in failure(execute("build_positions", instance, {}, "gone"), "dump")
+        (root / "sample" / "games.pgn").mkdir(parents=True)
+        register(instance, Datasets())
+        assert "is a directory" in failure(execute("build_positions", instance, {}, "sample"), "dump")
         assert "materialise `positions` first" in failure(execute("train", instance, {}), "checkpoint")
         (root / "dumps" / "empty.pgn").write_text("")
         register(instance, Datasets())
@@ -201,3 +286,9 @@ def test_the_sensor_registers_and_requests(root: Path) -> None:
         instance.add_dynamic_partitions("dumps", ["small"])
         skipped = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
         assert "1 still being written" in str(skipped)
+
+
+def test_the_sensor_bears_a_file_that_goes_while_it_looks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Datasets, "dumps", lambda datasets: {"gone": [root / "dumps" / "gone.pgn"]})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert isinstance(new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets()), dg.SkipReason)

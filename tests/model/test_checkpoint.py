@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import pickle
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from engine.views import apply, apply_labels, view
 from model.checkpoint import (
     CARD,
+    LARGEST_CARD,
     CardError,
     CheckpointError,
     DamagedFileError,
@@ -36,10 +39,12 @@ def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> d
     directory.mkdir(exist_ok=True)
     card = {
         "preset": preset_row(row),
+        "parameters": 9,
         "step": step,
         "positions": 70,
         "seconds": 1.5,
         "finished": True,
+        "metrics": {"loss": 1.5},
         "config": {},
         "data": {},
     }
@@ -119,6 +124,15 @@ def test_a_card_that_is_none(tmp_path: Path, text: str) -> None:
         {"seconds": None},
         {"positions": True},
         {"step": -1},
+        {"parameters": "many"},
+        {"parameters": True},
+        {"metrics": []},
+        {"metrics": {"loss": "low"}},
+        {"validation_seconds": None},
+        {"data": []},
+        {"data": {"datasets": {}}},
+        {"data": {"datasets": ["rapid"]}},
+        {"data": {"datasets": [{"name": 7}]}},
     ],
 )
 def test_a_card_whose_fields_cannot_be(tmp_path: Path, change: dict[str, object]) -> None:
@@ -126,6 +140,13 @@ def test_a_card_whose_fields_cannot_be(tmp_path: Path, change: dict[str, object]
     edit(tmp_path, **change)
     with pytest.raises(CardError):
         load(tmp_path)
+
+
+def test_a_card_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    make(tmp_path)
+    os.truncate(tmp_path / CARD, LARGEST_CARD + 1)
+    with pytest.raises(CardError, match="too large"):
+        read_card(tmp_path)
 
 
 def test_tensors_that_do_not_fit_cost_no_memory_for_the_lie(tmp_path: Path) -> None:
@@ -173,6 +194,17 @@ def test_a_card_names_no_files_elsewhere(tmp_path: Path, name: object) -> None:
     edit(tmp_path, files={"weights": {"name": name, "sha256": ""}})
     with pytest.raises(DamagedFileError, match="names no weights file"):
         load(tmp_path)
+
+
+def test_a_rename_is_put_on_the_disk_too(tmp_path: Path, monkeypatch: Any) -> None:
+    synced = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(descriptor).st_mode), (tmp_path / "x").exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_atomically(tmp_path / "x", b"data")
+    assert synced == [(False, False), (True, True)]
 
 
 def test_a_disk_that_refuses_is_one_clear_error(tmp_path: Path) -> None:

@@ -18,6 +18,15 @@ def test_network_gives_a_logit_for_each_label_and_its_kind_of_value(row: Preset)
     assert logits.dtype == value.dtype == torch.float32
 
 
+@pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
+def test_outputs_are_not_rounded_to_half_width(row: Preset) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        outputs = build(row, seed=0)(torch.rand(3, 77, 8, 8))
+    for output in outputs:
+        assert output.dtype == torch.float32
+        assert not torch.equal(output, output.bfloat16().float())
+
+
 def test_chessmarro_is_the_seed_architecture() -> None:
     with torch.device("meta"):
         network = build(presets()["chessmarro"], seed=0)
@@ -25,7 +34,7 @@ def test_chessmarro_is_the_seed_architecture() -> None:
     assert state["stem.0.weight"] == (256, 77, 3, 3)
     assert sum(name.endswith("conv1.weight") for name in state) == 6
     assert state["policy.0.weight"] == (32, 256, 1, 1)
-    assert state["policy.4.weight"] == (4096, 2048)
+    assert state["policy.4.layer.weight"] == (4096, 2048)
     assert state["value.4.weight"] == (256, 2048)
     # By hand: stem, 6 blocks of two convolutions and a gate, and the heads; norms and biases come on top.
     convolutions = 77 * 256 * 9 + 6 * 2 * 256 * 256 * 9 + 2 * 256 * 32

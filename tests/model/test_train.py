@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from engine.progress import Tick, silent
 from model.checkpoint import CheckpointError, load, read_card
 from model.journal import lines
 from model.presets import Preset
-from model.train import DivergedError, TrainConfig, TrainingDataError, TrainingMismatchError, train
+from model.train import DivergedError, TrainConfig, TrainingBusyError, TrainingDataError, TrainingMismatchError, train
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 
 CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=4)
@@ -98,11 +99,25 @@ def test_killed_between_saves_continues_from_the_last_save(tmp_path: Path) -> No
 
 def test_a_finished_run_is_given_back_untouched(tmp_path: Path) -> None:
     first = run(tmp_path)
-    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"}
     again = run(tmp_path, batches=lambda step: pytest.fail("opened batches"))
     assert again["files"] == first["files"]
     assert "finished already" in again["message"]
-    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+    assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.name != ".lock"} == before
+
+
+def test_two_at_once_refuse_each_other(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("model.train.TICK_SECONDS", 0.0)
+    refused = []
+
+    def again(tick: Tick) -> None:
+        with pytest.raises(TrainingBusyError, match=re.escape(str(tmp_path))):
+            run(tmp_path, batches=lambda step: pytest.fail("opened batches"))
+        refused.append(tick.done)
+
+    assert run(tmp_path, progress=again)["finished"]
+    assert refused == list(range(1, 13))
+    assert run(tmp_path)["finished"]
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,9 @@ MANIFESTS = {
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_a_manifest_that_is_none_is_refused(kind: str, dataset: Path) -> None:
     (dataset / "manifest.json").write_bytes(MANIFESTS[kind])
-    with pytest.raises(DatasetError, match=r"is not JSON|is not a manifest"):
+    with pytest.raises(
+        DatasetError, match=r"is not JSON|is not a manifest|has no format_version|has format_version None"
+    ):
         read_manifest(dataset)
 
 

@@ -49,7 +49,7 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "encoding_version": shards.ENCODING_VERSION,
         "moves_hash": shards.moves_hash(),
         "files": files,
-    }
+    } | {name: kind() for name, kind in shards._MANIFEST_TYPES.items() if name != "files"}
     publish_json(tmp_path, "manifest.json", manifest)
     return tmp_path
 

@@ -98,7 +98,7 @@ def test_killed_at_random_moments_and_started_again(
         process.kill()
         killed += process.wait() == -signal.SIGKILL
         whole_files(tmp_path / "out", expected)
-    assert killed >= 5, "the runs were over before they could be killed"
+    assert killed >= 3, "the runs were over before they could be killed"
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     assert datasets.content(tmp_path / "out") == expected
 

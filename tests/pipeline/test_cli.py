@@ -1,0 +1,214 @@
+"""The command line as a person and a program use it: one journey from PGN to report, then every kind of mistake."""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+
+from pipeline.cli import main
+from pipeline.shards import read_manifest
+from tests.conftest import REPOSITORY
+
+SAMPLE = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
+COMMAND = [sys.executable, "-c", "from pipeline.cli import main; main()"]
+
+
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    """Run a command in this process: give exit code, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["fianchetto", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the folders."""
+    folder = tmp_path_factory.mktemp("journey")
+    results: dict[str, Any] = {"folder": folder}
+    commands = {
+        "ingest": ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"],
+        "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), "--steps", "60"],
+        "report": [*("report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions"))],
+    }
+    commands["report"] += ["--limit", "2000", "--out", str(folder / "report")]
+    for name, words in commands.items():
+        done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, text=True, cwd=folder, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "", f"{name} is not quiet without a terminal"
+        results[name] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+def test_ingest_uses_every_game_of_the_sample(journey: dict[str, Any]) -> None:
+    manifest = journey["ingest"]
+    assert manifest["games"] == {"read": 2000, "used": 2000, "dropped": {}}
+    assert manifest["positions"]["total"] == sum(manifest["positions"][split] for split in ("train", "val", "test"))
+    card = (journey["folder"] / "positions" / "CARD.md").read_text()
+    assert "of 2,000 games" in card
+    assert "fianchetto_sample_2000.pgn.zst" in card
+
+
+def test_a_few_steps_of_training_beat_chance_on_unseen_games(journey: dict[str, Any]) -> None:
+    report = journey["report"]
+    assert journey["train"]["step"] == 60
+    assert report["positions"] == 2000
+    assert report["top1"] > 1.5 * report["chance_top1"]
+    assert report["top1_low"] < report["top1"] < report["top1_high"]
+    assert report["top1"] < report["top3"] < report["top5"]
+    assert 0 < report["legal_mass"] < 1
+    assert "every ply" in report["rule"]
+    assert "test split" in report["rule"]
+
+
+def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
+    folder = journey["folder"] / "report"
+    assert json.loads((folder / "report.json").read_text()) == journey["report"]
+    assert "by legal moves" in (folder / "report.txt").read_text()
+    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_slices_add_up_to_the_whole(journey: dict[str, Any]) -> None:
+    report = journey["report"]
+    for name in ("by_ply", "by_legal_moves", "calibration"):
+        rows = report["slices"][name]
+        assert sum(row["positions"] for row in rows) == report["positions"]
+    rows = report["slices"]["by_ply"]
+    mean = sum(row["positions"] * row["top1"] for row in rows) / report["positions"]
+    assert mean == pytest.approx(report["top1"])
+
+
+def test_a_report_on_a_pgn_counts_its_positions_under_the_rule(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Ba4 Nf6 5. O-O Be7 6. Re1 b5 7. Bb3 d6"
+    pgn = tmp_path / "two.pgn"
+    pgn.write_text(f'[Result "1-0"]\n\n{moves} 1-0\n\n[Result "0-1"]\n\n1. f3 e5 2. g4 Qh4# 0-1\n')
+    words = ["report", "--checkpoint", str(journey["folder"] / "net"), "--pgn", str(pgn), "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert json.loads(out)["positions"] == 18
+    _, out, _ = call(capsys, monkeypatch, *words, "--min-ply", "4")
+    assert json.loads(out)["positions"] == 10
+
+
+def test_a_finished_run_says_so_and_changes_nothing(
+    journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = journey["folder"]
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir()}
+    words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), "--steps", "60", "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert "finished already" in json.loads(out)["message"]
+    assert {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["ingest", "nowhere.pgn", "--out", "x"], "nowhere.pgn does not exist"),
+        (["ingest", "--out", "x"], "name at least one dump"),
+        (["ingest", "nowhere.pgn", "--out", "x", "--test-share", "2"], "test_share and val_share are shares"),
+        (["train", "--positions", "x", "--out", "y"], "either minutes or steps"),
+        (["train", "--positions", "x", "--out", "y", "--steps", "1"], "x is not a directory"),
+        (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
+        (["report", "--checkpoint", "x", "--positions", "y"], "x"),
+        (["report", "--checkpoint", "x"], "either positions or a PGN file"),
+        (["show", "8/8/8/8/8/8/8/8 w - - 0 1"], "king"),
+        (["show", "startpos", "--view", "maro77"], "did you mean 'marro77'"),
+        (["bench", "nothing"], "nothing"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(
+    words: list[str],
+    line: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call(capsys, monkeypatch, *words)
+    assert code == 2
+    assert out == ""
+    assert error.count("\n") == 1
+    assert error.startswith("fianchetto: ")
+    assert line in error
+    assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+
+
+def test_a_damaged_archive_keeps_its_games_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.pgn.zst"
+    broken.write_bytes(SAMPLE.read_bytes()[:300_000])
+    code, _, error = call(capsys, monkeypatch, "ingest", str(broken), "--out", str(tmp_path / "out"), "--workers", "1")
+    assert code == 1
+    assert "damaged archive" in error
+    assert 200 < read_manifest(tmp_path / "out")["games"]["used"] < 2000
+
+
+def test_show_lists_the_legal_moves_with_their_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = call(capsys, monkeypatch, "show", "startpos", "--out", str(tmp_path / "planes.png"), "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert set(shown["moves"]) == {move.uci() for move in chess.Board().legal_moves}
+    assert Path(shown["picture"]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a pseudo-terminal")
+def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 120))
+    done = subprocess.Popen(
+        [*COMMAND, "ingest", str(SAMPLE), "--out", str(tmp_path / "out"), "--workers", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+    )
+    os.close(follower)
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not piece:
+            break
+        drawn += piece
+    os.close(leader)
+    assert done.wait() == 0
+    assert b"positions" in drawn
+    assert b"%" in drawn
+
+
+def test_sigterm_while_training_saves_and_exits_1(journey: dict[str, Any]) -> None:
+    folder = journey["folder"]
+    shutil.rmtree(folder / "stopped", ignore_errors=True)
+    words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "stopped"), "--minutes", "10"]
+    run = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    journal = folder / "stopped" / "metrics.jsonl"
+    for _ in range(600):
+        if journal.exists() and journal.read_text().count("\n"):
+            break
+        time.sleep(0.1)
+    run.send_signal(signal.SIGTERM)
+    _, error = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "run the same command to continue" in error
+    card = json.loads((folder / "stopped" / "checkpoint.json").read_text())
+    assert card["step"] > 0
+    assert not card["finished"]
