@@ -158,7 +158,6 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None])
         size = target.file.tell()
         target.file.close()
         temporary.replace(directory / name)
-        _sync_directory(directory)
     except BaseException:
         with suppress(OSError):  # on a full disk closing fails as writing did
             target.file.close()
@@ -168,9 +167,16 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None])
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
-    """Publish a JSON file, keys in their order, two spaces deep."""
+    """Publish a JSON file, keys in their order, two spaces deep.
+
+    Notes and manifests vouch for other files, of their folder or the one above, so the names of those are made to last first.
+    """
+    _sync_directory(directory.parent)
+    _sync_directory(directory)
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
-    return publish(directory, name, 0, lambda target: target.write(text))
+    published = publish(directory, name, 0, lambda target: target.write(text))
+    _sync_directory(directory)
+    return published
 
 
 def file_hash(path: Path) -> str:

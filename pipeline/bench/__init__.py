@@ -8,7 +8,6 @@ from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
 from pipeline.sample import SAMPLE
 
-
 What = Literal["ingest", "batches", "train", "compile"]
 
 

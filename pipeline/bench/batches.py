@@ -41,18 +41,21 @@ def _pandas_rate(positions: Path) -> float:
 
     frame = pd.read_parquet(shard_paths(positions, "train")[0], columns=list(HUMAN_COLUMNS))
 
-    class Rows(Dataset[tuple[torch.Tensor, int, int]]):
+    class Rows(Dataset[dict[str, torch.Tensor | float]]):
         def __len__(self) -> int:
             return len(frame)
 
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, int, int]:
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor | float]:
             row = frame.iloc[index]
-            return torch.tensor(np.frombuffer(row["planes"], dtype=np.int64)), int(row["label"]), int(row["result"])
+            fields = {
+                name: float(row[name]) for name in HUMAN_COLUMNS if name != "planes"
+            }  # a null is NaN, as pandas has it
+            return {"planes": torch.tensor(np.frombuffer(row["planes"], dtype=np.int64)), **fields}
 
     rows = 0
     began = time.perf_counter()
-    for planes, _, _ in DataLoader(Rows(), batch_size=BATCH, shuffle=True):
-        rows += len(planes)
+    for batch in DataLoader(Rows(), batch_size=BATCH, shuffle=True):
+        rows += len(batch["planes"])
         if time.perf_counter() - began > SECONDS_BESIDE:
             break
     return rows / (time.perf_counter() - began)
