@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numba import njit
 from numpy.typing import NDArray
 
 from engine.encoding import moves_hash
@@ -41,20 +42,20 @@ class _Group:
     rows: int
 
 
-def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
-    """List the row groups of a split; raises DatasetError for a shard that cannot be read."""
-    groups = []
+def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict[Path, pq.FileMetaData]]:
+    """List the row groups of a split, and the footers of their files; raises DatasetError for a shard that is none."""
+    groups: list[_Group] = []
+    footers: dict[Path, pq.FileMetaData] = {}
     for directory in directories:
         for path in shard_paths(directory, split):
             try:
-                metadata = pq.read_metadata(path)
+                footer = pq.read_metadata(path)
             except (OSError, pa.ArrowInvalid) as error:
                 raise DatasetError(f"{path} cannot be read as a shard ({error}): ingest the dump again") from error
-            _check_schema(path, metadata)
-            groups += [
-                _Group(path, index, metadata.row_group(index).num_rows) for index in range(metadata.num_row_groups)
-            ]
-    return groups
+            _check_schema(path, footer)
+            footers[path] = footer
+            groups += [_Group(path, index, footer.row_group(index).num_rows) for index in range(footer.num_row_groups)]
+    return groups, footers
 
 
 def _check_schema(path: Path, metadata: pq.FileMetaData) -> None:
@@ -63,6 +64,23 @@ def _check_schema(path: Path, metadata: pq.FileMetaData) -> None:
     stamp = (metadata.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
         raise DatasetError(f"{path} is no shard of this version (moves {stamp or 'unknown'}): ingest the dump again")
+
+
+@njit(cache=True, nogil=True)
+def _scatter(out_R: Any, places_R: Any, rows_R: Any) -> None:
+    """Copy rows uint64[R, 77] to their places in `out_R`: three times as fast as numpy's assignment by index."""
+    for row in range(len(places_R)):
+        place = places_R[row]
+        for word in range(rows_R.shape[1]):
+            out_R[place, word] = rows_R[row, word]
+
+
+def place_rows(out: NDArray[Any], places_R: NDArray[np.int64], values: NDArray[Any]) -> None:
+    """Write the rows of a column, or of the planes, to their places."""
+    if values.ndim == 2:
+        _scatter(out, places_R, values)
+    else:
+        out[places_R] = values
 
 
 class Batches:
@@ -86,7 +104,7 @@ class Batches:
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
             raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
-        self.groups = _groups(directories, split)
+        self.groups, self.metadata = _groups(directories, split)
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
@@ -106,27 +124,30 @@ class Batches:
             rows += self.groups[index].rows
         return blocks
 
-    def _read(self, block: Sequence[_Group], epoch: int, number: int) -> Batch:
-        """Read a block with its rows permuted: each group's rows go straight to their places."""
+    def _read(self, store: Batch, block: Sequence[_Group], epoch: int, number: int) -> Batch:
+        """Read a block with its rows permuted, each group's rows straight to their places in the arrays of `store`."""
         rows = sum(group.rows for group in block)
         places = np.random.Generator(np.random.PCG64((self.seed, epoch, number))).permutation(rows)
-        batch: Batch = {}
+        largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
         at = 0
         for group in block:
             for name, values in self._rows(group).items():
-                if name not in batch:
-                    batch[name] = np.empty((rows, *values.shape[1:]), dtype=values.dtype)
-                batch[name][places[at : at + group.rows]] = values
+                if name not in store:
+                    store[name] = np.empty((largest, *values.shape[1:]), dtype=values.dtype)
+                place_rows(store[name], places[at : at + group.rows], values)
             at += group.rows
-        return batch
+        return {name: values[:rows] for name, values in store.items()}
 
     def _rows(self, group: _Group) -> Batch:
         """Read the rows of one group in their order."""
-        with pq.ParquetFile(group.path) as file:
+        with pq.ParquetFile(group.path, metadata=self.metadata[group.path]) as file:
             return batch_columns(file.read_row_group(group.index, columns=self.columns, use_threads=False))
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """Give shuffled blocks for ever, from row `skip` of an epoch on; the next is read while one is in use."""
+        """Give shuffled blocks for ever, from row `skip` of an epoch on; the next is read while one is in use.
+
+        A block is valid until the next but one is asked for: its memory is used again, for fresh pages cost more than rows.
+        """
 
         def plan() -> Iterator[tuple[list[_Group], int, int, int]]:
             number_of_epoch, left = epoch, skip
@@ -143,11 +164,14 @@ class Batches:
         with ThreadPoolExecutor(1, "read-ahead") as reader:
             steps = plan()
             block, *where, left = next(steps)
-            ahead = reader.submit(self._read, block, *where)
+            now: Batch = {}
+            later: Batch = {}
+            ahead = reader.submit(self._read, now, block, *where)
             while True:
                 current, drop = ahead.result(), left
                 block, *where, left = next(steps)
-                ahead = reader.submit(self._read, block, *where)
+                ahead = reader.submit(self._read, later, block, *where)
+                now, later = later, now
                 yield {name: values[drop:] for name, values in current.items()}
 
     def from_step(self, step: int) -> Iterator[Batch]:
@@ -168,7 +192,7 @@ class Batches:
             whole = len(rows["planes"]) // self.batch_size * self.batch_size
             for at in range(0, whole, self.batch_size):
                 part = slice(at + self.rank, at + self.batch_size, self.world)
-                yield {name: values[part] for name, values in rows.items()}
+                yield {name: values[part].copy() for name, values in rows.items()}
             rest = {name: values[whole:].copy() for name, values in rows.items()}
 
     def once(self) -> Iterator[Batch]:
