@@ -45,11 +45,15 @@ def _table(rows: list[dict[str, Any]]) -> str:
 
 def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:
     """Draw top-1 by band, the hand-written evaluator's beside it."""
+    axes.set_title(title, fontsize=9)
+    if not rows:
+        axes.text(0.5, 0.5, "not known of these games", ha="center", va="center", fontsize=9, color="0.5")
+        axes.axis("off")
+        return
     places = range(len(rows))
     axes.bar([place - 0.2 for place in places], [row["top1"] for row in rows], 0.4, label="network")
     axes.bar([place + 0.2 for place in places], [row["hand_written_top1"] for row in rows], 0.4, label="hand-written")
     axes.set_xticks(list(places), [row["band"] for row in rows], rotation=35, ha="right", fontsize=7)
-    axes.set_title(title, fontsize=9)
     axes.set_ylabel("top-1")
 
 
