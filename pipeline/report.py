@@ -225,9 +225,9 @@ def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
     """Say whether the network was trained on these games: `no`, `yes` or `unknown`, by the hashes in its card."""
     manifest = read_manifest(positions)
     trained = card["data"].get("datasets", [])
-    if file_hash(positions / MANIFEST) in {dataset["manifest_sha256"] for dataset in trained}:
+    if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
         return "yes" if split == "train" else "no"
-    sources = {source["sha256"] for dataset in trained for source in dataset["sources"]}
+    sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same games.
     return (
         "unknown"
