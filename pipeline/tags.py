@@ -98,7 +98,7 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
     """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and give how many.
 
     `state` (int64[3]) carries over from block to block; positions are of `text`, so the caller moves `state[2]` with it.
-    `starts` must hold one entry for each two bytes of the block at most; a full one is an IndexError of the caller.
+    `starts` must hold one entry for each two bytes of the block: no game is shorter, and nothing checks it in here.
     """
     count = 0
     mode, blank, begun = state[0], state[1] != 0, state[2]
