@@ -1,0 +1,1 @@
+"""The commands of `fianchetto`: a dataclass each, its fields the options, its docstring the help."""

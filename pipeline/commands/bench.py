@@ -1,0 +1,29 @@
+"""The command that measures this machine: bench."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from pipeline.bars import bar
+from pipeline.commands.base import Common
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bench(Common):
+    """Measure this machine: the numbers that the README claims, each as a ratio within one run where it can be."""
+
+    what: tyro.conf.Positional[Literal["ingest", "batches", "train", "compile"]]
+    """ingest: PGN to shards; batches: shards to rows; train: the loop; compile: Numba from cold."""
+    pgn: Path | None = None
+    """A dump to measure on; the embedded sample when there is none."""
+    positions: Path | None = None
+    """A dataset to measure on, for batches and train; made from the dump when there is none."""
+
+    def run(self) -> dict[str, Any]:
+        """Run one benchmark."""
+        from pipeline.bench import run
+
+        with bar(f"bench {self.what}") as progress:
+            return run(self.what, self.pgn, self.positions, progress)

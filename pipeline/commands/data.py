@@ -1,0 +1,83 @@
+"""Commands on games and positions: ingest, show, sample."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from pipeline.bars import bar
+from pipeline.chunk import IngestConfig
+from pipeline.commands.base import Common, Interrupt
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ingest(Common):
+    """Turn PGN dumps (.pgn, .zst, .bz2, .gz, or - for standard input) into shards of packed positions.
+
+    A run that was stopped is continued by the same command; a finished dataset is left as it is.
+    """
+
+    sources: tyro.conf.Positional[tuple[str, ...]]
+    """Dumps to read, in this order; - is standard input."""
+    out: Path
+    """Directory of the dataset."""
+    workers: int = 0
+    """Processes to use; 0 for one a core, 1 for none beside this one."""
+    config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
+    """What the dataset is made with."""
+
+    def run(self) -> dict[str, Any]:
+        """Ingest and give the manifest's summary."""
+        from pipeline.ingest import ingest
+
+        stop = Interrupt()
+        with bar("ingest") as progress:
+            manifest = ingest(self.sources, self.out, self.config, workers=self.workers, progress=progress, stop=stop)
+        return {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Show(Common):
+    """Show a position as the network sees it: its planes as text, and as a picture with --out."""
+
+    fen: tyro.conf.Positional[str]
+    """The position, as a FEN in quotes, or `startpos`."""
+    view: str = "marro77"
+    """Whose encoding: marro77 (mover's view) or chessmarro77 (absolute)."""
+    out: Path | None = None
+    """Write a PNG of all planes here."""
+
+    def run(self) -> dict[str, Any]:
+        """Draw the planes and list the legal moves with their labels."""
+        import chess
+
+        from pipeline.show import moves, picture, show
+
+        fen = chess.STARTING_FEN if self.fen == "startpos" else self.fen
+        result: dict[str, Any] = {
+            "fen": fen,
+            "view": self.view,
+            "moves": {uci: label for label, uci in moves(fen, self.view)},
+        }
+        result["text"] = show(fen, self.view)
+        if self.out is not None:
+            result["picture"] = str(picture(fen, self.view, self.out))
+        return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample(Common):
+    """Make the embedded dump: games of this project's hand-written players, the same bytes each time."""
+
+    out: Path = Path("datasets/sample/fianchetto_sample_2000.pgn.zst")
+    """File to write."""
+    games: int = 2000
+    """Games to play."""
+
+    def run(self) -> dict[str, Any]:
+        """Play the games and write them."""
+        from pipeline.sample import sample
+
+        with bar("sample") as progress:
+            return dict(sample(self.out, games=self.games, progress=progress))
