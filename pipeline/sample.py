@@ -18,6 +18,7 @@ from engine.encoding import move_of
 from engine.errors import UserError
 from engine.position import from_board
 from engine.progress import Progress, Tick, silent
+from engine.rules import MATE
 from pipeline import sample_play
 
 SAMPLE = Path(__file__).resolve().parents[1] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
@@ -145,7 +146,7 @@ def _san(board: chess.Board, move: chess.Move) -> str:
 def _verdict(board: chess.Board, ending: int) -> tuple[str, str]:
     """Give the result and Lichess's word for how the game ended, from the last board."""
     termination = "Time forfeit" if ending == sample_play.FLAGGED else "Normal"
-    lost = ending in (sample_play.MATE, sample_play.RESIGNED, sample_play.FLAGGED)
+    lost = ending in (MATE, sample_play.RESIGNED, sample_play.FLAGGED)
     if not lost or (ending == sample_play.FLAGGED and board.has_insufficient_material(not board.turn)):
         return "1/2-1/2", termination
     return ("0-1" if board.turn == chess.WHITE else "1-0"), termination

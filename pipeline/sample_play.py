@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.bitboard import EMPTY, U, popcount
+from engine.bitboard import EMPTY, U
+from engine.chance import draw
 from engine.exchange import MAX_EXCHANGE
 from engine.handwritten import MAX_MOVES, WEIGHTS, score_moves
 from engine.legal import MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
-from engine.position import BISHOP, COUNTERS, HALFMOVE_MASK, KNIGHT, PAWN, QUEEN, ROOK, key, push
+from engine.position import COUNTERS, HALFMOVE_MASK, PAWN, key, push
+from engine.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
 from engine.static_value import centipawns
 
-MATE, STALEMATE, MATERIAL, REPETITION, FIFTY, RESIGNED, FLAGGED, AGREED = range(8)
-"""How a game ends. The side to move at the end is mated, has resigned, or has lost on time."""
+RESIGNED, FLAGGED, AGREED = range(FIFTY + 1, FIFTY + 4)
+"""How a game ends beside by the rules. The side to move at the end has resigned or has lost on time."""
 MAX_PLIES = 300
 """Then the players agree to a draw."""
 
@@ -36,30 +38,6 @@ def _decay() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
 
 
 _DECAY = _decay()
-_LIGHT = U(0xAA55_AA55_AA55_AA55)
-
-
-@njit(cache=True, nogil=True)
-def draw(state: Any, below: Any) -> Any:
-    """Give a random number in 0..below-1 (int64) and advance the state (uint64[1]): splitmix64 (Steele et al. 2014)."""
-    state[0] += U(0x9E37_79B9_7F4A_7C15)
-    mixed = state[0]
-    mixed = (mixed ^ (mixed >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
-    mixed = (mixed ^ (mixed >> U(27))) * U(0x94D0_49BB_1331_11EB)
-    return np.int64((mixed ^ (mixed >> U(31))) % U(below))
-
-
-@njit(cache=True, nogil=True)
-def insufficient(position: Any) -> Any:
-    """Tell whether neither side can mate: bare kings, one minor piece, or bishops on squares of one colour only."""
-    bishops = position[BISHOP] | position[BISHOP + 1]
-    knights = position[KNIGHT] | position[KNIGHT + 1]
-    for word in (PAWN, ROOK, QUEEN):
-        if position[word] | position[word + 1] != EMPTY:
-            return False
-    if knights != EMPTY:
-        return popcount(knights | bishops) == U(1)
-    return bishops & _LIGHT == EMPTY or bishops & ~_LIGHT == EMPTY
 
 
 @njit(cache=True, nogil=True)
@@ -130,9 +108,9 @@ def _over(position: Any, planes: Any, count: Any, checkers: Any, times: Any) -> 
         return MATERIAL
     if times >= 2:
         return REPETITION
-    if position[COUNTERS] & HALFMOVE_MASK >= U(100):
+    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
         return FIFTY
-    return -1
+    return GOES_ON
 
 
 @njit(cache=True, nogil=True)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import zstandard
 
+from engine.chance import draw
 from engine.position import from_board
+from engine.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
 from pipeline import sample, sample_play
 
 COUNT = 60
@@ -59,18 +61,18 @@ def test_python_chess_replays_every_game_and_agrees_on_the_end() -> None:
         assert read.headers["Result"] == game.result
         kinds.add(game.ending)
         ended = {
-            sample_play.MATE: board.is_checkmate,
-            sample_play.STALEMATE: board.is_stalemate,
-            sample_play.MATERIAL: board.is_insufficient_material,
-            sample_play.REPETITION: board.is_repetition,
-            sample_play.FIFTY: board.is_fifty_moves,
+            MATE: board.is_checkmate,
+            STALEMATE: board.is_stalemate,
+            MATERIAL: board.is_insufficient_material,
+            REPETITION: board.is_repetition,
+            FIFTY: board.is_fifty_moves,
         }
         for ending, by_rule in ended.items():
             assert (game.ending == ending) == bool(by_rule()), (game.number, ending)
-        if game.ending in (sample_play.MATE, sample_play.RESIGNED):
+        if game.ending in (MATE, sample_play.RESIGNED):
             assert game.result == ("0-1" if board.turn == chess.WHITE else "1-0")
     assert chess.pgn.read_game(stream) is None
-    assert {sample_play.MATE, sample_play.RESIGNED, sample_play.REPETITION} <= kinds
+    assert {MATE, sample_play.RESIGNED, REPETITION} <= kinds
 
 
 def test_no_game_goes_on_after_the_rules_ended_it() -> None:
@@ -128,14 +130,14 @@ def test_stronger_players_score_better() -> None:
         moves = np.zeros((sample_play.MAX_PLIES, 3), dtype=np.int64)
         pair = np.stack([strong, weak] if number % 2 == 0 else [weak, strong])
         plies, ending = sample_play.play(position, state, pair, 900, 10, moves)
-        lost = ending in (sample_play.MATE, sample_play.RESIGNED, sample_play.FLAGGED)
+        lost = ending in (MATE, sample_play.RESIGNED, sample_play.FLAGGED)
         points += 0.5 if not lost else float(plies % 2 != number % 2)
     assert points > 36
 
 
 def test_draws_are_even_and_the_table_falls() -> None:
     state = np.array([5], dtype=np.uint64)
-    counts = np.bincount([sample_play.draw(state, 10) for _ in range(10_000)], minlength=10)
+    counts = np.bincount([draw(state, 10) for _ in range(10_000)], minlength=10)
     assert counts.min() > 850
     table = sample_play._DECAY.astype(np.float64) / 2**30
     np.testing.assert_allclose(table, np.exp(-np.arange(1024) / 64), atol=1e-6)

@@ -1,0 +1,142 @@
+"""Gumbel's moves and improved policy (Danihelka et al. 2022, "Policy improvement by planning with Gumbel").
+
+Numbers and tie-breaks follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults mean the same
+here. All values are seen by the mover at the node.
+
+Axes: M moves of a node, S simulations.
+"""
+
+from math import ceil, exp, log, log2
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.search.forest import LOST, MAX_MOVES
+
+_LEAST = 1e-30
+
+
+@njit(cache=True, nogil=True)
+def halving_schedule(considered: Any, simulations: Any, out: Any) -> None:
+    """Write Sequential Halving's plan into `out` (int32[S]): how often the move of each simulation has been tried before.
+
+    As mctx's `get_sequence_of_considered_visits`: rounds of equal visits for `considered` moves, then for half as many, down
+    to two (Karnin et al. 2013).
+    """
+    if considered <= 1:
+        for index in range(simulations):
+            out[index] = index
+        return
+    rounds = np.int64(ceil(log2(np.float64(considered))))
+    done, visits, left = 0, 0, considered
+    while done < simulations:
+        for _ in range(max(np.int64(1), simulations // (rounds * left))):
+            for _ in range(left):
+                if done < simulations:
+                    out[done] = visits
+                    done += 1
+            visits += 1
+        left = max(np.int64(2), left // 2)
+
+
+@njit(cache=True, nogil=True)
+def _mixed_value(forest: Any, slot: Any, node: Any) -> Any:
+    """Give v_mix: the evaluator's value and the tried moves' mean by prior, weighted 1 to tries (the paper's appendix D)."""
+    first, count = forest.nodes[slot, node].first, forest.nodes[slot, node].count
+    tried, likely, weighted = 0.0, 0.0, 0.0
+    for edge in range(first, first + count):
+        tries = np.float64(forest.edges[slot, edge].tries)
+        if tries > 0.0:
+            tried += tries
+            likely += forest.edges[slot, edge].prior
+            weighted += forest.edges[slot, edge].prior * forest.edges[slot, edge].gain / tries
+    own = np.float64(forest.nodes[slot, node].value)
+    return (own + tried * weighted / max(likely, _LEAST)) / (tried + 1.0)
+
+
+@njit(cache=True, nogil=True)
+def completed_values(forest: Any, slot: Any, node: Any, rules: Any, out: Any) -> None:
+    """Write sigma(completed Q) of a node's moves into `out` (float64[M]): rescaled to 0..1 among them, times mctx's weight."""
+    first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
+    mixed = _mixed_value(forest, slot, node)
+    least, most, busiest = np.inf, -np.inf, 0.0
+    for index in range(count):
+        tries = np.float64(forest.edges[slot, first + index].tries)
+        out[index] = forest.edges[slot, first + index].gain / tries if tries > 0.0 else mixed
+        proof = forest.edges[slot, first + index].proof
+        if -1 <= proof <= 1:
+            out[index] = np.float64(proof)
+        if node == 0:
+            out[index] += forest.moves[slot, index].bias
+        least, most, busiest = min(least, out[index]), max(most, out[index]), max(busiest, tries)
+    scale = (rules.visit_offset + busiest) * rules.value_scale / max(most - least, 1e-8)
+    for index in range(count):
+        out[index] = (out[index] - least) * scale
+
+
+@njit(cache=True, nogil=True)
+def improved_policy(forest: Any, slot: Any, node: Any, rules: Any, out: Any) -> None:
+    """Write softmax(logits + sigma(completed Q)) of a node's moves into `out` (float64[M])."""
+    first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
+    completed_values(forest, slot, node, rules, out)
+    most, total = -np.inf, 0.0
+    for index in range(count):
+        out[index] += log(max(np.float64(forest.edges[slot, first + index].prior), _LEAST))
+        most = max(most, out[index])
+    for index in range(count):
+        out[index] = exp(out[index] - most)
+        total += out[index]
+    for index in range(count):
+        out[index] /= total
+
+
+@njit(cache=True, nogil=True)
+def interior_edge(forest: Any, slot: Any, node: Any, rules: Any) -> Any:
+    """Give the edge whose share of visits lags most behind the improved policy, int64."""
+    policy = np.empty(MAX_MOVES, dtype=np.float64)
+    improved_policy(forest, slot, node, rules, policy)
+    first, count = np.int64(forest.nodes[slot, node].first), np.int64(forest.nodes[slot, node].count)
+    tried = np.float64(forest.nodes[slot, node].visits - forest.nodes[slot, node].ended)
+    best, choice = -np.inf, first
+    for index in range(count):
+        if forest.edges[slot, first + index].proof == LOST:
+            continue
+        score = policy[index] - np.float64(forest.edges[slot, first + index].tries) / (1.0 + tried)
+        if score > best:
+            best, choice = score, first + index
+    return choice
+
+
+@njit(cache=True, nogil=True)
+def root_edge(forest: Any, slot: Any, simulation: Any, rules: Any) -> Any:
+    """Give the root's edge for a simulation of this run, int64; past the plan's end, the halving's winner.
+
+    Among the moves tried as often as the plan says, the one with the largest noise + logit + sigma(completed Q). A proof
+    can leave the plan without such a move: then the least tried of those that are not lost.
+    """
+    values = np.empty(MAX_MOVES, dtype=np.float64)
+    completed_values(forest, slot, 0, rules, values)
+    first, count = np.int64(forest.nodes[slot, 0].first), np.int64(forest.nodes[slot, 0].count)
+    most, least = np.int64(-1), np.int64(2**31)
+    for index in range(count):
+        if forest.edges[slot, first + index].proof != LOST:
+            tries = np.int64(forest.edges[slot, first + index].tries - forest.moves[slot, index].before)
+            most, least = max(most, tries), min(least, tries)
+    wanted = most
+    if simulation < forest.schedule.shape[1]:
+        wanted = np.int64(forest.schedule[slot, simulation])
+    for attempt in (wanted, least):
+        best, choice = -np.inf, np.int64(-1)
+        for index in range(count):
+            edge = first + index
+            tries = np.int64(forest.edges[slot, edge].tries - forest.moves[slot, index].before)
+            if tries != attempt or forest.edges[slot, edge].proof == LOST:
+                continue
+            prior = max(np.float64(forest.edges[slot, edge].prior), _LEAST)
+            score = forest.moves[slot, index].noise + log(prior) + values[index]
+            if score > best:
+                best, choice = score, edge
+        if choice >= 0:
+            return choice
+    return first

@@ -1,0 +1,232 @@
+"""The search that self-play, matches and the UCI player share: many games side by side, one batch to the evaluator a round.
+
+Random numbers belong to (seed, game number), and a game's tree to itself, so a game's search does not depend on how many
+others are searched beside it, provided that the evaluator's word on a position does not either.
+
+Axes: G slots, N slots asked, M moves, P planes, A labels.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.bitboard import U
+from engine.chance import seeded
+from engine.encoding import LABELS, PLANES, LabelError
+from engine.evaluators import Evaluator
+from engine.legal import legal_planes
+from engine.position import Position
+from engine.rules import GOES_ON
+from engine.search.choice import RULES, Root, choose_all, choose_edge, root_of
+from engine.search.config import SearchConfig, SearchError
+from engine.search.forest import EDGE, HISTORY, MAX_MOVES, bytes_of, empty_forest
+from engine.search.opening import list_moves
+from engine.search.roots import advance, ending_of, plant
+from engine.search.rounds import begin, empty_round, judge_roots, select, take_in
+
+_NO_MOVES = np.zeros((0, 2), dtype=np.int64)
+LONGEST_PLAN = 1 << 16
+"""Simulations that Sequential Halving can plan for."""
+
+
+class Search:
+    """Trees of `games` games, in slots 0..games-1.
+
+    Raises SearchError for a configuration or a question that makes no sense, LabelError for an illegal move.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, config: SearchConfig | None = None, *, games: int = 1, seed: int = 0
+    ) -> None:
+        if games < 1:
+            raise SearchError(f"a search needs at least one game, not {games}")
+        self.evaluator = evaluator
+        self.config = config or SearchConfig()
+        self.games = games
+        self.seed = seed
+        self.simulations = self.evaluations = self.batches = 0
+        self._rules = self.config.rules()
+        plan = min(self.config.simulations * 2, LONGEST_PLAN) if self._rules.gumbel else 0
+        self._forest = empty_forest(games, self.config.capacity, plan)
+        self._spare = (
+            np.zeros(self.config.capacity, dtype=np.int32),
+            np.zeros(self._forest.edges.shape[1], dtype=EDGE),
+        )
+        self._round = empty_round(games * self.config.leaves, PLANES)
+        self._blank = np.zeros(LABELS, dtype=np.float32)
+        self._fresh = np.ones(games, dtype=np.bool_)
+        self._started = np.zeros(games, dtype=np.bool_)
+        self._all = np.arange(games, dtype=np.int64)
+
+    @property
+    def memory(self) -> int:
+        """Give the memory that the trees may come to hold, bytes."""
+        return self.games * bytes_of(self.config.capacity)
+
+    def start(self, slot: int, position: Position, history: Sequence[int] = (), *, game: int | None = None) -> None:
+        """Begin a game's tree at a position (uint64[16]).
+
+        `history` are the keys (engine.search.history) of the game's positions since the last capture or pawn move, oldest
+        first. `game` is the number that with the search's seed decides the slot's random numbers; the slot's own by default.
+        """
+        past = list(history)[-HISTORY:]
+        self._forest.roots[slot] = position
+        self._forest.past[slot, : len(past)] = past
+        self._forest.slots["pasts"][slot] = len(past)
+        self._forest.slots["refused"][slot] = 0
+        seeded(self._forest.chance[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
+        plant(self._forest, slot)
+        self._fresh[slot] = self._started[slot] = True
+
+    def position(self, slot: int) -> Position:
+        """Give a copy of a slot's root position, uint64[16]."""
+        return np.array(self._forest.roots[slot])
+
+    def play(self, slot: int, label: int, promotion: int) -> bool:
+        """Play a move and keep its part of the tree; tell whether there was one. LabelError when it is illegal."""
+        planes, moves = np.empty(PLANES, dtype=np.uint64), np.zeros(MAX_MOVES, dtype=EDGE)
+        legal_planes(self._forest.roots[slot], planes)
+        legal = moves[: list_moves(planes, moves)]
+        if not ((legal["label"] == label) & (legal["promotion"] == promotion)).any():
+            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
+        self._fresh[slot] = True
+        return bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
+
+    def play_all(
+        self, labels: NDArray[np.int64], promotions: NDArray[np.int64], slots: NDArray[np.int64] | None = None
+    ) -> None:
+        """Play a legal move in each of the slots (all by default), int64[N] each; what `choose` gave is legal."""
+        for slot, label, promotion in zip(self._slots(slots), labels, promotions, strict=True):
+            advance(self._forest, slot, label, promotion, self.config.reuse, self._spare)
+            self._fresh[slot] = True
+
+    def run(
+        self,
+        slots: NDArray[np.int64] | None = None,
+        *,
+        simulations: int | NDArray[np.int64] | None = None,
+        allowed: Sequence[tuple[int, int]] | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """Search the slots (all by default).
+
+        Each root gets `simulations` more simulations (the configuration's by default, or int64[N]), unless it is proven,
+        decided by an option, or `stop()` says so, which is asked after every round. `allowed` are the (label, promotion) that
+        the roots are restricted to; such a tree begins anew, here and at the next run. Opening a root is no simulation.
+        """
+        asked = self._slots(slots)
+        restricted = _NO_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
+        if len(restricted):
+            for slot in asked:
+                plant(self._forest, slot)
+            self._fresh[asked] = True
+        wanted = np.zeros(len(asked), dtype=np.int64)
+        wanted[:] = self.config.simulations if simulations is None else simulations
+        done = np.zeros(len(asked), dtype=np.int64)
+        self._open(asked)
+        self._begin(asked, wanted, restricted)
+        while True:
+            rows = select(self._forest, asked, (wanted, done), self.config.leaves, self._rules, self._round)
+            if rows:
+                self._evaluate(rows)
+            elif not (done < wanted).any():
+                break
+            if stop is not None and stop():
+                break
+        self.simulations += int(done.sum())
+
+    def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
+        asked = self._all if slots is None else np.asarray(slots, dtype=np.int64)
+        if not self._started[asked].all():
+            raise SearchError("a slot that was never started holds no game")
+        return asked
+
+    def _open(self, slots: NDArray[np.int64]) -> None:
+        """Open the roots that are not."""
+        rows = judge_roots(self._forest, slots, self._round, self._blank)
+        if rows:
+            self._evaluate(rows)
+
+    def _begin(self, slots: NDArray[np.int64], wanted: NDArray[np.int64], allowed: NDArray[np.int64]) -> None:
+        """Get the roots ready for this run."""
+        config, gumbel = self.config, self._rules.gumbel
+        shaping = (config.root_temperature, 0.0 if gumbel else config.dirichlet_share, config.dirichlet_alpha)
+        scale = float(config.gumbel_scale) if gumbel else -1.0
+        starting = (config.considered, scale, config.repetition_penalty, config.branching, config.endgame)
+        begin(
+            self._forest,
+            slots,
+            wanted,
+            tuple(float(number) for number in shaping),
+            (starting[0], *(float(number) for number in starting[1:])),
+            allowed,
+            self._fresh,
+        )
+
+    def _evaluate(self, rows: int) -> None:
+        """Have a round's leaves evaluated and take the values in."""
+        logits, wdl = self.evaluator(self._round.planes[:rows])
+        if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
+            raise SearchError(f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows")
+        take_in(self._forest, rows, self._round, logits, wdl, self._rules)
+        self.evaluations += rows
+        self.batches += 1
+
+    def choose(
+        self,
+        slots: NDArray[np.int64] | None = None,
+        *,
+        temperature: float | NDArray[np.float64] = 0.0,
+        rule: Literal["visits", "lcb", "improved"] = "visits",
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Choose a move for each slot, (labels int64[N], promotions int64[N]); (-1, 0) where there is none.
+
+        The quickest proven win first; a proven loss only where there is nothing else, and then the slowest. `temperature`
+        is one number or float64[N]: 0 takes the best, above it weights ** (1 / temperature) are drawn from. With gumbel,
+        visits at temperature 0 give Sequential Halving's winner.
+        """
+        asked = self._slots(slots)
+        temperatures = np.zeros(len(asked), dtype=np.float64)
+        temperatures[:] = temperature
+        out = np.empty((len(asked), 2), dtype=np.int64)
+        choose_all(self._forest, asked, RULES[rule], temperatures, self._rules, out)
+        return out[:, 0].copy(), out[:, 1].copy()
+
+    def root(self, slot: int = 0) -> Root:
+        """Give what the search found at a slot's root."""
+        return root_of(self._forest, slot, self._rules)
+
+    def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
+        """Give the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""
+        forest, moves = self._forest, []
+        edge = int(choose_edge(forest, slot, RULES["visits"], 0.0, self._rules))
+        if first is not None:
+            edge = int(forest.nodes["first"][slot, 0]) + first
+        while edge >= 0:
+            move = forest.edges[slot, edge]
+            moves.append((int(move["label"]), int(move["promotion"])))
+            node = forest.nodes[slot, int(move["child"])]
+            if move["child"] < 0 or node["count"] < 1:
+                break
+            start, verdict = int(node["first"]), int(node["verdict"])
+            edges = forest.edges[slot, start : start + int(node["count"])]
+            wanted: Any = edges["tries"].astype(np.float64)
+            if abs(verdict) == 1:
+                child = edges["child"]
+                plies = np.where(child >= 0, forest.nodes["distance"][slot, np.maximum(child, 0)], 0)
+                wanted = np.where(edges["proof"] == verdict, 2e9 - verdict * plies, wanted)
+            if wanted.max() <= 0:
+                break
+            edge = start + int(wanted.argmax())
+        return moves
+
+    def outcome(self, slot: int = 0) -> int | None:
+        """Give how the rules end the game at a slot's root (engine.rules), None while it goes on."""
+        ending = int(ending_of(self._forest, slot, np.empty(PLANES, dtype=np.uint64)))
+        return None if ending == GOES_ON else ending
+
+    def refused(self, slot: int = 0) -> int:
+        """Give how many positions found no room in a slot's tree since its game began; their values were still counted."""
+        return int(self._forest.slots["refused"][slot])
