@@ -8,7 +8,8 @@ promotion as four. Positions are not stored: a walk down plays the moves again f
 slots, so a slot's tree does not depend on its neighbours.
 
 A simulation that ends at a node (because it was new, or the game is over there) is counted in `ended`; so
-    visits[node] = ended[node] + sum of tries over its edges,   and tries[edge] = visits[child] where there is a child.
+    visits[node] = ended[node] + sum of tries over its edges,   and tries[edge] = visits[child] where there is a child,
+unless the tree was full when the move was first tried: those simulations are the edge's alone.
 
 Verdicts are proofs: WON, DRAWN, LOST for the side named, UNKNOWN otherwise. Values are expected score, win minus loss, in
 [-1, 1]; draws are probabilities.

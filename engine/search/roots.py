@@ -14,7 +14,7 @@ from engine.chance import dirichlet, gumbel
 from engine.legal import MOVE_PLANES, TYPES, en_passant_legal, legal_planes
 from engine.position import COUNTERS, HALFMOVE_MASK, key
 from engine.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
-from engine.search.forest import HISTORY, NOBODY, TWOFOLD, WAITING, WON
+from engine.search.forest import HISTORY, NOBODY, TWOFOLD, UNKNOWN, WAITING, WON
 from engine.search.gumbel import halving_schedule
 from engine.search.opening import open_node
 from engine.search.walk import close, new_node, no_moves, play, times_past
@@ -86,7 +86,7 @@ def judge_root(forest: Any, slot: Any, planes: Any, blank: Any) -> Any:
 @njit(cache=True, nogil=True)
 def keep_moves(forest: Any, slot: Any, allowed: Any) -> None:
     """Leave some of an opened root's moves, `allowed` int64[N, 2] of (label, promotion); their priors sum to one again."""
-    first, kept, total = forest.nodes[slot, 0].first, np.int64(0), 0.0
+    first, kept, total, won = forest.nodes[slot, 0].first, np.int64(0), 0.0, False
     for edge in range(first, first + forest.nodes[slot, 0].count):
         for index in range(len(allowed)):
             if (
@@ -99,9 +99,13 @@ def keep_moves(forest: Any, slot: Any, allowed: Any) -> None:
                 forest.edges[slot, place].prior = forest.edges[slot, edge].prior
                 forest.edges[slot, place].proof = forest.edges[slot, edge].proof
                 total += forest.edges[slot, edge].prior
+                won |= forest.edges[slot, edge].proof == WON
                 kept += 1
                 break
     forest.nodes[slot, 0].count = kept
+    if forest.nodes[slot, 0].verdict == WON and not won:  # the mate in one that was found is none of these
+        forest.nodes[slot, 0].verdict = UNKNOWN
+        forest.nodes[slot, 0].total = forest.nodes[slot, 0].value = 0.0
     for edge in range(first, first + kept):
         forest.edges[slot, edge].prior = forest.edges[slot, edge].prior / total if total > 0.0 else 1.0 / kept
 

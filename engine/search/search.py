@@ -58,6 +58,7 @@ class Search:
         self._blank = np.zeros(LABELS, dtype=np.float32)
         self._fresh = np.ones(games, dtype=np.bool_)
         self._started = np.zeros(games, dtype=np.bool_)
+        self._narrow = np.zeros(games, dtype=np.bool_)
         self._all = np.arange(games, dtype=np.int64)
 
     @property
@@ -79,6 +80,7 @@ class Search:
         seeded(self._forest.chance[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         plant(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
+        self._narrow[slot] = False
 
     def position(self, slot: int) -> Position:
         """Give a copy of a slot's root position, uint64[16]."""
@@ -91,7 +93,7 @@ class Search:
         legal = moves[: list_moves(planes, moves)]
         if not ((legal["label"] == label) & (legal["promotion"] == promotion)).any():
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
-        self._fresh[slot] = True
+        self._fresh[slot], self._narrow[slot] = True, False
         return bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
 
     def play_all(
@@ -100,7 +102,7 @@ class Search:
         """Play a legal move in each of the slots (all by default), int64[N] each; what `choose` gave is legal."""
         for slot, label, promotion in zip(self._slots(slots), labels, promotions, strict=True):
             advance(self._forest, slot, label, promotion, self.config.reuse, self._spare)
-            self._fresh[slot] = True
+            self._fresh[slot], self._narrow[slot] = True, False
 
     def run(
         self,
@@ -118,10 +120,10 @@ class Search:
         """
         asked = self._slots(slots)
         restricted = _NO_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
-        if len(restricted):
-            for slot in asked:
-                plant(self._forest, slot)
-            self._fresh[asked] = True
+        for slot in asked if len(restricted) else asked[self._narrow[asked]]:
+            plant(self._forest, slot)
+            self._fresh[slot] = True
+        self._narrow[asked] = len(restricted) > 0
         wanted = np.zeros(len(asked), dtype=np.int64)
         wanted[:] = self.config.simulations if simulations is None else simulations
         done = np.zeros(len(asked), dtype=np.int64)
