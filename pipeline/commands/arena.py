@@ -1,0 +1,120 @@
+"""Commands on strength: arena, ladder."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from pipeline.bars import bar
+from pipeline.commands.base import Common, Interrupt
+from pipeline.errors import Stopped
+from pipeline.match import ArenaConfig, SideConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arena(Common):
+    """Play a match between two players: our evaluators and checkpoints, or any UCI engines.
+
+    A player is a checkpoint's directory, `hand-written`, `uniform`, `policy:X` (one of these without search) or
+    `uci:COMMAND`. The directory gets games.pgn, games.csv, games.jsonl and summary.json; the same command continues a match
+    that was stopped, and `--games` may grow.
+    """
+
+    a: tyro.conf.Positional[str]
+    """The player whose result is told."""
+    b: tyro.conf.Positional[str]
+    """Its opponent."""
+    out: Path
+    """Directory of the match."""
+    simulations: int = 64
+    """Simulations of our players' moves."""
+    simulations_b: int | None = None
+    """B's, where they differ."""
+    nodes: int | None = None
+    """Nodes of engines' moves."""
+    nodes_b: int | None = None
+    """B's, where they differ."""
+    movetime: int | None = None
+    """Milliseconds of every move, for both, instead of simulations and nodes."""
+    movetime_b: int | None = None
+    """B's, where they differ."""
+    tc: str | None = None
+    """Clocks of both, as seconds+increment (10+0.1), instead of simulations and nodes."""
+    tc_b: str | None = None
+    """B's clock, where it differs."""
+    a_option: tuple[str, ...] = ()
+    """NAME=VALUE of A: UCI options of an engine (Hash=16), or of our search (c_puct=2 algorithm=gumbel)."""
+    b_option: tuple[str, ...] = ()
+    """NAME=VALUE of B."""
+    config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
+    """The match."""
+
+    def run(self) -> dict[str, Any]:
+        """Play and give the summary."""
+        from pipeline.arena import arena
+
+        stop = Interrupt()
+        with bar("arena") as progress:
+            summary = arena(*self.sides(), self.config, self.out, progress=progress, stop=stop)
+        if not summary["finished"]:
+            raise Stopped(f"stopped after {summary['games']} games; run the same command to continue")
+        return {**summary, "out": str(self.out)}
+
+    def sides(self) -> tuple[SideConfig, SideConfig]:
+        """Give what each player plays with."""
+        timed_b = self.movetime_b is not None or self.tc_b is not None
+        first = SideConfig(
+            who=self.a,
+            simulations=self.simulations,
+            nodes=self.nodes,
+            movetime=self.movetime,
+            tc=self.tc,
+            options=self.a_option,
+        )
+        second = SideConfig(
+            who=self.b,
+            simulations=self.simulations_b or self.simulations,
+            nodes=self.nodes_b or self.nodes,
+            movetime=self.movetime_b if timed_b else self.movetime,
+            tc=self.tc_b if timed_b else self.tc,
+            options=self.b_option,
+        )
+        return first, second
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ladder(Common):
+    """Measure a player's strength: matches at several simulation counts against Stockfish and the hand-written player.
+
+    Every match has a directory of its own and is continued if it was stopped; the table is written as table.md and
+    ladder.json.
+    """
+
+    who: tyro.conf.Positional[str]
+    """The player: a checkpoint's directory, hand-written, uniform or policy:X."""
+    out: Path
+    """Directory of the matches and the table."""
+    simulations: tuple[int, ...] = (16, 64, 256)
+    """Simulations of the player's moves, a row each."""
+    hand_written: int = 400
+    """Simulations of the hand-written opponent; 0 for none."""
+    engine: str = "stockfish"
+    """Command of the engine."""
+    nodes: tuple[int, ...] = (100, 1000, 10000)
+    """Nodes of the engine's moves, an opponent each."""
+    elo: tuple[int, ...] = ()
+    """Strengths that the engine is limited to (UCI_Elo) at `elo_nodes`, an opponent each."""
+    elo_nodes: int = 50_000
+    """Nodes of the engine's moves when its strength is limited."""
+    config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
+    """Every match."""
+
+    def run(self) -> dict[str, Any]:
+        """Play every match and give the table."""
+        from pipeline.ladder import ladder, opponents
+
+        stop = Interrupt()
+        against = opponents(self.engine, self.nodes, self.elo, self.elo_nodes, self.hand_written)
+        with bar("ladder") as progress:
+            return ladder(self.who, self.simulations, against, self.config, self.out, progress=progress, stop=stop)

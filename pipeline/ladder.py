@@ -1,0 +1,83 @@
+"""A ladder: one player at several simulation counts against fixed opponents, and the table of Elo differences."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from engine.match import PlayerError
+from engine.progress import Progress, silent
+from pipeline.arena import arena
+from pipeline.errors import Stopped
+from pipeline.match import ArenaConfig, SideConfig
+from pipeline.shards import publish, publish_json
+
+
+def opponents(
+    engine: str, nodes: Sequence[int], elos: Sequence[int], elo_nodes: int, hand_written: int
+) -> list[SideConfig]:
+    """List the opponents: the hand-written player, the engine of limited strength, the engine at fixed nodes."""
+    found = [SideConfig(who="hand-written", simulations=hand_written)] if hand_written else []
+    for elo in elos:
+        options = ("Threads=1", "Hash=16", "UCI_LimitStrength=true", f"UCI_Elo={elo}")
+        found.append(SideConfig(who=f"uci:{engine}", nodes=elo_nodes, options=options))
+    return found + [SideConfig(who=f"uci:{engine}", nodes=count, options=("Threads=1", "Hash=16")) for count in nodes]
+
+
+def ladder(
+    who: str,
+    simulations: Sequence[int],
+    against: Sequence[SideConfig],
+    config: ArenaConfig,
+    out: Path,
+    *,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Play every match, in a directory each, and give `rows` and the table as `text`; also written into `out`.
+
+    Raises what `arena` raises, and Stopped when it was asked to: the same call goes on.
+    """
+    if not simulations or not against:
+        raise PlayerError("a ladder needs at least one simulation count and one opponent")
+    rows = []
+    for count in simulations:
+        for opponent in against:
+            a = SideConfig(who=who, simulations=count)
+            place = out / f"{count}-{_place(opponent)}"
+            summary = arena(a, opponent, config, place, progress=progress, stop=stop)
+            if not summary["finished"]:
+                raise Stopped(f"stopped in {place}; run the same command to continue")
+            row = {name: summary[name] for name in _KEPT}
+            rows.append({"simulations": count, "match": place.name, **row})
+    table = table_of(rows)
+    publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
+    publish_json(out, "ladder.json", {"player": who, "rows": rows})
+    return {"out": str(out), "rows": rows, "text": table}
+
+
+_KEPT = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los", "forfeits")
+
+
+def _place(opponent: SideConfig) -> str:
+    """Give an opponent's part of a directory's name."""
+    words = [
+        opponent.who.removeprefix("uci:"),
+        *(option for option in opponent.options if option.startswith("UCI_Elo")),
+    ]
+    words.append(str(opponent.nodes or opponent.simulations))
+    return re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(words)).strip("-")
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Write the table in Markdown: Elo of the player against each opponent, with the 95 % interval and the games."""
+    lines = [
+        "| player | opponent | Elo difference (95 %) | score | + = - | forfeits |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        faults = sum(sum(kinds.values()) for kinds in row["forfeits"].values())
+        elo = f"{row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}]"
+        games = f"{row['wins']} {row['draws']} {row['losses']}"
+        lines.append(f"| {row['a']} | {row['b']} | {elo} | {row['score']:.3f} | {games} | {faults} |")
+    return "\n".join(lines)

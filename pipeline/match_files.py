@@ -1,0 +1,175 @@
+"""The files of a match.
+
+arena.json      who plays whom and how; a directory belongs to one match
+games.jsonl     one finished game a line, in the order they ended; when the match is over, by number
+games.pgn       the games with evaluations and clocks, by number
+games.csv       a row a game
+summary.json    the result
+.lock           held while somebody plays
+
+Stability: FORMAT_VERSION 1. games.jsonl is the only source: the rest is made from it, whenever a match ends or stops.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+
+from engine.errors import UserError
+from engine.game import GameRecord
+from pipeline.shards import publish, publish_json
+
+FORMAT_VERSION = 1
+MATCH, JOURNAL, PGN, TABLE, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "games.csv", "summary.json"
+
+_TERMINATIONS = {
+    "adjudication": "adjudication",
+    "timeout": "time forfeit",
+    "illegal move": "rules infraction",
+    "crash": "abandoned",
+}
+
+
+class MatchFilesError(UserError):
+    """A directory that holds something else than this match, or cannot be read."""
+
+
+def claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """Write who plays whom into a free directory, or find the same there; MatchFilesError names what differs."""
+    wanted = {"format_version": FORMAT_VERSION, **identity}
+    if not (out / MATCH).exists():
+        if (out / JOURNAL).exists():
+            raise MatchFilesError(f"{out} has games of an unknown match: choose a new directory")
+        publish_json(out, MATCH, wanted)
+        return
+    try:
+        found = json.loads((out / MATCH).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MatchFilesError(f"{out / MATCH} cannot be read: choose a new directory") from error
+    before, now = _flat(found), _flat(json.loads(json.dumps(wanted)))
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if names:
+        told = [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:4]]
+        raise MatchFilesError(f"{out} holds another match ({'; '.join(told)}): choose a new directory, or remove it")
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Give the leaves of nested objects by their dotted names."""
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        leaves |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
+    return leaves
+
+
+def read_games(out: Path) -> dict[int, GameRecord]:
+    """Read the finished games by number; a last line that was cut short is left out, other nonsense refused."""
+    try:
+        lines = (out / JOURNAL).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return {}
+    names = {field.name for field in fields(GameRecord)}
+    games: dict[int, GameRecord] = {}
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or row.keys() != names:
+                raise ValueError("not a game")
+            games[int(row["game"])] = GameRecord(**row)
+        except (ValueError, TypeError) as error:
+            raise MatchFilesError(
+                f"{out / JOURNAL}, line {number} is no game: remove the line, or the match"
+            ) from error
+    return games
+
+
+class Journal:
+    """games.jsonl while a match is played."""
+
+    def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
+        """Begin with the games that are known, without what was cut short."""
+        lines = "".join(json.dumps(game.row()) + "\n" for game in games.values())
+        _publish_text(out, JOURNAL, lines)
+        self.file = (out / JOURNAL).open("ab")
+
+    def add(self, game: GameRecord) -> None:
+        """Append a game and put it on the disk."""
+        self.file.write(json.dumps(game.row()).encode() + b"\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+def write_all(out: Path, games: Sequence[GameRecord], names: tuple[str, str], clock: str) -> None:
+    """Write the journal by number, the PGN and the CSV; `clock` is the PGN's TimeControl."""
+    lines = "".join(json.dumps(game.row()) + "\n" for game in games)
+    pgn = "".join(pgn_of(game, names, clock) + "\n\n" for game in games)
+    for name, text in ((JOURNAL, lines), (PGN, pgn), (TABLE, _table(games, names))):
+        _publish_text(out, name, text)
+
+
+def _publish_text(out: Path, name: str, text: str) -> None:
+    """Publish a text file."""
+    publish(out, name, 0, lambda target: target.write(text.encode()))
+
+
+def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
+    """Give White's and Black's names."""
+    return names if game.game % 2 == 0 else (names[1], names[0])
+
+
+def _table(games: Sequence[GameRecord], names: tuple[str, str]) -> str:
+    """Give the CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["game", "pair", "white", "black", "result", "points_a", "ending", "forfeit", "plies", "detail"])
+    for game in games:
+        about = [game.ending, game.forfeit or "", len(game.book) + len(game.moves), game.detail]
+        writer.writerow([game.game, game.game // 2, *_colours(game, names), game.result, game.points, *about])
+    return text.getvalue()
+
+
+def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
+    """Write a game as PGN, with what the movers thought from White's view, and clocks where there are any."""
+    game = chess.pgn.Game()
+    game.setup(chess.Board(record.fen))
+    game.headers["Event"] = "fianchetto arena"
+    game.headers["Site"] = "?"
+    game.headers["Round"] = f"{record.game // 2 + 1}.{record.game % 2 + 1}"
+    game.headers["White"], game.headers["Black"] = _colours(record, names)
+    game.headers["Result"] = record.result
+    game.headers["TimeControl"] = clock
+    game.headers["Termination"] = _TERMINATIONS.get(record.ending, "normal")
+    game.headers["PlyCount"] = str(len(record.book) + len(record.moves))
+    node: chess.pgn.GameNode = game
+    for uci in record.book:
+        node = node.add_variation(chess.Move.from_uci(uci))
+    for index, uci in enumerate(record.moves):
+        node = node.add_variation(chess.Move.from_uci(uci))
+        if record.scores[index]:
+            node.comment = f"[%eval {record.scores[index]}]"
+        if record.clocks is not None:
+            node.set_clock(record.clocks[index])
+    if record.forfeit:
+        loser = _colours(record, names)[int((record.forfeit == "b") == (record.game % 2 == 0))]
+        about = f"{loser} forfeits: {record.ending}" + (f" ({record.detail})" if record.detail else "")
+        node.comment = " ".join(filter(None, [node.comment, about.translate({ord("{"): "(", ord("}"): ")"})]))
+    return str(game)
+
+
+def forget(out: Path) -> None:
+    """Take away a result that the games to come will change."""
+    with suppress(FileNotFoundError):
+        (out / SUMMARY).unlink()
