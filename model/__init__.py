@@ -1,1 +1,19 @@
-"""Networks: presets, losses, the trainer, checkpoints, and a checkpoint as an evaluator."""
+"""Networks: presets, losses, the trainer, checkpoints, and a checkpoint as an evaluator.
+
+`load("datasets/checkpoints/xs").choose(board)` gives a move, the probabilities of all moves and a value.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from model.player import Player
+
+__all__ = ["load"]
+
+
+def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
+    """Load a checkpoint that can be asked about boards (model/player.py); torch is imported only now."""
+    from model.player import load as loaded
+
+    return loaded(directory, device=device, amp=amp)

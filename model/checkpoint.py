@@ -3,7 +3,8 @@
 checkpoint.json               the card: what the network is, how it was made, and the files' hashes
 weights-<step>.safetensors    averaged weights and buffers, for use
 training-<step>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
-metrics.jsonl, curves.png     written by the trainer
+metrics.jsonl, curves.png     written by the trainer, and the folder tensorboard where that was asked for
+model.onnx                    written by `fianchetto export`; it names the hash of the weights that it was made of
 .lock                         held while a trainer is at work
 
 Stability: FORMAT_VERSION 1. New tensor files appear under new names, then the card is replaced, then old files go:

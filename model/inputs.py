@@ -1,6 +1,11 @@
-"""From packed rows to what a network reads, on the device that it trains on.
+"""From packed rows to what a network reads and is trained on, on the device that it trains on.
 
-Axes: B batch, P plane (77), Y row, X column, A label (4096). A plane's byte j is its row j, and bit i of it column i.
+    rows in numpy -> `carry`: columns on the device, planes still packed -> `inputs_of`, `legal_of`, `target_of`
+
+Each of the three takes a batch of rows or one that has been carried. Which columns a preset needs, `needs` says.
+
+Axes: B batch, P plane, Y row, X column, A index of the move vocabulary, L label (4096). A plane's byte j is its row j, and bit
+i of it column i.
 """
 
 from collections.abc import Mapping
@@ -13,22 +18,76 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.encoding import LABELS, TURN_PLANE
+from engine.encoding import LABELS, PIECE_PLANES, TURN_PLANE
 from engine.legal import MOVE_PLANES
-from engine.views import View
+from engine.position import PAWN
+from engine.views import COUNTERS, View, require, view
+from engine.vocabularies import NONE, Vocabulary, index_of, vocabulary
+from model.conditions import CONDITIONS, features, hide
+from model.presets import Preset
 
 Batch = Mapping[str, NDArray[Any]]
 """Columns of a shard by name; the planes are uint64 `[B, 77]` in the mover's view."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Carried:
+    """One batch on its device: planes as bytes `[B, 77, 8]` and the other columns `[B]`, in the mover's view."""
+
+    columns: Mapping[str, Tensor]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Inputs:
-    """One batch on its device, in a preset's view."""
+    """One batch on its device, in a preset's view and vocabulary."""
 
-    planes: Tensor  # [B, P, Y, X], 0 or 1, channels last
+    read: Tensor | dict[str, Tensor]  # what the network is called with
     legal: Tensor  # [B, A] bool, True where legal
-    labels: Tensor  # [B] int64
+    labels: Tensor  # [B] int64, the move's index in the preset's vocabulary
     results: Tensor  # [B] int64, +1 / 0 / -1: the game's end for the mover
+    plies_left: Tensor | None  # [B] float32, half-moves to the game's end; None for presets that do not ask
+
+    @property
+    def planes(self) -> Tensor:
+        """The pictures `[B, P, Y, X]`, channels last."""
+        return self.read if isinstance(self.read, Tensor) else self.read["planes"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What of a preset concerns inputs; a view alone reads no conditions and numbers moves by labels."""
+
+    name: str
+    view: View
+    moves: Vocabulary
+    conditions: tuple[str, ...]
+    moves_left: bool
+
+
+@cache
+def _reading(shown: Preset | View) -> _Reading:
+    if isinstance(shown, View):
+        return _Reading(f"the view {shown.name!r}", shown, vocabulary("marro4096"), (), False)
+    conditions = CONDITIONS[shown.condition]
+    return _Reading(
+        f"the preset {shown.name!r}", view(shown.view), vocabulary(shown.moves), conditions, shown.moves_left > 0
+    )
+
+
+def reads(shown: Preset | View) -> tuple[str, ...]:
+    """Name the columns that a network is shown, beside `planes`."""
+    reading = _reading(shown)
+    return (*reading.view.columns, *reading.conditions)
+
+
+def needs(shown: Preset | View) -> tuple[str, ...]:
+    """Name every column that training a preset needs, for whoever opens batches."""
+    reading = _reading(shown)
+    names = ["planes", "label", "result", *reads(shown)]
+    names += ["promotion"] if reading.moves.under_promotions else []
+    names += ["game", "ply"] if reading.conditions else []
+    names += ["plies", "ply"] if reading.moves_left else []
+    return tuple(dict.fromkeys(names))
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
@@ -41,16 +100,54 @@ def bytes_of(planes_BP: NDArray[np.uint64]) -> Tensor:
     return tensor(planes_BP.astype("<u8", copy=False)).view(torch.uint8).view(*planes_BP.shape, 8)
 
 
+def carry(batch: Batch, shown: Preset | View, device: torch.device) -> Carried:
+    """Bring what a preset needs of a batch to the device; labels, results and lengths where the batch has them.
+
+    Raises MissingColumnError for a column that the preset reads and the batch has not, MoveIndexError for a label
+    outside the preset's vocabulary.
+    """
+    reading = _reading(shown)
+    require(reads(shown), batch, reading.name)
+    carried = {"planes": bytes_of(batch["planes"])}
+    for name in (*reads(shown), *(("game", "ply") if reading.conditions else ())):
+        if name == "history":
+            carried[name] = bytes_of(batch[name])
+        elif name in batch:
+            carried[name] = tensor(batch[name].astype(np.int64))
+    if "label" in batch:
+        carried["target"] = tensor(_targets(reading, batch))
+    if "result" in batch:
+        carried["result"] = tensor(batch["result"].astype(np.int64))
+    if reading.moves_left and "plies" in batch:
+        require(("plies", "ply"), batch, reading.name)
+        carried["plies_left"] = tensor(batch["plies"].astype(np.float32) - batch["ply"].astype(np.float32))
+    return Carried({name: column.to(device, non_blocking=True) for name, column in carried.items()})
+
+
+def _targets(reading: _Reading, batch: Batch) -> NDArray[np.int64]:
+    """Number the rows' moves in the vocabulary, int64 `[B]`; under-promotions only where it tells them apart."""
+    turned_B = (batch["planes"][:, TURN_PLANE] != 0) & reading.view.absolute
+    promotions_B = np.zeros(len(turned_B), np.int64)
+    if reading.moves.under_promotions:
+        require(("promotion",), batch, reading.name)
+        promotions_B = batch["promotion"].astype(np.int64)
+    return index_of(reading.moves, turned_B, batch["label"], promotions_B)
+
+
+def _columns(shown: Preset | View, batch: Batch | Carried) -> Mapping[str, Tensor]:
+    return (batch if isinstance(batch, Carried) else carry(batch, shown, torch.device("cpu"))).columns
+
+
 @cache
 def _bits(device: torch.device) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=device)
 
 
 @cache
-def _table(view: str, name: str, device: torch.device) -> Tensor:
-    from engine.views import view as find
-
-    return tensor(getattr(find(view), name)).to(device, torch.int64)
+def table(array: str, name: str, device: torch.device) -> Tensor:
+    """Keep one of the tables of a view or a vocabulary on a device, int64."""
+    rows: Any = vocabulary(name) if array in ("labels", "index", "turned", "promotions") else view(name)
+    return tensor(getattr(rows, array)).to(device, torch.int64)
 
 
 def black(bytes_BPY: Tensor) -> Tensor:
@@ -58,31 +155,41 @@ def black(bytes_BPY: Tensor) -> Tensor:
     return bytes_BPY[:, TURN_PLANE, 0] != 0
 
 
-def to_view(view: View, bytes_BPY: Tensor) -> Tensor:
-    """Turn the mover's view into another one, still packed; the same as `engine.views.apply` on bytes."""
-    if view.black_planes is not None:
-        order_P = _table(view.name, "black_planes", bytes_BPY.device)
-        swapped_BPY = bytes_BPY[:, order_P].flip(2)
-        bytes_BPY = torch.where(black(bytes_BPY)[:, None, None], swapped_BPY, bytes_BPY)
-    if view.turn_inverted:
-        bytes_BPY = bytes_BPY.clone()
-        bytes_BPY[:, TURN_PLANE] = ~bytes_BPY[:, TURN_PLANE]
-    return bytes_BPY
+def to_view(shown: View, bytes_BPY: Tensor) -> Tensor:
+    """Arrange the stored planes as a view has them, still packed; its other planes do not come of them."""
+    device = bytes_BPY.device
+    out = bytes_BPY
+    if shown.white_planes is not None:
+        out = bytes_BPY[:, table("white_planes", shown.name, device)]
+    if shown.black_planes is not None:
+        swapped_BPY = bytes_BPY[:, table("black_planes", shown.name, device)].flip(2)
+        out = torch.where(black(bytes_BPY)[:, None, None], swapped_BPY, out)
+    if shown.turn_inverted:
+        out = out.clone() if out is bytes_BPY else out
+        out[:, TURN_PLANE] = ~bytes_BPY[:, TURN_PLANE]
+    return out
 
 
-def labels_to_view(view: View, black_B: Tensor, labels_B: Tensor) -> Tensor:
-    """Map labels between the mover's view and another one; the map is its own inverse."""
-    if view.black_labels is None:
-        return labels_B
-    return torch.where(black_B, _table(view.name, "black_labels", labels_B.device)[labels_B], labels_B)
+def _state(shown: View, columns: Mapping[str, Tensor]) -> Tensor:
+    """Draw castling rights and the en-passant file, packed: uint8 `[B, 5, Y]`."""
+    rights_B, file_B = columns["castling"], columns["ep_file"]
+    order_4 = torch.arange(4, device=rights_B.device)
+    turned_B1 = (black(columns["planes"]) & shown.absolute)[:, None]
+    rights_B4 = rights_B[:, None] >> torch.where(turned_B1, order_4 ^ 2, order_4) & 1
+    column_B1 = torch.where(file_B < 8, 1 << file_B.clamp(max=7), 0)[:, None]
+    return torch.cat((rights_B4 * 255, column_B1), 1).to(torch.uint8)[:, :, None].expand(-1, -1, 8)
 
 
-def logits_from_view(view: View, black_B: Tensor, logits_BA: Tensor) -> Tensor:
-    """Reorder logits from a view's labels into the mover's."""
-    if view.black_labels is None:
-        return logits_BA
-    order_A = _table(view.name, "black_labels", logits_BA.device)
-    return torch.where(black_B[:, None], logits_BA[:, order_A], logits_BA)
+def _history(shown: View, columns: Mapping[str, Tensor]) -> Tensor:
+    """Draw the pieces of earlier positions, packed: uint8 `[B, 12 * T, Y]`."""
+    past_BTPY = columns["history"][:, : shown.history]
+    out = past_BTPY
+    if shown.white_planes is not None:
+        out = past_BTPY[:, :, table("white_planes", shown.name, out.device)[:PIECE_PLANES]]
+    if shown.black_planes is not None:
+        swapped_BTPY = past_BTPY[:, :, table("black_planes", shown.name, out.device)[:PIECE_PLANES]].flip(3)
+        out = torch.where(black(columns["planes"])[:, None, None, None], swapped_BTPY, out)
+    return out.flatten(1, 2)
 
 
 def unpacked(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
@@ -92,22 +199,80 @@ def unpacked(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
     return bits_BYXP.to(dtype).permute(0, 3, 1, 2)
 
 
+def _pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """Draw every plane of a view `[B, P, Y, X]`, channels last: engine.views.apply and its counters on the device."""
+    packed = [to_view(shown, columns["planes"])]
+    packed += [_state(shown, columns)] if shown.state else []
+    packed += [_history(shown, columns)] if shown.history else []
+    pictures_BPYX = unpacked(packed[0] if len(packed) == 1 else torch.cat(packed, 1), dtype)
+    if not shown.counters:
+        return pictures_BPYX
+    scaled = [(columns[name].float() / COUNTERS[name]).clamp(max=1) for name in shown.counters]
+    constant_BPYX = torch.stack(scaled, 1).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
+    return torch.cat((pictures_BPYX, constant_BPYX), 1).contiguous(memory_format=torch.channels_last)
+
+
 def legal_mask(bytes_BPY: Tensor) -> Tensor:
-    """Read the legal labels off the move planes: bool `[B, A]`, True where legal, in the view of the planes."""
+    """Read the legal labels off the move planes: bool `[B, L]`, True where legal, in the frame of the planes."""
     moves_BTY = bytes_BPY[:, MOVE_PLANES:].contiguous()
     bits_BTYX = (moves_BTY[..., None] >> _bits(bytes_BPY.device)) & 1
     return bits_BTYX.view(torch.bool).view(-1, LABELS)
 
 
-def inputs(batch: Batch, view: View, device: torch.device, dtype: torch.dtype) -> Inputs:
-    """Carry a batch to the device, into a view, and unpack it there."""
-    mover_BPY = bytes_of(batch["planes"]).to(device, non_blocking=True)
-    labels_B = tensor(batch["label"].astype(np.int64)).to(device, non_blocking=True)
-    results_B = tensor(batch["result"].astype(np.int64)).to(device, non_blocking=True)
-    bytes_BPY = to_view(view, mover_BPY)
+def promoting(bytes_BPY: Tensor, labels_A: Tensor) -> Tensor:
+    """Tell for each label whether an own pawn on the seventh rank makes the move, bool `[B, A]`; the mover's view."""
+    bits_BX = (bytes_BPY[:, PAWN, 1, None] >> _bits(bytes_BPY.device)) & 1
+    squares_A = labels_A % 64
+    return bits_BX.bool()[:, squares_A % 8] & (squares_A // 8 == 1)
+
+
+def inputs_of(
+    shown: Preset | View, batch: Batch | Carried, dtype: torch.dtype, *, hidden: bool = False
+) -> Tensor | dict[str, Tensor]:
+    """Give what the network is called with: pictures `[B, P, Y, X]`, with conditions a dict of `planes` and `conditions`.
+
+    `hidden` makes some rows' ratings and clocks unknown, for training: `model.conditions.hide` says which.
+    """
+    reading, columns = _reading(shown), _columns(shown, batch)
+    pictures_BPYX = _pictures(reading.view, columns, dtype)
+    if not reading.conditions:
+        return pictures_BPYX
+    if hidden:
+        require(("game", "ply"), columns, reading.name)
+        columns = hide(columns, reading.conditions)
+    return {"planes": pictures_BPYX, "conditions": features(columns, reading.conditions)}
+
+
+def target_of(shown: Preset | View, batch: Batch | Carried) -> Tensor:
+    """Give each row's move as an index of the preset's vocabulary, int64 `[B]`."""
+    return _columns(shown, batch)["target"]
+
+
+def legal_of(shown: Preset | View, batch: Batch | Carried) -> Tensor:
+    """Tell which indices of the preset's vocabulary are legal moves, bool `[B, A]`."""
+    reading, bytes_BPY = _reading(shown), _columns(shown, batch)["planes"]
+    moves, device = reading.moves, bytes_BPY.device
+    if moves.name == "marro4096" and reading.view.white_planes is None:  # the view's own move planes are the mask
+        return legal_mask(to_view(reading.view, bytes_BPY))
+    labels_A = table("labels", moves.name, device)
+    mask_BA = legal_mask(bytes_BPY)[:, labels_A.clamp(min=0)] & (labels_A != NONE)
+    if moves.under_promotions:
+        mask_BA &= promoting(bytes_BPY, labels_A) | (table("promotions", moves.name, device) == 0)
+    if reading.view.absolute:
+        mask_BA = torch.where(black(bytes_BPY)[:, None], mask_BA[:, table("turned", moves.name, device)], mask_BA)
+    return mask_BA
+
+
+def inputs(
+    batch: Batch, shown: Preset | View, device: torch.device, dtype: torch.dtype, *, hidden: bool = False
+) -> Inputs:
+    """Carry a batch to the device, into a preset's view and vocabulary, and unpack it there."""
+    require(needs(shown), batch, _reading(shown).name)
+    carried = carry(batch, shown, device)
     return Inputs(
-        planes=unpacked(bytes_BPY, dtype),
-        legal=legal_mask(bytes_BPY),
-        labels=labels_to_view(view, black(mover_BPY), labels_B),
-        results=results_B,
+        read=inputs_of(shown, carried, dtype, hidden=hidden),
+        legal=legal_of(shown, carried),
+        labels=carried.columns["target"],
+        results=carried.columns["result"],
+        plies_left=carried.columns.get("plies_left"),
     )

@@ -1,14 +1,72 @@
-"""One network class: a preset's stem, blocks and heads, put together.
+"""One network class: a preset's stem, blocks and heads, put together; and the tables that a preset's words are looked up in.
 
-Axes: B batch, P plane, C channels, Y row, X column, A label, V value outputs.
+Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs.
 """
+
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from engine.views import view
-from model.parts import ACTIVATIONS, BLOCKS, POLICY_HEADS, VALUE_HEADS, conv3
+from model.attention import BIASES, AttentionBlock, LastNorm, Squares
+from model.conditions import CONDITIONS, Condition, conditioned
+from model.heads import (
+    AttentionPolicy,
+    FactoredPolicy,
+    NoValue,
+    Policy,
+    linear_policy,
+    moves_left_head,
+    planes_policy,
+    value_head,
+)
+from model.parts import ACTIVATIONS, GATES, PostBlock, PreBlock, conv3
 from model.presets import Preset
+
+BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock, "attention": AttentionBlock}
+POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
+    "planes": planes_policy,
+    "linear": linear_policy,
+    "factored": FactoredPolicy,
+    "attention": AttentionPolicy,
+}
+VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
+    "wdl": lambda row: value_head(row, 3, nn.Identity()),
+    "tanh": lambda row: value_head(row, 1, nn.Tanh()),
+    "none": lambda row: NoValue(),
+}
+TABLES: Mapping[str, Mapping[str, object]] = {
+    "activation": ACTIVATIONS,
+    "gate": GATES,
+    "block": BLOCKS,
+    "policy": POLICY_HEADS,
+    "value": VALUE_HEADS,
+    "value_neck": dict.fromkeys(("flat", "pool")),
+    "bias": BIASES,
+    "init": dict.fromkeys(("torch", "kaiming")),
+    "condition": CONDITIONS,
+}
+"""Which table each word of a preset is looked up in."""
+
+Outputs = tuple[Policy, Tensor] | tuple[Policy, Tensor, Tensor]
+"""Policy, value, and of a preset with `moves_left` the half-moves left `[B, 1]`."""
+
+
+def _stem(row: Preset) -> nn.Sequential:
+    """Build what comes before the blocks; pre-activation and pre-norm blocks bring their own norms."""
+    planes = view(row.view).planes
+    if row.block == "attention":
+        return nn.Sequential(Squares(planes, row.width))
+    convolution = conv3(planes, row.width)
+    if row.block == "pre":
+        return nn.Sequential(convolution)
+    return nn.Sequential(convolution, nn.BatchNorm2d(row.width), ACTIVATIONS[row.activation]())
+
+
+def _blocks(row: Preset) -> nn.Sequential:
+    last = [LastNorm(row.width)] if row.block == "attention" else []
+    return nn.Sequential(*(BLOCKS[row.block](row) for _ in range(row.blocks)), *last)
 
 
 class Network(nn.Module):
@@ -17,25 +75,56 @@ class Network(nn.Module):
     def __init__(self, preset: Preset) -> None:
         super().__init__()
         self.preset = preset
-        self.stem = nn.Sequential(conv3(view(preset.view).planes, preset.width), *self._after_stem(preset))
-        self.blocks = nn.Sequential(*(BLOCKS[preset.block](preset) for _ in range(preset.blocks)))
+        self.stem = _stem(preset)
+        self.blocks = _blocks(preset)
         self.policy = POLICY_HEADS[preset.policy](preset)
         self.value = VALUE_HEADS[preset.value](preset)
+        if preset.towers == 2:
+            self.value_stem, self.value_blocks = _stem(preset), _blocks(preset)
+        if preset.moves_left:
+            self.moves_left = moves_left_head(preset)
+        if CONDITIONS[preset.condition]:
+            names = CONDITIONS[preset.condition]
+            self.condition = Condition(names, preset.condition_width, preset.width, 2 * preset.towers)
+        if preset.init == "kaiming":
+            self.apply(_kaiming)
+
+    def forward(self, read: Tensor | Mapping[str, Tensor]) -> Outputs:
+        """Give the policy in the preset's vocabulary and view, the value, and the moves left where the preset has them.
+
+        `read` is planes `[B, P, Y, X]`, or of a preset with a condition `planes` and `conditions` `[B, N]`. Policy logits
+        are `[B, A]` (of a factored head a pair, see `model.heads.Policy`). The value is the mover's: `[B, 3]` logits of
+        win, draw and loss, `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves, `[B, 1]`.
+        """
+        assert isinstance(read, Tensor) == (self.preset.condition == "none"), (
+            "conditions are given exactly where wanted"
+        )
+        planes_BPYX = read if isinstance(read, Tensor) else read["planes"]
+        films = () if isinstance(read, Tensor) else self.condition(read["conditions"])
+        x_BCYX = self._trunk(self.stem, self.blocks, planes_BPYX, films[:4])
+        v_BCYX = x_BCYX
+        if self.preset.towers == 2:
+            v_BCYX = self._trunk(self.value_stem, self.value_blocks, planes_BPYX, films[4:])
+        if self.preset.moves_left:
+            return self.policy(x_BCYX), self.value(v_BCYX), self.moves_left(v_BCYX)
+        return self.policy(x_BCYX), self.value(v_BCYX)
 
     @staticmethod
-    def _after_stem(preset: Preset) -> list[nn.Module]:
-        """Norm and activate before post-activation blocks; pre-activation ones bring their own."""
-        if preset.block == "pre":
-            return []
-        return [nn.BatchNorm2d(preset.width), ACTIVATIONS[preset.activation]()]
+    def _trunk(stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: tuple[Tensor, ...]) -> Tensor:
+        """Run one tower, conditioned behind its stem and behind its blocks."""
+        x_BCYX: Tensor = stem(planes_BPYX)
+        if films:
+            x_BCYX = conditioned(x_BCYX, *films[:2])
+        x_BCYX = blocks(x_BCYX)
+        return conditioned(x_BCYX, *films[2:]) if films else x_BCYX
 
-    def forward(self, planes_BPYX: Tensor) -> tuple[Tensor, Tensor]:
-        """Give policy logits `[B, 4096]` in the labels of the preset's view, and the value.
 
-        The value is the mover's: `[B, 3]` logits of win, draw and loss, or `[B, 1]` in -1..1, as the preset says.
-        """
-        x_BCYX = self.blocks(self.stem(planes_BPYX))
-        return self.policy(x_BCYX), self.value(x_BCYX)
+def _kaiming(module: nn.Module) -> None:
+    """Draw a layer's weights by He et al. 2015 (arXiv:1502.01852), biases zero."""
+    if isinstance(module, (nn.Conv2d, nn.Linear)):
+        nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 def build(preset: Preset, seed: int) -> Network:

@@ -1,6 +1,6 @@
-"""The tables of parts that networks are assembled from: activations, gates, residual blocks, heads.
+"""Parts that networks are assembled from: activations, gates, convolutional residual blocks.
 
-A new kind of part is a new row in one of these tables, and a preset names it.
+A new kind of part is a new row in one of the tables here or in `model.network`, and a preset names it.
 
 Axes: B batch, C channels, Y row (0 = the 8th rank of whom the view looks from), X column (0 = a-file).
 """
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from model.presets import Preset
 
 SQUARES = 64
-TYPES = 64
-LABELS = TYPES * SQUARES
 
 
 class Gate(nn.Module):
@@ -47,7 +45,7 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
     As a matrix product: on a processor, `mean` and its gradient take four times as long in channels-last bf16.
     """
     x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
-    weights_B1S = x_BSC.new_full((1, 1, SQUARES), 1 / SQUARES).expand(len(x_BSC), -1, -1)
+    weights_B1S = x_BSC.new_full((1, 1, SQUARES), 1 / SQUARES).expand(x_BSC.shape[0], -1, -1)
     return torch.bmm(weights_B1S, x_BSC)[:, 0]
 
 
@@ -123,41 +121,6 @@ def gate(row: "Preset") -> nn.Module:
     return GATES[row.gate](row)
 
 
-def planes_policy(row: "Preset") -> nn.Module:
-    """Build a head with one plane for each move type: flattened, they are the labels (type * 64 + from-square)."""
-    hidden = row.policy_width
-    layers: list[nn.Module] = []
-    if hidden:
-        layers = [conv3(row.width, hidden), nn.BatchNorm2d(hidden), ACTIVATIONS[row.activation]()]
-    return nn.Sequential(*layers, Exact(nn.Conv2d(hidden or row.width, TYPES, 1)), Flat())
-
-
-def linear_policy(row: "Preset") -> nn.Module:
-    """Build a 1x1 bottleneck and one linear layer to all labels."""
-    hidden = row.policy_width
-    return nn.Sequential(
-        nn.Conv2d(row.width, hidden, 1, bias=False),
-        nn.BatchNorm2d(hidden),
-        ACTIVATIONS[row.activation](),
-        Flat(),
-        Exact(nn.Linear(hidden * SQUARES, LABELS)),
-    )
-
-
-def value_head(row: "Preset", outputs: int, last: nn.Module) -> nn.Module:
-    """Build a 1x1 convolution, a hidden layer, `outputs` numbers and a last function over them."""
-    return nn.Sequential(
-        nn.Conv2d(row.width, row.value_width, 1, bias=False),
-        nn.BatchNorm2d(row.value_width),
-        ACTIVATIONS[row.activation](),
-        Flat(),
-        nn.Linear(row.value_width * SQUARES, row.value_hidden),
-        ACTIVATIONS[row.activation](),
-        Exact(nn.Linear(row.value_hidden, outputs)),
-        last,
-    )
-
-
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "relu": lambda: nn.ReLU(inplace=True),
     "mish": nn.Mish,
@@ -167,17 +130,3 @@ GATES: Mapping[str, Callable[["Preset"], nn.Module]] = {
     "scale": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=False),
     "affine": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=True),
 }
-BLOCKS: Mapping[str, Callable[["Preset"], nn.Module]] = {"post": PostBlock, "pre": PreBlock}
-POLICY_HEADS: Mapping[str, Callable[["Preset"], nn.Module]] = {"planes": planes_policy, "linear": linear_policy}
-VALUE_HEADS: Mapping[str, Callable[["Preset"], nn.Module]] = {
-    "wdl": lambda row: value_head(row, 3, nn.Identity()),
-    "tanh": lambda row: value_head(row, 1, nn.Tanh()),
-}
-TABLES: Mapping[str, Mapping[str, object]] = {
-    "activation": ACTIVATIONS,
-    "gate": GATES,
-    "block": BLOCKS,
-    "policy": POLICY_HEADS,
-    "value": VALUE_HEADS,
-}
-"""Which table each word of a preset is looked up in."""

@@ -1,6 +1,8 @@
 """Which device and which arithmetic: bf16 only where the processor multiplies it natively."""
 
 import ctypes
+import os
+import shutil
 import sys
 
 import torch
@@ -15,12 +17,16 @@ class DeviceError(UserError):
     """A device was asked for that this machine does not have."""
 
 
-def device_for(name: str) -> torch.device:
-    """Find the device by its setting: auto, cpu or cuda."""
+def device_for(name: str, number: int | None = None) -> torch.device:
+    """Find the device by its setting: auto, cpu or cuda; `number` says which GPU of several."""
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device cuda was asked for, and torch sees no GPU here; use --device auto or cpu")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and number is not None:
+        if number >= torch.cuda.device_count():
+            raise DeviceError(f"process {number} of this machine has no GPU: torch sees {torch.cuda.device_count()}")
+        return torch.device(name, number)
     return torch.device(name)
 
 
@@ -33,7 +39,9 @@ def native_bf16(device: torch.device) -> bool:
 
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
-    """Choose the arithmetic of convolutions by the setting auto, bf16 or off; weights stay float32."""
+    """Choose the arithmetic of convolutions by the setting auto, bf16, fp16 or off; weights stay float32."""
+    if amp == "fp16":
+        return torch.float16
     if amp == "bf16" or (amp == "auto" and native_bf16(device)):
         return torch.bfloat16
     return torch.float32
@@ -41,7 +49,15 @@ def dtype_for(amp: str, device: torch.device) -> torch.dtype:
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     """Open the arithmetic for one forward pass."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
+    half = dtype != torch.float32
+    return torch.autocast(device.type, dtype=dtype if half else torch.bfloat16, enabled=half)
+
+
+def check_compiler() -> None:
+    """Raise DeviceError where torch.compile would find no C++ compiler, before any time is spent."""
+    named = os.environ.get("CXX")
+    if not any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
+        raise DeviceError("compile was asked for, and there is no C++ compiler here: install g++, or leave it off")
 
 
 def keep_freed_memory() -> None:

@@ -1,12 +1,12 @@
-"""The table of networks: one frozen row for each system, so that a network is data and not a class."""
+"""What a preset is: one frozen row that says everything of a network, checked; the rows stand in `model.systems`."""
 
 import difflib
-from dataclasses import asdict, dataclass, fields
-from functools import cache
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from engine.errors import UserError
 from engine.views import view
+from engine.vocabularies import vocabulary
 
 
 class UnknownPresetError(UserError):
@@ -25,97 +25,114 @@ LARGEST = 4096
 class Preset:
     """One network: which view it reads, its trunk, its heads and their sizes.
 
-    The words in `block`, `activation`, `gate`, `policy` and `value` are keys of the tables in `model.parts`.
+    The words in `block`, `activation`, `gate`, `bias`, `policy`, `value` and the like are keys of the tables in
+    `model.network`. A field with a default came after the first checkpoints: they mean the default.
     """
 
     name: str
     """What the row is called on the command line and in a checkpoint's card."""
     view: str
-    """Encoding of planes and labels that the network reads and answers in, a name of `engine.views`."""
+    """Encoding of planes that the network reads, a name of `engine.views` with its options."""
+    moves: str = "marro4096"
+    """Move vocabulary that it answers in, a name of `engine.vocabularies`, in the frame of the view."""
     width: int
     """Channels of the trunk."""
     blocks: int
-    """Residual blocks in the trunk."""
+    """Blocks in the trunk."""
     block: str
-    """Kind of residual block: `post` or `pre` activation."""
+    """Kind of block: `post` or `pre` activation residual, or `attention` over the 64 squares."""
+    towers: int = 1
+    """Trunks: 1 for all heads, or 2, one for the policy and one for the value."""
     activation: str
-    """Nonlinearity everywhere but in the value's last layer."""
+    """Nonlinearity everywhere but in the value's last layer: `relu` or `mish`."""
     gate: str
-    """What ends each block's branch: `none`, `scale` (squeeze-and-excitation) or `affine` (the same, with a shift)."""
+    """What ends each residual branch: `none`, `scale` (squeeze-and-excitation) or `affine` (the same, with a shift)."""
     squeeze: int
     """Hidden units of the gate, 0 with none."""
+    heads: int = 0
+    """Attention heads of an attention block, 0 for other blocks."""
+    feedforward: int = 0
+    """Hidden units of an attention block's second half, 0 for other blocks."""
+    bias: str = "none"
+    """What attention knows of geometry: `none`, `relative` (by offset) or `geometric` (by offset, pair and board)."""
     policy: str
-    """Kind of policy head: `planes` (a plane for each move type) or `linear` (bottleneck, then one linear layer)."""
+    """Kind of policy head: `planes` (one for each kind of move), `linear`, `factored` or `attention`."""
     policy_width: int
-    """Channels of the policy head's hidden convolution, 0 for none."""
+    """Channels of the policy head's hidden convolution, bottleneck or queries; 0 for no hidden convolution."""
     value: str
-    """Kind of value head: `wdl` (three logits: win, draw, loss) or `tanh` (one expected score from -1 to 1)."""
+    """Kind of value: `wdl` (three logits: win, draw, loss), `tanh` (one expected score from -1 to 1) or `none`."""
+    value_neck: str = "flat"
+    """How the value head leaves the board: `flat` (all squares) or `pool` (their mean)."""
     value_width: int
     """Channels of the value head's 1x1 convolution."""
     value_hidden: int
     """Hidden units of the value head."""
+    moves_left: int = 0
+    """Channels of a head that says how many half-moves the game will last, 0 for none."""
+    condition: str = "none"
+    """What else is read: `none`, `ratings` (both players') or `ratings_clock` (and the mover's clock)."""
+    condition_width: int = 0
+    """Hidden units that read it, 0 with none."""
+    init: str = "torch"
+    """How fresh weights are drawn: `torch` (its defaults, residual branches from zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
-        from model.parts import TABLES
+        from model.network import TABLES
 
         for field in fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, field.type) or isinstance(value, bool):  # type: ignore[arg-type]
                 raise PresetError(f"preset field {field.name} is {value!r}, and must be a {field.type}")
-        view(self.view)
-        for name in ("width", "blocks", "value_width", "value_hidden"):
-            if not 1 <= getattr(self, name) <= LARGEST:
-                raise PresetError(f"preset {self.name}: {name} is {getattr(self, name)}, and must be in 1..{LARGEST}")
-        for name in ("squeeze", "policy_width"):
-            if not 0 <= getattr(self, name) <= LARGEST:
-                raise PresetError(f"preset {self.name}: {name} is {getattr(self, name)}, and must be in 0..{LARGEST}")
-        if self.gate != "none" and not self.squeeze:
-            raise PresetError(f"preset {self.name}: a gate of kind {self.gate} needs squeeze, its hidden units")
-        if self.policy == "linear" and not self.policy_width:
-            raise PresetError(f"preset {self.name}: a linear policy needs policy_width, its bottleneck's channels")
         for name, table in TABLES.items():
             if getattr(self, name) not in table:
                 known = ", ".join(sorted(table))
                 raise PresetError(f"preset {self.name}: no {name} is called {getattr(self, name)!r}; there are {known}")
+        view(self.view)
+        self._check_sizes()
+        self._check_policy()
+
+    def _check_sizes(self) -> None:
+        for name, low, high in (
+            ("width", 1, LARGEST),
+            ("blocks", 1, LARGEST),
+            ("value_width", 1, LARGEST),
+            ("value_hidden", 1, LARGEST),
+            ("towers", 1, 2),
+            ("squeeze", 0, LARGEST),
+            ("policy_width", 0, LARGEST),
+            ("heads", 0, LARGEST),
+            ("feedforward", 0, 4 * LARGEST),
+            ("moves_left", 0, LARGEST),
+            ("condition_width", 0, LARGEST),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise PresetError(f"preset {self.name}: {name} is {getattr(self, name)}, and must be in {low}..{high}")
+        if self.gate != "none" and not self.squeeze:
+            raise PresetError(f"preset {self.name}: a gate of kind {self.gate} needs squeeze, its hidden units")
+        if self.condition != "none" and not self.condition_width:
+            raise PresetError(f"preset {self.name}: a condition needs condition_width, its hidden units")
+        if self.block == "attention" and (not self.feedforward or not self.heads or self.width % self.heads):
+            raise PresetError(f"preset {self.name}: attention needs feedforward, and heads that divide its width")
+
+    def _check_policy(self) -> None:
+        moves = vocabulary(self.moves)
+        if self.policy in ("linear", "attention") and not self.policy_width:
+            raise PresetError(f"preset {self.name}: a {self.policy} policy needs policy_width")
+        answers = {
+            "planes": moves.planes > 0,
+            "linear": not moves.factored,
+            "factored": moves.factored,
+            "attention": moves.name == "fromto4096",
+        }
+        if not answers[self.policy]:
+            raise PresetError(f"preset {self.name}: a {self.policy} policy cannot answer in {moves.name}")
 
 
-@cache
 def presets() -> dict[str, Preset]:
     """Give every preset by name."""
-    rows = (
-        Preset(
-            name="fianchetto-xs",
-            view="marro77",
-            width=64,
-            blocks=6,
-            block="post",
-            activation="relu",
-            gate="affine",
-            squeeze=16,
-            policy="planes",
-            policy_width=0,
-            value="wdl",
-            value_width=16,
-            value_hidden=64,
-        ),
-        # The seed architecture: ChessMarro's network as it was published.
-        Preset(
-            name="chessmarro",
-            view="chessmarro77",
-            width=256,
-            blocks=6,
-            block="pre",
-            activation="mish",
-            gate="scale",
-            squeeze=16,
-            policy="linear",
-            policy_width=32,
-            value="tanh",
-            value_width=32,
-            value_hidden=256,
-        ),
-    )
-    return {row.name: row for row in rows}
+    from model.systems import systems
+
+    return systems()
 
 
 def preset(name: str) -> Preset:
@@ -123,9 +140,8 @@ def preset(name: str) -> Preset:
     rows = presets()
     if name in rows:
         return rows[name]
-    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise UnknownPresetError(f"there is no preset {name!r}{hint} (presets: {', '.join(rows)})")
+    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)
+    raise UnknownPresetError(f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})")
 
 
 def preset_row(row: Preset) -> dict[str, Any]:
@@ -134,11 +150,21 @@ def preset_row(row: Preset) -> dict[str, Any]:
 
 
 def preset_from_row(row: object) -> Preset:
-    """Rebuild a preset from a card's values, which may come from anybody: PresetError when they cannot be one."""
+    """Rebuild a preset from a card's values, which may come from anybody: PresetError when they cannot be one.
+
+    Fields that came after the card was written may be missing: they have their defaults.
+    """
     if not isinstance(row, dict):
         raise PresetError("the preset is not an object of fields")
     names = {field.name for field in fields(Preset)}
-    if row.keys() != names:
-        strange = ", ".join(sorted(str(name) for name in row.keys() ^ names))
-        raise PresetError(f"the preset's fields are not this version's; missing or unknown: {strange}")
+    needed = {field.name for field in fields(Preset) if field.default is MISSING}
+    strange = sorted(str(name) for name in (row.keys() - names) | (needed - row.keys()))
+    if strange:
+        raise PresetError(f"the preset's fields are not this version's; missing or unknown: {', '.join(strange)}")
     return Preset(**row)
+
+
+def changed_fields(mine: Preset, row: object) -> list[str]:
+    """Name the fields in which a preset differs from the one that a card describes, PresetError when it describes none."""
+    theirs = preset_row(preset_from_row(row))
+    return [name for name, value in preset_row(mine).items() if theirs[name] != value]

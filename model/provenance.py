@@ -31,6 +31,6 @@ def commit_of(root: Path) -> str | None:
 
 def dtype_name(dtype: torch.dtype, amp: str) -> str:
     """Say which arithmetic was used and why."""
-    name = "bfloat16" if dtype == torch.bfloat16 else "float32"
+    name = str(dtype).removeprefix("torch.")
     why = {"auto": "the processor has bf16" if name == "bfloat16" else "the processor has no bf16"}
     return f"{name} ({why.get(amp, 'as configured')})"

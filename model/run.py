@@ -1,36 +1,43 @@
 """The state of one training run: raw and averaged weights, optimizer, counters; one step of it; saved and restored.
 
-Axes: B batch, A label.
+Nothing in a step is random: the order of batches is the whole of a run's chance. Axes: B batch, A label.
 """
 
 import copy
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from engine.errors import UserError
-from engine.views import View, view
 from model.checkpoint import fit
-from model.config import TrainConfig, ema_decay, learning_rate
-from model.inputs import Batch, Inputs, inputs
-from model.losses import VALUE_FORMS, policy_terms
+from model.config import TrainConfig
+from model.inputs import Batch
+from model.losses import VALUE_FORMS, row_losses
 from model.metrics import Totals, row_figures
 from model.network import Network, build
-from model.precision import autocast, device_for, dtype_for
+from model.optimisers import Optimiser
+from model.outputs import flat
+from model.precision import autocast, check_compiler, device_for, dtype_for
 from model.presets import Preset
-
-MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-"""What AdamW keeps for each weight."""
+from model.schedules import ema_decay, learning_rate
+from model.targets import prepared
+from model.world import World, share_norms, summed
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
 """What is summed over the rows of each step."""
 
+SMALLEST_SCALE = 2.0**-14
+"""A loss that overflows fp16 even when scaled by this is not finite by itself."""
+
 
 class DivergedError(UserError):
-    """The loss or its gradient became infinite or not a number."""
+    """The loss or its gradient became infinite or not a number, or the loss rose far above what it had been."""
 
 
 @dataclass(slots=True)
@@ -39,83 +46,130 @@ class Run:
 
     config: TrainConfig
     preset: Preset
-    view: View
     device: torch.device
     dtype: torch.dtype
+    world: World
     network: Network
+    forward: Callable[[Any], Any]
+    """The network as it is called in training: compiled, or joined to the other processes', or itself."""
     ema: Network
-    optimizer: torch.optim.AdamW
+    optimizer: Optimiser
+    scaler: torch.amp.GradScaler
+    best: dict[str, Tensor] = field(default_factory=dict)
+    """The averaged weights that were measured best, kept where `patience` may go back to them."""
     step: int = 0
     positions: int = 0
     seconds: float = 0.0
 
 
-def begin(config: TrainConfig, preset: Preset) -> Run:
+def begin(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
     """Make a run at step 0."""
-    device = device_for(config.device)
+    world = world or World()
+    device = device_for(config.device, world.local if world.size > 1 else None)
     network = build(preset, config.seed).to(device)
+    if world.size > 1:
+        share_norms(network, device)
     ema = copy.deepcopy(network).eval().requires_grad_(False)
+    dtype = dtype_for(config.amp, device)
     return Run(
         config=config,
         preset=preset,
-        view=view(preset.view),
         device=device,
-        dtype=dtype_for(config.amp, device),
+        dtype=dtype,
+        world=world,
         network=network.train(),
+        forward=_forward(config, network, world),
         ema=ema,
-        optimizer=_optimizer(config, network),
+        optimizer=Optimiser(config, network),
+        scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
+        best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
 
 
-def _optimizer(config: TrainConfig, network: nn.Module) -> torch.optim.AdamW:
-    """Decay matrices only: norms and biases are no measure of complexity."""
-    matrices = [parameter for parameter in network.parameters() if parameter.ndim >= 2]
-    others = [parameter for parameter in network.parameters() if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.99), fused=True)
-    for parameter in network.parameters():
-        optimizer.state[parameter] = {
-            "step": torch.zeros((), device=parameter.device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
-    return optimizer
+def _forward(config: TrainConfig, network: Network, world: World) -> Callable[[Any], Any]:
+    call: Any = network
+    if config.compile:
+        check_compiler()
+        call = torch.compile(network)
+    return DistributedDataParallel(call, broadcast_buffers=False) if world.size > 1 else call
+
+
+def _parts(batch: Batch, parts: int) -> Iterator[Batch]:
+    """Cut a batch into equal parts, its rows in turn."""
+    if parts == 1:
+        yield batch
+        return
+    rows = len(batch["planes"])
+    if rows % parts:
+        raise UserError(f"a process's {rows} rows of a step cannot be cut into {parts} equal parts: change accumulate")
+    for at in range(0, rows, rows // parts):
+        yield {name: column[at : at + rows // parts] for name, column in batch.items()}
 
 
 def take_step(run: Run, batch: Batch, fraction: float) -> Tensor:
     """Do one optimizer step and give the sums of COLUMNS over its rows; DivergedError if it would not be finite."""
-    config = run.config
-    data = inputs(batch, run.view, run.device, run.dtype)
-    with autocast(run.device, run.dtype):
-        logits_BA, value_BV = run.network(data.planes)
-    policy_B, illegal_B = policy_terms(logits_BA, data.legal, data.labels)
-    value_B = VALUE_FORMS[run.preset.value].loss(value_BV, data.results)
-    loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
-    loss = loss_B.mean()
-    run.optimizer.zero_grad(set_to_none=True)
-    loss.backward()  # type: ignore[no-untyped-call]
+    config, world, parts = run.config, run.world, run.config.accumulate
+    run.optimizer.zero_grad()
+    sums = []
+    for number, part in enumerate(_parts(batch, parts)):
+        with _alone(run) if number < parts - 1 else nullcontext():
+            sums.append(_backward(run, part, parts))
+    run.scaler.unscale_(run.optimizer.as_torch())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), config.clip)
-    if run.device.type == "cpu" and not math.isfinite(float(loss.detach()) + float(norm)):  # a GPU would stall
-        raise DivergedError(_why_not_finite(data, run.step))
-    rate = learning_rate(config, fraction)
-    for group in run.optimizer.param_groups:
-        group["lr"] = rate
-    run.optimizer.step()
+    totals = summed(torch.stack(sums).sum(0) if parts > 1 else sums[0])
+    if run.device.type == "cpu" and not _finite(run, totals, norm):  # a GPU would stall
+        raise DivergedError(_why_not_finite(run, batch))
+    run.optimizer.set_rate(learning_rate(config, fraction))
+    run.scaler.step(run.optimizer.as_torch())
+    run.scaler.update()
     run.step += 1
-    run.positions += len(data.labels)
+    run.positions += len(batch["planes"]) * world.size
     _average(run)
+    return totals
+
+
+def _alone(run: Run) -> AbstractContextManager[None]:
+    """Keep gradients from being shared, in all parts of a step but its last."""
+    if isinstance(run.forward, DistributedDataParallel):
+        return run.forward.no_sync()
+    return nullcontext()
+
+
+def _backward(run: Run, batch: Batch, parts: int) -> Tensor:
+    """Add a part's gradients to the weights', and give its rows' sums of COLUMNS."""
+    read, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, training=True)
+    with autocast(run.device, run.dtype):
+        outputs = run.forward(read)
+    losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
+    loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
+    loss = loss_B.mean() / parts if parts > 1 else loss_B.mean()
+    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        best_B = logits_BA.detach().masked_fill(~data.legal, float("-inf")).argmax(1)
-        columns = (loss_B, policy_B, value_B, (best_B == data.labels).float(), torch.exp(-illegal_B))
+        best_B = flat(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
+        columns = (
+            loss_B,
+            losses["policy_loss"],
+            losses["value_loss"],
+            (best_B == targets.labels).float(),
+            torch.exp(-losses["illegal"]),
+        )
         return torch.stack([column.detach().sum() for column in columns])
 
 
-def _why_not_finite(data: Inputs, step: int) -> str:
-    illegal = int((~data.legal.gather(1, data.labels[:, None])).sum())
+def _finite(run: Run, totals: Tensor, norm: Tensor) -> bool:
+    """Tell whether the step's loss and gradient are finite; a scaled gradient may overflow, and the step is left out."""
+    if run.scaler.is_enabled():
+        return math.isfinite(float(totals[0])) and run.scaler.get_scale() >= SMALLEST_SCALE
+    return math.isfinite(float(totals[0]) + float(norm))
+
+
+def _why_not_finite(run: Run, batch: Batch) -> str:
+    _, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, training=True)
+    illegal = int((~targets.legal.gather(1, targets.labels[:, None])).sum())
     if illegal:
-        rows = len(data.labels)
-        return f"step {step}: {illegal} of {rows} labels are no legal move of their position; ingest the data again"
-    return f"the loss is not finite at step {step}; train again with a lower learning rate"
+        rows = len(targets.labels)
+        return f"step {run.step}: {illegal} of {rows} labels are no legal move of their position; ingest the data again"
+    return f"the loss is not finite at step {run.step}; train again with a lower learning rate"
 
 
 @torch.no_grad()
@@ -148,18 +202,24 @@ def measure(run: Run, batches: Any, limit: int) -> dict[str, float]:
     for batch in batches:
         if totals.count >= limit:
             break
-        data = inputs(
-            {name: column[: limit - totals.count] for name, column in batch.items()}, run.view, run.device, run.dtype
-        )
+        rows = {name: column[: limit - totals.count] for name, column in batch.items()}
+        read, targets = prepared(run.config, run.preset, rows, run.device, run.dtype, training=False)
         with autocast(run.device, run.dtype):
-            logits_BA, value_BV = run.ema(data.planes)
-        figures = row_figures(logits_BA, form.wdl(value_BV), data.legal, data.labels, data.results)
+            policy, value_BV, *_ = run.ema(read)
+        figures = row_figures(flat(policy), form.wdl(value_BV), targets.legal, targets.labels, targets.results)
         totals.add({name: column.cpu() for name, column in figures.items()})
     return totals.summary()
 
 
+@torch.no_grad()
+def keep_best(run: Run) -> None:
+    """Remember the averaged weights as the best so far."""
+    for name, tensor in run.ema.state_dict().items():
+        run.best[name].copy_(tensor)
+
+
 def tensors_of(run: Run, *, resumable: bool) -> dict[str, dict[str, Tensor]]:
-    """Gather what a checkpoint holds; `resumable` adds the raw weights and the optimizer's moments."""
+    """Gather what a checkpoint holds; `resumable` adds the raw weights and the optimizer's state."""
     groups = {"weights": dict(run.ema.state_dict())}
     if resumable:
         groups["training"] = _training_tensors(run)
@@ -168,13 +228,20 @@ def tensors_of(run: Run, *, resumable: bool) -> dict[str, dict[str, Tensor]]:
 
 def _training_tensors(run: Run) -> dict[str, Tensor]:
     tensors = {f"network.{name}": tensor for name, tensor in run.network.state_dict().items()}
-    for name, parameter in run.network.named_parameters():
-        tensors |= {f"optimizer.{name}.{moment}": run.optimizer.state[parameter][moment] for moment in MOMENTS}
+    tensors |= {f"optimizer.{name}": tensor for name, tensor in run.optimizer.tensors().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in run.best.items()}
+    if run.scaler.is_enabled():
+        state = run.scaler.state_dict()
+        tensors["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
     return tensors
 
 
 def restore(run: Run, card: dict[str, Any], tensors: dict[str, dict[str, Tensor]], where: str) -> None:
     """Put a fresh run back where a save left it."""
     fit(run.ema.state_dict(), tensors["weights"], where)
-    fit(_training_tensors(run), tensors["training"], where)
+    training = _training_tensors(run)
+    fit(training, tensors["training"], where)
+    if run.scaler.is_enabled():
+        scale, growth = training["scaler"].tolist()
+        run.scaler.load_state_dict(run.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(growth)})
     run.step, run.positions, run.seconds = card["step"], card["positions"], float(card["seconds"])

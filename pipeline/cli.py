@@ -16,9 +16,13 @@ from typing import Any
 import tyro
 
 from engine.errors import UserError
+from pipeline.commands.arena import Arena, Ladder
 from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
+from pipeline.commands.export import Export
+from pipeline.commands.networks import Presets
+from pipeline.commands.play import Uci
 from pipeline.commands.training import Report, Train
 from pipeline.errors import DamagedError, Stopped
 
@@ -26,8 +30,13 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "ingest": Ingest,
     "train": Train,
     "report": Report,
+    "presets": Presets,
+    "export": Export,
     "show": Show,
     "sample": Sample,
+    "uci": Uci,
+    "arena": Arena,
+    "ladder": Ladder,
     "bench": Bench,
 }
 

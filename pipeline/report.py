@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from engine.evaluators import Evaluator
 from engine.progress import Progress, Tick, silent
 from pipeline.batches import Batch, Batches
 from pipeline.errors import ConfigError, DamagedError
@@ -22,6 +20,8 @@ from pipeline.shards import MANIFEST, file_hash, read_manifest
 
 if TYPE_CHECKING:
     import polars as pl
+
+    from model.evaluator import NetworkEvaluator
 
 BATCH = 1024
 NO_CLOCK = 65535
@@ -67,17 +67,14 @@ def _first(batches: Iterator[Batch], rows: int) -> Iterator[Batch]:
             return
 
 
-def _measured(evaluator: Evaluator, batch: Batch) -> dict[str, NDArray[Any]]:
-    from model.metrics import rows
-
-    return rows(*evaluator(batch["planes"]), batch)
-
-
-def _figures(batches: Iterator[Batch], network: Evaluator, rule: Rule, rows: int, progress: Progress) -> "pl.DataFrame":
+def _figures(
+    batches: Iterator[Batch], network: "NetworkEvaluator", rule: Rule, rows: int, progress: Progress
+) -> "pl.DataFrame":
     """Measure every counted row: a table of a row each, with the columns it may be sliced by."""
     import polars as pl
 
     from engine.handwritten import evaluate
+    from model.metrics import rows as measured
 
     tables, done, began = [], 0, time.perf_counter()
     for raw in batches:
@@ -85,8 +82,8 @@ def _figures(batches: Iterator[Batch], network: Evaluator, rule: Rule, rows: int
         done += len(raw["planes"])
         if not len(batch["planes"]):
             continue
-        figures = _measured(network, batch)
-        classical = _measured(evaluate, batch)
+        figures = measured(*network(batch["planes"], batch), batch)
+        classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
         columns |= figures | {f"classical_{name}": classical[name] for name in ("rank", "nll", "brier")}
         tables.append(pl.DataFrame(columns))
@@ -238,14 +235,17 @@ def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
 
 def _report(
     card: dict[str, Any],
-    network: Evaluator,
+    network: "NetworkEvaluator",
     positions: Path,
     split: str,
     where: str,
     rule: Rule,
     progress: Progress,
 ) -> dict[str, Any]:
-    batches = Batches([positions], split, batch_size=BATCH, columns=COLUMNS)
+    from model.inputs import reads
+
+    columns = tuple(dict.fromkeys((*COLUMNS, *reads(network.preset))))
+    batches = Batches([positions], split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
     stream = _first(batches.from_step(0), rows) if rows < batches.rows else batches.once()
     table = _figures(stream, network, rule, rows, progress)

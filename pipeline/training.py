@@ -41,20 +41,40 @@ def train_on(
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and give the checkpoint's card; a stopped run is continued.
 
+    Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
     Raises UnknownPresetError, DatasetError, and what model.train says of a checkpoint that does not fit.
     """
+    from engine.views import require
+    from model.inputs import needs
     from model.presets import preset
     from model.train import train
+    from model.world import world
 
     row = preset(preset_name)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
     data = _data(positions)
-    batches = Batches(positions, "train", batch_size=config.batch_size, seed=config.seed)
+    place = world()
+    batches = Batches(
+        positions, "train", batch_size=config.batch_size, seed=config.seed, rank=place.rank, world=place.size
+    )
+    require(needs(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
     if batches.rows < config.batch_size:
         raise DatasetError(f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}")
+    if place.size > len(batches.groups):
+        raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
     validation = _validation(positions, config.batch_size) if _has(data, "val") else None
-    return train(config, row, batches.from_step, out, validation=validation, data=data, progress=progress, stop=stop)
+    return train(
+        config,
+        row,
+        batches.from_step,
+        out,
+        validation=validation,
+        data=data,
+        progress=progress if place.first else silent,
+        stop=stop,
+        epoch_rows=batches.rows,
+    )
 
 
 def _validation(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:

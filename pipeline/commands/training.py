@@ -22,7 +22,7 @@ class Train(Common):
     out: Path
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
-    """Which network: fianchetto-xs (for two CPU cores) or chessmarro (the seed architecture)."""
+    """Which network: fianchetto-xs is for two CPU cores; `fianchetto presets` lists them all."""
     config: tyro.conf.OmitArgPrefixes[TrainConfig]
     """How to train."""
 

@@ -107,7 +107,7 @@ def test_a_finished_run_is_given_back_untouched(tmp_path: Path) -> None:
 
 
 def test_two_at_once_refuse_each_other(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("model.train.TICK_SECONDS", 0.0)
+    monkeypatch.setattr("model.loop.TICK_SECONDS", 0.0)
     refused = []
 
     def again(tick: Tick) -> None:
@@ -187,7 +187,7 @@ def test_a_directory_that_is_a_file_is_found_out_before_the_first_step(tmp_path:
 
 
 def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("model.train.TICK_SECONDS", 0.0)
+    monkeypatch.setattr("model.loop.TICK_SECONDS", 0.0)
     ticks: list[Tick] = []
     run(tmp_path, progress=ticks.append)
     assert [tick.done for tick in ticks] == list(range(1, 13))

@@ -1,0 +1,100 @@
+"""How long to think: from what a chess clock says to seconds, and when a search must stop so as never to overstep them.
+
+Nothing here looks at a clock: whoever asks says what time it is, so that tests can.
+"""
+
+from dataclasses import dataclass
+
+MOVES_TO_GO = 40
+"""Moves that the rest of a game is taken to last where no time control says it; a longer list is cut to it."""
+STRETCH = 4.0
+"""A move may take this many times its share of the clock when the search is not of one mind."""
+LARGEST_SHARE = 0.5
+"""No move takes more of the clock than this..."""
+LAST_SHARE = 0.8
+"""...but the last one before a time control, which may take this."""
+RESERVED_MOVES = 100
+"""The clock keeps the overhead of so many moves in reserve, as far as increments do not pay for it."""
+FORGETTING = 0.9
+"""The longest round counts this much less with every round after it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What the mover's clock allows, in seconds; a clock may be negative, as match runners send it."""
+
+    movetime: float | None = None
+    """Think exactly so long."""
+    left: float | None = None
+    """On the mover's clock."""
+    increment: float = 0.0
+    """Added after every move."""
+    moves_to_go: int | None = None
+    """Moves until the next time control, this one included; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a move may cost, in seconds since it was asked for: 0 <= soft <= hard; None is no bound."""
+
+    soft: float | None
+    """Stop here when the search is of one mind."""
+    hard: float | None
+    """Have answered by then."""
+
+    @property
+    def timed(self) -> bool:
+        """Tell whether there is a bound at all."""
+        return self.hard is not None
+
+
+def budget(limits: Limits, overhead: float) -> Budget:
+    """Divide the clock; `overhead` seconds of every move are lost on the way to the one who asked.
+
+    What the clock holds above a reserve is shared out evenly over the moves to come (the idea is Stockfish's), so the
+    shares shrink with the clock and never add up to more than it. Move time keeps at least its half, whatever the overhead.
+    """
+    bounds = []
+    if limits.movetime is not None:
+        given = max(limits.movetime, 0.0)
+        bounds.append((given - min(overhead, given / 2),) * 2)
+    if limits.left is not None:
+        bounds.append(_share(limits, limits.left, overhead))
+    if not bounds:
+        return Budget(None, None)
+    soft, hard = (min(values) for values in zip(*bounds, strict=True))
+    return Budget(min(soft, hard), hard)
+
+
+def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
+    moves = min(max(limits.moves_to_go or MOVES_TO_GO, 1), MOVES_TO_GO)
+    increment = max(limits.increment, 0.0)
+    most = max(min(left - overhead, (LARGEST_SHARE if moves > 1 else LAST_SHARE) * left), 0.0)
+    reserved = RESERVED_MOVES if limits.moves_to_go is None else moves
+    reserve = 2 * overhead + reserved * max(overhead - increment, 0.0)
+    scarce = reserve > left / 2
+    shared = left - min(reserve, left / 2) + (increment - min(overhead, increment)) * (moves - 1)
+    soft = min(max(shared / moves, 0.0), most)
+    return soft, soft if scarce else min(STRETCH * soft, most)
+
+
+class Pace:
+    """Watches one move: measures the rounds of its search and says when the next one would end too late."""
+
+    def __init__(self, begun: float, longest_round: float) -> None:
+        """Begin a move asked for at time `begun`, the rounds so far having taken up to `longest_round` seconds."""
+        self.begun = self._last = begun
+        self.longest_round = longest_round
+
+    def start(self, now: float) -> None:
+        """Say that the first round begins now, which may be after some setting up."""
+        self._last = now
+
+    def round(self, now: float) -> None:
+        """Say that a round ended now."""
+        self.longest_round = max(now - self._last, FORGETTING * self.longest_round)
+        self._last = now
+
+    def too_late(self, bound: float | None, now: float) -> bool:
+        """Tell whether another round, should it last as long as the longest, would end behind `bound` seconds."""
+        return bound is not None and now - self.begun + self.longest_round > bound

@@ -1,0 +1,146 @@
+"""What a GUI may say: one line of text into the command it holds, with whatever in it cannot be read named.
+
+As the protocol asks, unknown words are skipped until a command comes. A number that cannot be read counts as 0, so that
+a damaged `go` is answered at once rather than never.
+"""
+
+import re
+from collections import deque
+from dataclasses import dataclass, field
+
+from engine.clock import Limits
+from engine.errors import UserError
+
+COMMANDS = frozenset(
+    ("uci", "isready", "ucinewgame", "position", "go", "stop", "ponderhit", "setoption", "quit", "debug", "register")
+)
+_MOVE = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?|0000")
+_OPTION = re.compile(r"name\s+(?P<name>.*?)(?:\s+value(?:\s+(?P<value>.*))?)?", re.DOTALL)
+_NUMBERS = {
+    "nodes": "nodes",
+    "depth": "depth",
+    "mate": "mate",
+    "movestogo": "moves_to_go",
+    "movetime": "movetime",
+    "wtime": "white_time",
+    "btime": "black_time",
+    "winc": "white_increment",
+    "binc": "black_increment",
+    "perft": "perft",
+}
+_KEYWORDS = frozenset((*_NUMBERS, "infinite", "ponder", "searchmoves"))
+
+
+class CommandError(UserError):
+    """A line that is no command, or not a whole one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Go:
+    """How long to think and about what; times in milliseconds, None where nothing was said."""
+
+    nodes: int | None = None
+    """Simulations."""
+    depth: int | None = None
+    """Plies of the principal variation."""
+    mate: int | None = None
+    """Moves within which a mate is looked for."""
+    moves_to_go: int | None = None
+    """Moves until the next time control."""
+    movetime: int | None = None
+    """Think exactly so long."""
+    white_time: int | None = None
+    """White's clock."""
+    black_time: int | None = None
+    """Black's clock."""
+    white_increment: int | None = None
+    """Added to White's clock after every move."""
+    black_increment: int | None = None
+    """Added to Black's clock after every move."""
+    perft: int | None = None
+    """Count the leaves of so many plies instead of thinking."""
+    infinite: bool = False
+    """Think until told to stop."""
+    ponder: bool = False
+    """Think on the opponent's time, until ponderhit or stop."""
+    searchmoves: tuple[str, ...] = ()
+    """Only these moves."""
+    problems: tuple[str, ...] = field(default=(), compare=False)
+    """What could not be read."""
+
+    def limits(self, white: bool) -> Limits:
+        """Give the mover's clock in seconds."""
+        left, increment = (self.white_time, self.white_increment) if white else (self.black_time, self.black_increment)
+        return Limits(
+            movetime=None if self.movetime is None else self.movetime / 1000,
+            left=None if left is None else left / 1000,
+            increment=(increment or 0) / 1000,
+            moves_to_go=self.moves_to_go,
+        )
+
+
+def shown(text: str, most: int = 80) -> str:
+    """Quote a piece of what came in, in plain ASCII and not all of it where it is long."""
+    return ascii(text if len(text) <= most else text[:most] + "...")
+
+
+def split(line: str) -> tuple[str, str]:
+    """Give the line's command and the rest behind it; `("", "")` for a blank line, CommandError where there is none."""
+    for word in re.finditer(r"\S+", line):
+        if word[0] in COMMANDS:
+            return word[0], line[word.end() :].strip()
+    if line.strip():
+        raise CommandError(f"unknown command {shown(line.strip())}")
+    return "", ""
+
+
+def _number(text: str) -> int | None:
+    """Read a whole number within 64 bits (a fraction is cut off), or None."""
+    try:
+        return max(min(int(float(text)), 2**63 - 1), -(2**63))
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_go(rest: str) -> Go:
+    """Read what is behind `go`."""
+    words = deque(rest.split())
+    values: dict[str, int | bool] = {}
+    moves: list[str] = []
+    problems = []
+    while words:
+        word = words.popleft()
+        if word in ("infinite", "ponder"):
+            values[word] = True
+        elif word == "searchmoves":
+            while words and _MOVE.fullmatch(words[0]):
+                moves.append(words.popleft())
+        elif word in _NUMBERS:
+            number = None if not words or words[0] in _KEYWORDS else _number(words.popleft())
+            if number is None:
+                problems.append(f"go: {word} without a number is taken as 0")
+            values[_NUMBERS[word]] = number or 0
+        else:
+            problems.append(f"go: skipped {shown(word)}")
+    return Go(**values, searchmoves=tuple(moves), problems=tuple(problems))  # type: ignore[arg-type]
+
+
+def parse_position(rest: str) -> tuple[str | None, list[str]]:
+    """Read what is behind `position`: the FEN (None for the starting position) and the moves as words."""
+    setup, found, moves = re.sub(r"\s+", " ", rest).partition(" moves ")
+    if not found and setup.endswith(" moves"):
+        setup = setup.removesuffix(" moves")
+    kind, _, fen = setup.partition(" ")
+    if kind == "startpos":
+        return None, moves.split()
+    if kind == "fen" and fen:
+        return fen, moves.split()
+    raise CommandError(f"position is startpos or fen, not {shown(rest)}")
+
+
+def parse_option(rest: str) -> tuple[str, str | None]:
+    """Read what is behind `setoption`: name and value, None where there is no value."""
+    found = _OPTION.fullmatch(rest)
+    if found is None or not found["name"]:
+        raise CommandError(f"setoption needs: name NAME value VALUE, not {shown(rest)}")
+    return found["name"].strip(), found["value"]

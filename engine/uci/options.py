@@ -1,0 +1,129 @@
+"""The engine's options: one frozen dataclass of what they are set to, one table of how the protocol shows them."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from engine.errors import UserError
+from engine.search import SearchConfig
+from engine.search.forest import bytes_of
+from engine.uci.commands import shown
+
+NOTHING = "<empty>"
+"""How the protocol writes an empty string."""
+MEGABYTE = 1 << 20
+
+
+class OptionError(UserError):
+    """An option that there is not, or a value that it cannot have."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """What a GUI has set."""
+
+    threads: int = 1
+    """Threads that the network may use."""
+    hash: int = 512
+    """Megabytes of the search tree, at most."""
+    multipv: int = 1
+    """Lines that are shown."""
+    ponder: bool = False
+    """Whether the GUI may let the engine ponder; it says so with every `go`, so nothing here depends on it."""
+    show_wdl: bool = False
+    """Show win, draw and loss in permille with every score."""
+    policy: bool = False
+    """Play the likeliest move of the evaluator's policy, without search."""
+    simulations: int = 0
+    """Simulations of a move at most, 0 for no such bound."""
+    c_puct: float = SearchConfig().c_puct
+    """Weight of exploration by priors."""
+    temperature: float = 0.0
+    """0 plays the best move, 1 in proportion to the search's visits."""
+    seed: int = 0
+    """Seed of what is left to chance."""
+    leaves: int = 8
+    """Positions that go to the evaluator at once where time is the limit; fixed nodes are searched one by one."""
+    overhead: int = 20
+    """Milliseconds of every move that are lost between engine and GUI."""
+    checkpoint: str = ""
+    """Directory of a checkpoint to play with instead of what the engine was started with."""
+
+    def search(self) -> SearchConfig:
+        """Give the configuration of a search; its `leaves` are the most that a round may have."""
+        return SearchConfig(nodes=nodes_in(self.hash * MEGABYTE), c_puct=self.c_puct, leaves=self.leaves)
+
+
+def nodes_in(memory: int) -> int:
+    """Give how many nodes a tree of so many bytes holds, the room included through which it moves on; at least 256."""
+    fixed = 2 * bytes_of(0)
+    return max((memory - fixed) // (2 * bytes_of(1) - fixed), 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One option as the protocol knows it."""
+
+    name: str
+    """As a GUI shows it."""
+    field: str
+    """Of Options."""
+    kind: Literal["spin", "check", "string", "number"]
+    """The protocol's type; `number` is a string to the protocol, which has no fractions."""
+    least: float = 0
+    """Smallest value of a spin or a number."""
+    most: float = 0
+    """Largest value of a spin or a number."""
+
+
+ROWS = (
+    Row("Threads", "threads", "spin", 1, 1024),
+    Row("Hash", "hash", "spin", 1, 65536),
+    Row("MultiPV", "multipv", "spin", 1, 218),
+    Row("Ponder", "ponder", "check"),
+    Row("UCI_ShowWDL", "show_wdl", "check"),
+    Row("Policy", "policy", "check"),
+    Row("Simulations", "simulations", "spin", 0, 1_000_000_000),
+    Row("CPuct", "c_puct", "number", 0, 100),
+    Row("Temperature", "temperature", "number", 0, 100),
+    Row("Seed", "seed", "spin", 0, 2**31 - 1),
+    Row("Leaves", "leaves", "spin", 1, 256),
+    Row("Move Overhead", "overhead", "spin", 0, 10_000),
+    Row("Checkpoint", "checkpoint", "string"),
+)
+
+
+def described(options: Options) -> list[str]:
+    """Write the `option` lines, with these options as the defaults."""
+    return [_line(row, getattr(options, row.field)) for row in ROWS]
+
+
+def _line(row: Row, value: Any) -> str:
+    kind = "string" if row.kind == "number" else row.kind
+    text = {True: "true", False: "false"}[value] if row.kind == "check" else str(value) or NOTHING
+    bounds = f" min {row.least:.0f} max {row.most:.0f}" if row.kind == "spin" else ""
+    return f"option name {row.name} type {kind} default {text}{bounds}"
+
+
+def changed(options: Options, name: str, value: str | None) -> Options:
+    """Give the options with one of them set as a GUI said it, or raise an OptionError; case matters in paths only."""
+    rows = [row for row in ROWS if row.name.lower() == name.lower()]
+    if not rows:
+        raise OptionError(f"no such option: {shown(name)}")
+    return replace(options, **{rows[0].field: _value(rows[0], value or "")})
+
+
+def _value(row: Row, text: str) -> Any:
+    if row.kind == "string":
+        return "" if text == NOTHING else text
+    if row.kind == "check":
+        if text.lower() not in ("true", "false"):
+            raise OptionError(f"{row.name} is true or false, not {shown(text)}")
+        return text.lower() == "true"
+    try:
+        number = int(text) if row.kind == "spin" else float(text)
+    except ValueError:
+        number = math.nan
+    if not row.least <= number <= row.most:
+        raise OptionError(f"{row.name} is between {row.least:.0f} and {row.most:.0f}, not {shown(text)}")
+    return number

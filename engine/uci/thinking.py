@@ -1,0 +1,284 @@
+"""From a `go` to a move: the tree kept between moves, the search within its bounds, and what is done where there is no time.
+
+All of it runs in the thinking thread. Nothing that goes wrong here may cost the game: it is told, and a move is played.
+"""
+
+import gc
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import chess
+
+from engine import handwritten
+from engine.clock import Budget, Pace, budget
+from engine.encoding import label_of, move_of
+from engine.evaluators import Evaluator
+from engine.legal import perft
+from engine.position import from_board
+from engine.search import Root, Search, SearchConfig
+from engine.search.history import of_board
+from engine.uci.commands import shown
+from engine.uci.game import Story
+from engine.uci.greedy import glance
+from engine.uci.job import Job
+from engine.uci.options import Options
+from engine.uci.report import Effort, info_lines, moves_of, permille, ranked, score
+from engine.uci.watch import Watch
+
+CHUNK = 1024
+"""Simulations between two looks at the clock at the latest: lines that the rules end need no evaluator, so no round."""
+MOST_NARROWED = 1_000_000
+"""Simulations of a search of some moves only, which is one run, since such a tree begins anew with every run."""
+MOST_SIMULATIONS = 1_000_000_000
+"""In one tree, whose visits are 32 bits."""
+ROUNDS_WANTED = 16
+"""Leaves go to the evaluator together only as far as a move's time still has so many rounds."""
+NO_MOVE = "bestmove (none)"
+"""Where the game is over; Stockfish's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is played, and what is expected in reply."""
+
+    move: chess.Move
+    reply: chess.Move | None = None
+
+    def __str__(self) -> str:
+        """Write it in the protocol's words."""
+        return f"bestmove {self.move.uci()}" + (f" ponder {self.reply.uci()}" if self.reply else "")
+
+
+class Thinker:
+    """The player: an evaluator, a search tree and the game that the tree stands at."""
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Speak by `say`, a line at a time."""
+        self.evaluator: Evaluator | None = None
+        self.debug = False
+        self._say, self._clock = say, clock
+        self._search: Search | None = None
+        self._made: SearchConfig | None = None
+        self._story: Story | None = None
+        self._glance_seconds = 0.0
+        self._longest_round = 0.0
+
+    def use(self, evaluator: Evaluator) -> None:
+        """Play with an evaluator from now on, and measure how long it takes for one position."""
+        warm_up(evaluator)
+        gc.freeze()  # what libraries have made stays; looking through it again would cost a fast move 50 ms
+        self.evaluator, self._made = evaluator, None
+        board, seconds = chess.Board(), []
+        for _ in range(2):
+            begun = self._clock()
+            glance(evaluator, board, list(board.legal_moves))
+            seconds.append(self._clock() - begun)
+        self._glance_seconds = self._longest_round = min(seconds)
+
+    def forget(self) -> None:
+        """Take the next position for a new game's."""
+        self._story = None
+
+    def think(self, job: Job) -> None:
+        """Answer a `go`."""
+        if job.go.perft is not None:
+            self._count(job, job.go.perft)
+            job.answered = True
+            return
+        legal = list(job.board.legal_moves)
+        if legal:
+            last = str(self._answer(job, legal))
+        else:
+            self._say(f"info depth 0 score {'mate 0' if job.board.is_check() else 'cp 0'}")
+            last = NO_MOVE
+        job.wait()
+        job.answered = True
+        self._say(last)
+
+    def _answer(self, job: Job, legal: list[chess.Move]) -> Answer:
+        """Decide on a move; what fails is told, and the next simpler way is gone."""
+        for way in (self._decide, self._by_hand):
+            try:
+                return way(job, legal)
+            except Exception as error:  # noqa: BLE001 - a game in progress is worth more than a traceback
+                self.forget()
+                self._made = None
+                self._say(
+                    f"info string error, a simpler move is played: {type(error).__name__}: {shown(str(error), 300)}"
+                )
+                if self.debug:
+                    for line in traceback.format_exc().splitlines():
+                        self._say(f"info string {line}")
+        return Answer(legal[0])
+
+    def _decide(self, job: Job, legal: list[chess.Move]) -> Answer:
+        options, evaluator = job.options, self.evaluator
+        assert evaluator is not None, "no evaluator was loaded"
+        wanted = self._wanted(job)
+        allowed = [move for move in legal if move in wanted] or legal
+        if options.policy:
+            return self._at_a_glance(job, evaluator, allowed)
+        bounds = budget(job.go.limits(job.board.turn == chess.WHITE), options.overhead / 1000)
+        search = self._prepared(job, bounds)
+        if bounds.hard is not None and not job.pondering:
+            left = job.begun + bounds.hard - self._clock()
+            if left < 2 * self._glance_seconds and not (len(allowed) == len(legal) and search.root(0).simulations):
+                in_time = left > self._glance_seconds
+                return self._at_a_glance(job, evaluator if in_time else handwritten.evaluate, allowed)
+        return self._by_search(job, search, bounds, allowed if len(allowed) < len(legal) else None)
+
+    def _wanted(self, job: Job) -> set[chess.Move]:
+        moves = set()
+        for word in job.go.searchmoves:
+            try:
+                moves.add(job.board.parse_uci(word.lower()))
+            except ValueError:
+                self._say(f"info string searchmoves: {shown(word)} is not legal here")
+        return moves
+
+    def _by_hand(self, job: Job, legal: list[chess.Move]) -> Answer:
+        return self._at_a_glance(job, handwritten.evaluate, legal)
+
+    def _at_a_glance(self, job: Job, evaluator: Evaluator, among: list[chess.Move]) -> Answer:
+        """Play an evaluator's likeliest move."""
+        seen = glance(evaluator, job.board, among)
+        wdl = f" wdl {permille(seen.value, seen.draw)}" if job.options.show_wdl else ""
+        effort = Effort(seconds=self._clock() - job.begun, nodes=1)
+        self._say(
+            f"info depth 1 seldepth 1 multipv 1 score {score(seen.value, 0)}{wdl} {effort} hashfull 0 pv {seen.move.uci()}"
+        )
+        return Answer(seen.move)
+
+    def _prepared(self, job: Job, bounds: Budget) -> Search:
+        """Give a search whose tree stands at the job's position: the last one played on where the game went on."""
+        wanted = job.options.search()
+        search = self._search
+        if search is None or self._made != wanted:
+            search = self._made_anew(job.options, wanted)
+        if search.seed != job.options.seed:
+            search.seed, self._story = job.options.seed, None
+        beyond = job.story.beyond(self._story) if self._story is not None else None
+        if beyond is None:
+            search.start(0, *of_board(job.board))
+        else:
+            turn = job.board.turn if len(beyond) % 2 == 0 else not job.board.turn
+            for move in beyond:
+                search.play(0, label_of(move, turn), move.promotion or 0)
+                turn = not turn
+        self._story = job.story
+        search.config = replace(search.config, leaves=self._leaves(job, bounds))
+        return search
+
+    def _made_anew(self, options: Options, wanted: SearchConfig) -> Search:
+        assert self.evaluator is not None
+        self._search = self._made = self._story = None  # its memory may be needed
+        try:
+            self._search = Search(self.evaluator, wanted, seed=options.seed)
+        except MemoryError:
+            self._say(f"info string no room for a Hash of {options.hash} MB; searching with the default one")
+            self._search = Search(self.evaluator, replace(wanted, nodes=Options().search().nodes), seed=options.seed)
+        self._made = wanted
+        return self._search
+
+    def _leaves(self, job: Job, bounds: Budget) -> int:
+        """Give how many leaves go to the evaluator at once: one where simulations are counted or a round is a long time."""
+        if job.go.nodes is not None or (job.options.simulations and not job.go.infinite):
+            return 1
+        if bounds.hard is None or job.pondering:
+            return job.options.leaves
+        rounds = bounds.hard / max(self._glance_seconds, 1e-6)
+        return min(max(int(rounds / ROUNDS_WANTED), 1), job.options.leaves)
+
+    def _by_search(self, job: Job, search: Search, bounds: Budget, allowed: list[chess.Move] | None) -> Answer:
+        turn, options = job.board.turn, job.options
+        before = 0 if allowed else search.root(0).simulations
+        refused = search.refused(0)
+        names = None if allowed is None else [(label_of(move, turn), move.promotion or 0) for move in allowed]
+
+        def tell(best: int | None = None) -> None:
+            nonlocal refused
+            if search.refused(0) > refused:
+                self._say(f"info string Hash of {options.hash} MB is full: the tree grows no more")
+                refused = MOST_SIMULATIONS  # said once
+            root = search.root(0)
+            chosen = _index_of(root, *(int(part[0]) for part in search.choose())) if best is None else best
+            effort = Effort(seconds=self._clock() - job.begun, nodes=max(root.simulations - before, 0))
+            order = ranked(root, chosen, range(len(root.labels)))[: options.multipv]
+            for line in info_lines(root, order, line_of, effort, show_wdl=options.show_wdl):
+                self._say(line)
+
+        def line_of(index: int) -> list[str]:
+            return moves_of(search.line(0, index), job.board)
+
+        pace = Pace(job.begun, self._longest_round)
+        pace.start(self._clock())
+        watch = Watch(job, search, bounds, pace, before, tell, self._clock)
+        self._run(job, search, watch, names)
+        self._longest_round = pace.longest_round
+        labels, promotions = search.choose(temperature=options.temperature)
+        chosen = _index_of(search.root(0), int(labels[0]), int(promotions[0]))
+        tell(chosen)
+        line = [
+            move_of(*move, turn if place == 0 else not turn) for place, move in enumerate(search.line(0, chosen)[:2])
+        ]
+        if allowed is not None:
+            self.forget()  # a tree that knows some of the moves only
+        return Answer(*line)
+
+    def _run(self, job: Job, search: Search, watch: Watch, allowed: list[tuple[int, int]] | None) -> None:
+        """Search until the watch says so, the simulations are done or the root is proven."""
+        bounds = [MOST_SIMULATIONS - search.root(0).simulations]
+        if job.go.nodes is not None:
+            bounds.append(max(job.go.nodes, 1))
+        if job.options.simulations and not job.go.infinite:
+            bounds.append(job.options.simulations)
+        left = max(min(bounds), 1)
+        if watch():  # told to stop before it began, or a tree that is good enough for what time there is
+            left = 0 if search.root(0).simulations and not allowed else 1
+        while left:
+            asked, before = min(left, CHUNK if allowed is None else MOST_NARROWED), search.simulations
+            search.run(simulations=asked, allowed=allowed, stop=watch)
+            done = search.simulations - before
+            left -= done
+            if done < asked or watch() or allowed:
+                return
+
+    def _count(self, job: Job, depth: int) -> None:
+        """Count the leaves of the move tree below each move, as Stockfish shows it."""
+        total, board = 0, job.board
+        for move in board.legal_moves:
+            if job.stopped:
+                break
+            board.push(move)
+            leaves = int(perft(from_board(board), depth - 1)) if depth > 1 else 1
+            board.pop()
+            total += leaves
+            self._say(f"{move.uci()}: {leaves}")
+        self._say(f"\nNodes searched: {total}\n")
+
+
+def warm_up(evaluator: Evaluator) -> None:
+    """Have every kernel that a move may need loaded, or compiled where this machine has never run it."""
+    board = chess.Board()
+    search = Search(evaluator, SearchConfig(nodes=1024, leaves=2))
+    search.start(0, *of_board(board))
+    search.run(simulations=1)
+    search.root(0), search.line(0), search.refused(0)
+    labels, promotions = search.choose(temperature=0.0)
+    search.play(0, int(labels[0]), int(promotions[0]))
+    glance(handwritten.evaluate, board, list(board.legal_moves))
+
+
+def _index_of(root: Root, label: int, promotion: int) -> int:
+    """Find a move among a root's."""
+    for index, move in enumerate(zip(root.labels.tolist(), root.promotions.tolist(), strict=True)):
+        if move == (label, promotion):
+            return index
+    raise AssertionError("the search chose no move of its root")

@@ -1,0 +1,84 @@
+"""When the search of one `go` is over, asked after every round; on the way it has the search's state told."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from engine.clock import Budget, Pace
+from engine.search import Root, Search
+from engine.uci.job import Job
+
+FIRST_TELLING, LAST_TELLING = 0.25, 2.0
+"""Seconds between reports: the first, and at most; each wait is twice the one before."""
+PROBES = 20
+"""The root is looked at so often within the time that a move should take..."""
+PROBE_SECONDS = 0.01
+"""...and so often where a depth or a mate is the limit."""
+HASTE = 0.2
+"""A move is never decided before this share of its time."""
+
+
+class Watch:
+    """Called after every round of a search; true when it must end."""
+
+    def __init__(
+        self,
+        job: Job,
+        search: Search,
+        budget: Budget,
+        pace: Pace,
+        before: int,
+        tell: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Watch a job's search, in whose tree `before` simulations are already; `tell` reports, `clock` gives the time."""
+        self.over = False
+        self._job, self._search, self._budget, self._pace = job, search, budget, pace
+        self._tell, self._clock = tell, clock
+        self._clocked = budget.soft is not None and job.go.movetime is None
+        self._before = before
+        self._wait = FIRST_TELLING
+        self._next_telling = clock() + self._wait
+        self._next_probe = 0.0
+
+    def __call__(self) -> bool:
+        """Note that a round has ended and tell whether it was the last."""
+        now = self._clock()
+        self._pace.round(now)
+        self._pace.begun = self._job.begun
+        self.over = self._job.stopped or (not self._job.held and self._enough(now))
+        if not self.over and now >= self._next_telling:
+            self._tell()
+            self._wait = min(2 * self._wait, LAST_TELLING)
+            self._next_telling = now + self._wait
+        return self.over
+
+    def _enough(self, now: float) -> bool:
+        if self._pace.too_late(self._budget.hard, now):
+            return True
+        go = self._job.go
+        if now < self._next_probe or not (self._clocked or go.depth is not None or go.mate is not None):
+            return False
+        soft = self._budget.soft or 0.0
+        self._next_probe = now + (soft / PROBES if self._clocked else PROBE_SECONDS)
+        root = self._search.root(0)
+        if go.depth is not None and len(self._search.line(0)) >= go.depth:
+            return True
+        if go.mate is not None and 0 < root.mate <= 2 * go.mate - 1:
+            return True
+        if not self._clocked and root.full >= 1.0:
+            return True  # a depth or a mate that this memory does not reach
+        return self._clocked and self._decided(root, soft, now)
+
+    def _decided(self, root: Root, soft: float, now: float) -> bool:
+        """Tell whether thinking on is of no use: one move only, no overtaking any more, or one mind when it is time."""
+        if len(root.visits) < 2:
+            return True
+        spent = now - self._job.begun
+        if spent < HASTE * soft:
+            return False
+        second, first = np.partition(root.visits, -2)[-2:]
+        if spent >= soft:
+            return int(np.nan_to_num(root.values, nan=-2.0).argmax()) == int(root.visits.argmax())
+        speed = (root.simulations - self._before) / max(spent, 1e-3)
+        return bool(first - second > speed * (soft - spent))

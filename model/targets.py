@@ -1,0 +1,74 @@
+"""A batch made ready for a step: what the network reads, and what its rows teach.
+
+Axes: B batch, N visited moves of all rows together. Columns are those of a shard (`pipeline.shards`).
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engine.encoding import TURN_PLANE
+from engine.views import view
+from engine.vocabularies import index_of, vocabulary
+from model.config import TrainConfig
+from model.inputs import Batch, inputs, tensor
+from model.losses import Targets
+from model.policy_losses import Visits
+from model.presets import Preset
+
+Read = Tensor | dict[str, Tensor]
+"""What a network is called with."""
+
+
+def prepared(
+    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, dtype: torch.dtype, *, training: bool
+) -> tuple[Read, Targets]:
+    """Carry a batch to the device and turn it into what the preset's network reads and is taught.
+
+    The columns `visits` (as `visit_entries` has it), `weight` (float32 `[B]`) and `eval` are used where they are there and
+    the configuration gives them a share. In training, some rows' ratings and clocks are hidden.
+    """
+    data = inputs(batch, preset, device, dtype, hidden=training)
+    targets = Targets(
+        legal=data.legal,
+        labels=data.labels,
+        results=data.results,
+        visits=_visits(preset, batch, device) if config.visits_share and "visits" in batch else None,
+        evals=_column(batch["eval"], device) if config.eval_blend and "eval" in batch else None,
+        plies_left=data.plies_left,
+        weights=_column(batch["weight"].astype(np.float32), device) if "weight" in batch else None,
+    )
+    return data.read, targets
+
+
+def _column(column: NDArray[Any], device: torch.device) -> Tensor:
+    return tensor(column).to(device, non_blocking=True)
+
+
+def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+    """Flatten a column of visits into rows, labels and shares `[N]`, leaving out moves without a share.
+
+    A row is None, or its moves: mappings, or records, with `label` (this project's, mover's view) and `share`.
+    """
+    entries = [
+        (row, int(move["label"]), float(move["share"]))
+        for row, moves in enumerate(visits)
+        if moves is not None
+        for move in moves
+        if move["share"] > 0
+    ]
+    rows_N, labels_N, shares_N = zip(*entries, strict=True) if entries else ((), (), ())
+    return np.array(rows_N, np.int64), np.array(labels_N, np.int64), np.array(shares_N, np.float32)
+
+
+def _visits(preset: Preset, batch: Batch, device: torch.device) -> Visits | None:
+    """Give a batch's visits in the preset's vocabulary; a promotion's are the queen's."""
+    rows_N, labels_N, shares_N = visit_entries(batch["visits"])
+    if not len(rows_N):
+        return None
+    turned_N = (batch["planes"][rows_N, TURN_PLANE] != 0) & view(preset.view).absolute
+    moves_N = index_of(vocabulary(preset.moves), turned_N, labels_N, np.zeros(len(labels_N), np.int64))
+    return Visits(_column(rows_N, device), _column(moves_N, device), _column(shares_N, device))

@@ -1,0 +1,152 @@
+"""Training by two processes under torchrun: the losses of one process with the same batch, and each row once an epoch."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.config import TrainConfig
+from model.journal import lines
+from model.world import World, WorldError, world
+from pipeline import shards
+from pipeline.batches import Batches
+from pipeline.chunk import IngestConfig
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest import ingest
+from pipeline.training import train_on
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import random_game
+
+SETTINGS = {
+    "epochs": 1.0,
+    "batch_size": 32,
+    "threads": 1,
+    "amp": "off",
+    "device": "cpu",
+    "report_every_steps": 1,
+    "learning_rate": 0.002,
+}
+
+JOB = """
+import json, os, sys
+from pathlib import Path
+import numpy as np
+from model.config import TrainConfig
+from pipeline.batches import Batches
+from pipeline.training import train_on
+
+positions, out, settings = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+seen, real = [], Batches.from_step
+
+def from_step(self, step):
+    for batch in real(self, step):
+        seen.append(np.stack([batch["game"], batch["ply"]], 1))
+        yield batch
+
+Batches.from_step = from_step
+calls = iter(range(10**6))
+card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), out,
+                stop=lambda: next(calls) >= int(os.environ.get("STOP", "1000000")))
+np.save(out.parent / f"seen-{os.environ['RANK']}-{len(seen)}.npy", np.stack(seen) if seen else np.zeros(0))
+said = [card["step"], card["positions"], card["finished"], card["processes"]]
+Path(out.parent / f"card-{os.environ['RANK']}.json").write_text(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dataset of a few hundred rows in row groups of 64."""
+    folder = tmp_path_factory.mktemp("ddp")
+    (folder / "dump.pgn").write_text("\n".join(random_game(seed, plies=30) for seed in range(12)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "ROW_GROUP", 64)
+        config = IngestConfig(test_share=0.0, val_share=0.0)
+        ingest([str(folder / "dump.pgn")], folder / "positions", config, workers=1)
+    return folder / "positions"
+
+
+def torchrun(processes: int, positions: Path, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    script = out.parent / "job.py"
+    script.write_text(JOB)
+    command += [str(script), str(positions), str(out), json.dumps(SETTINGS)]
+    paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment
+    return subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def cards(folder: Path) -> list[list[object]]:
+    return [json.loads((folder / f"card-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in lines(out) if "loss" in line]
+
+
+def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Path, tmp_path: Path) -> None:
+    rows = Batches([positions]).rows
+    steps = -(-rows // 32)
+    done = torchrun(2, positions, tmp_path / "two", STOP="4")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert cards(tmp_path) == [[4, 128, False, 2]] * 2
+    done = torchrun(2, positions, tmp_path / "two")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert cards(tmp_path) == [[steps, steps * 32, True, 2]] * 2
+
+    shares = [
+        np.concatenate([np.load(next(tmp_path.glob(f"seen-{rank}-{count}.npy"))) for count in (4, steps - 4)])
+        for rank in (0, 1)
+    ]
+    assert shares[0].shape == shares[1].shape == (steps, 16, 2)
+    order = np.stack(shares, 2).reshape(-1, 2)[:rows]
+    assert len(np.unique(order, axis=0)) == rows, "each row once"
+
+    one = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "one")
+    assert one["processes"] == 1
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
+    assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"
+    halves = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS | {"batch_size": 16}), tmp_path / "half")
+    assert halves["step"] > steps
+    apart = np.abs(np.array(losses(tmp_path / "half")[:4]) - losses(tmp_path / "one")[:4]).max()
+    assert apart > 0.02, "half the batch is another curve"
+
+
+def test_what_stops_the_first_process_is_told_to_all(positions: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    done = torchrun(2, positions, tmp_path / "out")
+    assert done.returncode != 0
+    assert "CheckpointError: " in done.stderr
+    assert "WorldError: process 0: " in done.stderr
+    assert "cannot be made into a directory" in done.stderr
+
+
+def place(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+
+
+def test_more_processes_than_row_groups_are_refused(
+    positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, 0, 16)
+    with pytest.raises(DatasetError, match=r"16 processes are more than the \d row groups"):
+        train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
+    place(monkeypatch, 0, 5)
+    with pytest.raises(ConfigError, match="a batch of 32 cannot be shared by process 0 of 5"):
+        train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert world() == World(0, 1, 0)
+    place(monkeypatch, 3, 3)
+    with pytest.raises(WorldError, match="start the processes with torchrun"):
+        world()
+    place(monkeypatch, "first", 3)
+    with pytest.raises(WorldError, match="must be numbers"):
+        world()
