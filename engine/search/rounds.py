@@ -16,6 +16,10 @@ from engine.search.roots import begin_run, judge_root, keep_moves, mate_in_one, 
 from engine.search.walk import EVALUATE, back_up, descend
 
 
+MOST_KNOWN = 256
+"""Walks to known values that one slot makes in a round, so that whoever may stop a search is asked now and then."""
+
+
 class Round(NamedTuple):
     """What the leaves of one round are; B rows at most."""
 
@@ -130,8 +134,8 @@ def select(forest: Any, slots: Any, progress: Any, leaves: Any, rules: Any, batc
     position = np.empty(WORDS, dtype=np.uint64)
     rows = 0
     for index in range(len(slots)):
-        slot, taken = slots[index], 0
-        while taken < leaves and done[index] < wanted[index]:
+        slot, taken, known = slots[index], 0, 0
+        while taken < leaves and known < MOST_KNOWN and done[index] < wanted[index]:
             if forest.nodes[slot, 0].verdict != UNKNOWN or _decided(forest, slot, wanted[index], done[index], rules):
                 wanted[index] = done[index]
                 break
@@ -140,6 +144,7 @@ def select(forest: Any, slots: Any, progress: Any, leaves: Any, rules: Any, batc
             if how > EVALUATE:
                 break
             done[index] += 1
+            known += how != EVALUATE
             forest.slots[slot].walks += 1
             forest.slots[slot].plies += depth
             forest.slots[slot].deepest = max(np.int64(forest.slots[slot].deepest), depth)

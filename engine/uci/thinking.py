@@ -217,7 +217,8 @@ class Thinker:
         def line_of(index: int) -> list[str]:
             return moves_of(search.line(0, index), job.board)
 
-        pace = Pace(job.begun, self._longest_round)
+        usual = self._glance_seconds * (1 + search.config.leaves)
+        pace = Pace(job.begun, min(self._longest_round, usual))  # one unlucky round must not haunt the moves to come
         pace.start(self._clock())
         watch = Watch(job, search, bounds, pace, before, tell, self._clock)
         self._run(job, search, watch, names)
@@ -253,7 +254,7 @@ class Thinker:
     def _count(self, job: Job, depth: int) -> None:
         """Count the leaves of the move tree below each move, as Stockfish shows it."""
         total, board = 0, job.board
-        for move in board.legal_moves:
+        for move in list(board.legal_moves):
             if job.stopped:
                 break
             board.push(move)
