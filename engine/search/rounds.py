@@ -15,7 +15,6 @@ from engine.search.opening import open_node
 from engine.search.roots import begin_run, judge_root, keep_moves, mate_in_one, shape_priors
 from engine.search.walk import EVALUATE, back_up, descend
 
-
 MOST_KNOWN = 256
 """Walks to known values that one slot makes in a round, so that whoever may stop a search is asked now and then."""
 
