@@ -8,11 +8,19 @@ from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
 from pipeline.sample import SAMPLE
 
-What = Literal["ingest", "batches", "train", "compile"]
+What = Literal["ingest", "batches", "train", "compile", "search", "selfplay"]
 
 
 def run(what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent) -> dict[str, Any]:
     """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away."""
+    if what == "search":
+        from pipeline.bench.search import measure as measure_search
+
+        return measure_search(progress)
+    if what == "selfplay":
+        from pipeline.bench.selfplay import measure as measure_selfplay
+
+        return measure_selfplay(progress)
     pgn = pgn or SAMPLE
     if not pgn.exists() and positions is None:
         raise ConfigError(f"{pgn} does not exist: name a dump with --pgn")

@@ -14,8 +14,9 @@ from pipeline.commands.base import Common
 class Bench(Common):
     """Measure this machine: the numbers that the README claims, each as a ratio within one run where it can be."""
 
-    what: tyro.conf.Positional[Literal["ingest", "batches", "train", "compile"]]
-    """ingest: PGN to shards; batches: shards to rows; train: the loop; compile: Numba from cold."""
+    what: tyro.conf.Positional[Literal["ingest", "batches", "train", "compile", "search", "selfplay"]]
+    """ingest: PGN to shards; batches: shards to rows; train: the loop; compile: Numba from cold;
+    search: the tree alone and under a network; selfplay: moves."""
     pgn: Path | None = None
     """A dump to measure on; the embedded sample when there is none."""
     positions: Path | None = None

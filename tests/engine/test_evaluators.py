@@ -25,18 +25,23 @@ FENS = (
 
 
 @pytest.mark.parametrize("evaluator", [evaluators.uniform, handwritten.evaluate])
-def test_logits_are_finite_exactly_on_legal_labels_and_wdl_is_a_distribution(evaluator: evaluators.Evaluator) -> None:
+def test_logits_are_finite_on_legal_labels_and_wdl_is_a_distribution(evaluator: evaluators.Evaluator) -> None:
     planes_BP = planes_of(*FENS)
     logits_BA, wdl_B3 = evaluator(planes_BP)
     assert logits_BA.dtype == wdl_B3.dtype == np.float32
     assert logits_BA.shape == (3, 4096)
     assert wdl_B3.shape == (3, 3)
+    assert np.isfinite(logits_BA[legal_mask(planes_BP)]).all()
+    assert (wdl_B3 >= 0).all()
+    np.testing.assert_allclose(wdl_B3.sum(axis=1), 1.0, atol=1e-6)
+
+
+def test_the_hand_written_one_rules_out_exactly_what_is_illegal() -> None:
+    logits_BA, _ = handwritten.evaluate(planes_of(*FENS))
     for fen, logits_A in zip(FENS, logits_BA, strict=True):
         board = chess.Board(fen)
         wanted = {label_of(move, board.turn) for move in board.legal_moves}
         assert set(np.flatnonzero(np.isfinite(logits_A)).tolist()) == wanted
-    assert (wdl_B3 >= 0).all()
-    np.testing.assert_allclose(wdl_B3.sum(axis=1), 1.0, atol=1e-6)
 
 
 def test_uniform_prefers_nothing() -> None:
@@ -44,6 +49,9 @@ def test_uniform_prefers_nothing() -> None:
     logits_BA, wdl_B3 = evaluators.uniform(planes_BP)
     assert set(np.unique(logits_BA[legal_mask(planes_BP)])) == {0.0}
     np.testing.assert_allclose(wdl_B3, 1 / 3)
+    for shared in (logits_BA, wdl_B3):
+        with pytest.raises(ValueError, match="read-only"):
+            shared[0, 0] = 1
 
 
 def test_no_rows_give_no_rows() -> None:

@@ -1,0 +1,163 @@
+"""The search alone with an evaluator that costs nothing, and how much of a network's speed it leaves to the network.
+
+Axes: G games, B rows, P planes.
+"""
+
+import time
+from statistics import median
+from typing import Any
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.evaluation_cache import Cached
+from engine.evaluators import Evaluator, uniform
+from engine.position import from_board
+from engine.progress import Progress, Tick, silent
+from engine.search import Search, SearchConfig
+from pipeline.bench.cores import one_core
+from pipeline.bench.open_spiel import GAME_PLIES, tree_rates
+
+SIMULATIONS = 32
+TREE_GAMES = 256
+NETWORK_GAMES = 128
+"""Games side by side with a network, so rows in a batch."""
+STAGES = 4
+
+
+class _Play:
+    """Games that are searched and played on, move by move; one that ends or grows long begins anew."""
+
+    def __init__(self, evaluator: Evaluator, games: int) -> None:
+        self.search = Search(evaluator, SearchConfig(simulations=SIMULATIONS), games=games, seed=1)
+        self.begun = 0
+        self.plies_G = np.zeros(games, dtype=np.int64)
+        for slot in range(games):
+            self._begin(slot)
+            self.plies_G[slot] = slot % GAME_PLIES  # so that games do not all begin anew at once
+
+    def _begin(self, slot: int) -> None:
+        self.search.start(slot, from_board(chess.Board()), game=self.begun)
+        self.begun += 1
+        self.plies_G[slot] = 0
+
+    def move(self) -> None:
+        """Search every game and play a move in each, drawn by its visits."""
+        self.search.run()
+        labels_G, promotions_G = self.search.choose(temperature=1.0)
+        going = np.flatnonzero(labels_G >= 0)
+        self.search.play_all(labels_G[going], promotions_G[going], going)
+        self.plies_G += 1
+        for slot in np.flatnonzero((labels_G < 0) | (self.plies_G >= GAME_PLIES)).tolist():
+            self._begin(slot)
+
+
+def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
+    """Give simulations a CPU-second with the uniform evaluator: moves, pushes, planes, choices and tree reuse included."""
+    play = _Play(uniform, games)
+    for _ in range(10):  # compiles, touches the memory, spreads the games
+        play.move()
+    before, began = play.search.simulations, time.process_time()
+    for _ in range(moves):
+        play.move()
+    return (play.search.simulations - before) / (time.process_time() - began)
+
+
+def network_evaluator(width: int | None = None, blocks: int | None = None) -> Evaluator:
+    """Make `fianchetto-xs`, or one like it of another size, with fresh weights on one thread of the processor."""
+    from dataclasses import replace
+
+    import torch
+
+    from model.evaluator import NetworkEvaluator
+    from model.network import build
+    from model.presets import preset
+
+    torch.set_num_threads(1)
+    row = preset("fianchetto-xs")
+    if width is not None and blocks is not None:
+        row = replace(row, name=f"fianchetto-{blocks}x{width}", width=width, blocks=blocks)
+    return NetworkEvaluator(build(row, seed=0), device="cpu", amp="off")
+
+
+class _Watched:
+    """Counts rows and keeps the last whole batch: what the same network is asked when batches are ready."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.rows = 0
+        self.batch_BP: NDArray[np.uint64] | None = None
+
+    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        self.rows += len(planes_BP)
+        if self.batch_BP is None or len(planes_BP) >= len(self.batch_BP):
+            self.batch_BP = planes_BP.copy()
+        return self.evaluator(planes_BP)
+
+
+def efficiency(evaluator: Evaluator, games: int, moves: int, rounds: int) -> tuple[float, float, float]:
+    """Give (share, evaluations/s in search, evaluations/s on ready batches), in turns, so that slow times slow both."""
+    watched = _Watched(evaluator)
+    play = _Play(watched, games)
+    play.move()
+    shares, searched, ready = [], [], []
+    for _ in range(rounds):
+        before, began = watched.rows, time.perf_counter()
+        for _ in range(moves):
+            play.move()
+        searched.append((watched.rows - before) / (time.perf_counter() - began))
+        assert watched.batch_BP is not None
+        began = time.perf_counter()
+        for _ in range(moves * SIMULATIONS):
+            evaluator(watched.batch_BP)
+        ready.append(moves * SIMULATIONS * len(watched.batch_BP) / (time.perf_counter() - began))
+        shares.append(searched[-1] / ready[-1])
+    return median(shares), median(searched), median(ready)
+
+
+def hit_rate(evaluator: Evaluator, games: int, moves: int) -> float:
+    """Give the share of evaluations that a cache of 64 MiB answers while games are played from their start."""
+    cached = Cached(evaluator)
+    play = _Play(cached, games)
+    for _ in range(moves):
+        play.move()
+    return cached.hit_rate
+
+
+def measure(
+    progress: Progress = silent, *, moves: int = 100, games: int = NETWORK_GAMES, rounds: int = 5
+) -> dict[str, Any]:
+    """Measure the tree alone on one core, OpenSpiel's beside it, and the share of a 6 x 64 network's speed that is left."""
+    with one_core():
+        rates = []
+        beside = {}
+        for number in range(3):
+            rates.append(tree_rate(moves))
+            if number == 0:
+                beside = tree_rates(SIMULATIONS)
+        progress(Tick(1, STAGES, "stages"))
+        network = network_evaluator()
+        share, searched, ready = efficiency(network, games, 1, rounds)
+        progress(Tick(3, STAGES, "stages"))
+        hits = hit_rate(uniform, TREE_GAMES, moves)
+    progress(Tick(STAGES, STAGES, "stages"))
+    rate = median(rates)
+    ratios = {
+        f"ratio_{name.removesuffix('_simulations_per_cpu_second')}": round(rate / value, 2)
+        for name, value in beside.items()
+        if name.endswith("_per_cpu_second")
+    }
+    return {
+        "simulations": SIMULATIONS,
+        "games": TREE_GAMES,
+        "simulations_per_cpu_second": round(rate),
+        **beside,
+        **ratios,
+        "network": "6 x 64",
+        "batch": games,
+        "search_evaluations_per_second": round(searched),
+        "ready_evaluations_per_second": round(ready),
+        "search_efficiency": round(share, 4),
+        "cache_hit_rate": round(hits, 4),
+    }

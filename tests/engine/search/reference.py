@@ -1,0 +1,187 @@
+"""The search again, slowly: Python objects over python-chess, written from the papers, with nothing of engine.search in it.
+
+PUCT: Silver et al. 2018, with lc0's first-play urgency. Gumbel: Danihelka et al. 2022 as mctx states it. Proofs are left out,
+so compare where no game ends but by a draw.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import chess
+import numpy as np
+
+from engine.encoding import label_of
+from engine.evaluators import Evaluator
+from tests.engine.search.stubs import planes_of
+
+
+@dataclass
+class Node:
+    """A position, seen by its mover."""
+
+    board: chess.Board
+    raw: float = 0.0
+    over: bool = False
+    moves: list[chess.Move] = field(default_factory=list)
+    priors: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    children: dict[int, "Node"] = field(default_factory=dict)
+    visits: int = 0
+    total: float = 0.0
+
+    def tries(self) -> np.ndarray:
+        return np.array([self.children[i].visits if i in self.children else 0 for i in range(len(self.moves))])
+
+    def values(self) -> np.ndarray:
+        """Give each move's mean for the mover here; 0 where there is none."""
+        pairs = [
+            (self.children[i].total, self.children[i].visits) if i in self.children else (0.0, 1) for i in self.all
+        ]
+        return np.array([-total / visits for total, visits in pairs])
+
+    @property
+    def all(self) -> range:
+        return range(len(self.moves))
+
+    def of(self, uci: str) -> "Node":
+        return self.children[[move.uci() for move in self.moves].index(uci)]
+
+    def visits_by_uci(self) -> dict[str, int]:
+        return dict(zip([move.uci() for move in self.moves], self.tries().tolist(), strict=True))
+
+
+Choice = Callable[[Node], int]
+
+
+def drawn(board: chess.Board, root: chess.Board) -> bool:
+    """Tell whether the rules draw here, or the position has come before since the root."""
+    if board.is_stalemate() or board.is_insufficient_material() or board.halfmove_clock >= 100:
+        return True
+    if board.is_repetition(3):
+        return True
+    here, back = board._transposition_key(), board.copy()
+    for _ in range(len(board.move_stack) - len(root.move_stack)):
+        back.pop()
+        if back._transposition_key() == here:
+            return True
+    return False
+
+
+def open_node(node: Node, root: chess.Board, evaluator: Evaluator, temperature: float) -> float:
+    """Judge a new position and give its value for its mover."""
+    assert not node.board.is_checkmate(), "compare where nobody mates"
+    if node.board is not root and drawn(node.board, root):
+        node.over = True
+        return 0.0
+    logits_BA, wdl_B3 = evaluator(planes_of(node.board)[None])
+    node.moves = list(node.board.legal_moves)
+    assert not any(move.promotion for move in node.moves), "compare where nothing promotes"
+    logits = np.array([logits_BA[0, label_of(move, node.board.turn)] for move in node.moves], dtype=np.float64)
+    weights = np.exp((logits - logits.max()) / temperature)
+    node.priors = (weights / weights.sum()).astype(np.float32).astype(np.float64)
+    node.raw = float(wdl_B3[0, 0]) - float(wdl_B3[0, 2])
+    return node.raw
+
+
+def simulate(root: Node, evaluator: Evaluator, at_root: Choice, below: Choice, temperature: float) -> None:
+    """Do one simulation."""
+    path, node = [root], root
+    while node.visits and not node.over:
+        index = (at_root if node is root else below)(node)
+        if index not in node.children:
+            board = node.board.copy()
+            board.push(node.moves[index])
+            node.children[index] = Node(board)
+        node = node.children[index]
+        path.append(node)
+    value = 0.0 if node.over else open_node(node, root.board, evaluator, temperature)
+    for node in reversed(path):
+        node.visits += 1
+        node.total += value
+        value = -value
+
+
+def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: float) -> Choice:
+    """Make PUCT's choice."""
+
+    def choose(node: Node) -> int:
+        tries, values = node.tries(), node.values()
+        explored = tries.sum()
+        c = c_puct + (c_factor * math.log((explored + 1 + c_base) / c_base) if c_factor else 0.0)
+        unvisited = node.total / node.visits - fpu_reduction * math.sqrt(node.priors[tries > 0].sum())
+        scores = np.where(tries > 0, values, unvisited) + c * node.priors * math.sqrt(max(explored, 1)) / (1 + tries)
+        return int(scores.argmax())
+
+    return choose
+
+
+def completed(node: Node, value_scale: float = 0.1, visit_offset: float = 50.0) -> np.ndarray:
+    """Give sigma(completed Q): unvisited moves take the mixed value; rescaled to 0..1; grown with the visits."""
+    tries, values = node.tries(), node.values()
+    visited = tries > 0
+    mixed = node.raw
+    if visited.any():
+        mean = (node.priors[visited] * values[visited]).sum() / node.priors[visited].sum()
+        mixed = (node.raw + tries.sum() * mean) / (tries.sum() + 1)
+    full = np.where(visited, values, mixed)
+    scaled = (full - full.min()) / max(full.max() - full.min(), 1e-8)
+    return (visit_offset + tries.max()) * value_scale * scaled
+
+
+def improved(node: Node) -> np.ndarray:
+    """Give softmax(logits + sigma(completed Q))."""
+    scores = np.log(node.priors) + completed(node)
+    weights = np.exp(scores - scores.max())
+    return weights / weights.sum()
+
+
+def gumbel_inside(node: Node) -> int:
+    """Choose inside the tree: whose share of visits lags most behind the improved policy."""
+    return int((improved(node) - node.tries() / (1 + node.tries().sum())).argmax())
+
+
+def halving(considered: int, simulations: int) -> list[int]:
+    """Plan Sequential Halving: how often the move of each simulation has been tried before."""
+    if considered <= 1:
+        return list(range(simulations))
+    rounds, plan, visits, left = math.ceil(math.log2(considered)), [], 0, considered
+    while len(plan) < simulations:
+        for _ in range(max(1, int(simulations / (rounds * left)))):
+            plan += [visits] * left
+            visits += 1
+        left = max(2, left // 2)
+    return plan[:simulations]
+
+
+def puct(
+    board: chess.Board,
+    evaluator: Evaluator,
+    simulations: int,
+    *,
+    c_puct: float = 1.745,
+    c_base: float = 38739.0,
+    c_factor: float = 3.894,
+    fpu_reduction: float = 0.33,
+    temperature: float = 1.0,
+) -> Node:
+    """Search by PUCT; the root's own evaluation is no simulation."""
+    root = Node(board)
+    choice = puct_choice(c_puct, c_base, c_factor, fpu_reduction)
+    for _ in range(simulations + 1):
+        simulate(root, evaluator, choice, choice, temperature)
+    return root
+
+
+def gumbel(board: chess.Board, evaluator: Evaluator, simulations: int, considered: int = 16) -> Node:
+    """Search by Gumbel without noise, so that the likeliest moves are considered."""
+    root = Node(board)
+    plan = iter(halving(min(considered, board.legal_moves.count()), simulations))
+
+    def at_root(node: Node) -> int:
+        wanted = next(plan)
+        scores = np.log(node.priors) + completed(node)
+        return int(np.where(node.tries() == wanted, scores, -np.inf).argmax())
+
+    for _ in range(simulations + 1):
+        simulate(root, evaluator, at_root, gumbel_inside, 1.0)
+    return root

@@ -1,0 +1,152 @@
+"""Evaluators with fixed answers, and short ways to ask the search by FEN and UCI: what the proofs of the search share."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import chess
+import numpy as np
+from numba import njit
+
+from engine.bitboard import EMPTY, U, lowest
+from engine.encoding import LABELS, PLANES, label_of, move_of
+from engine.evaluation_cache import row_key
+from engine.evaluators import Evaluator
+from engine.legal import legal_planes
+from engine.position import from_board
+from engine.search import Root, Search, SearchConfig
+from engine.search.history import of_board
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+def wdl(value: float, draw: float = 0.0) -> tuple[float, float, float]:
+    """Give win, draw and loss of an expected score (win - loss) and a probability of a draw."""
+    return (1 + value - draw) / 2, draw, (1 - value - draw) / 2
+
+
+def planes_of(board: chess.Board) -> np.ndarray:
+    planes = np.zeros(PLANES, dtype=np.uint64)
+    legal_planes(from_board(board), planes)
+    return planes
+
+
+class Laid:
+    """Answers by position: FEN -> (expected score of the side to move, priors by UCI). What is not laid out is even."""
+
+    def __init__(self, table: Mapping[str, tuple[float, Mapping[str, float]]], draw: float = 0.0) -> None:
+        self.answers: dict[bytes, Arrays] = {}
+        for fen, (value, priors) in table.items():
+            board = chess.Board(fen)
+            logits = np.full(LABELS, -30.0, dtype=np.float32)
+            for uci, prior in priors.items():
+                logits[label_of(board.parse_uci(uci), board.turn)] = math.log(prior)
+            self.answers[planes_of(board).tobytes()] = logits, np.array(wdl(value, draw), dtype=np.float32)
+        self.even = np.zeros(LABELS, dtype=np.float32), np.array(wdl(0.0, draw), dtype=np.float32)
+        self.asked: list[bytes] = []
+
+    def __call__(self, planes_BP: np.ndarray) -> Arrays:
+        self.asked += [planes.tobytes() for planes in planes_BP]
+        rows = [self.answers.get(planes.tobytes(), self.even) for planes in planes_BP]
+        return np.stack([row[0] for row in rows]), np.stack([row[1] for row in rows])
+
+
+@njit
+def _unit(word: Any) -> Any:
+    """Give a number in 0..1 that looks random, from a word."""
+    word = (word ^ (word >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
+    word = (word ^ (word >> U(27))) * U(0x94D0_49BB_1331_11EB)
+    return np.float64((word ^ (word >> U(31))) >> U(40)) / 2.0**24
+
+
+@njit
+def _fill(planes_BP: Any, spread: Any, salt: Any, logits_BA: Any, wdl_B3: Any) -> None:
+    for row in range(len(planes_BP)):
+        name = row_key(planes_BP[row])[0] + U(salt) * U(0x9E37_79B9_7F4A_7C15)
+        for kind in range(64):
+            sources = planes_BP[row, 13 + kind]
+            while sources != EMPTY:
+                label = np.int64(kind) * 64 + np.int64(lowest(sources))
+                sources &= sources - U(1)
+                logits_BA[row, label] = spread * _unit(name + U(label) * U(0xD1B5_4A32_D192_ED03))
+        total = 0.0
+        for outcome in range(3):
+            share = _unit(name ^ (U(outcome + 1) << U(50))) ** 3
+            wdl_B3[row, outcome] = share
+            total += share
+        for outcome in range(3):
+            wdl_B3[row, outcome] /= total
+
+
+class Hashed:
+    """Opinions that look random and depend on the row alone: firm values, priors within e**spread of each other."""
+
+    def __init__(self, spread: float = 3.0, salt: int = 0) -> None:
+        self.spread, self.salt = spread, salt
+
+    def __call__(self, planes_BP: np.ndarray) -> Arrays:
+        logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
+        wdl_B3 = np.empty((len(planes_BP), 3), dtype=np.float32)
+        _fill(planes_BP, self.spread, self.salt, logits_BA, wdl_B3)
+        return logits_BA, wdl_B3
+
+
+def board_of(fen: str, moves: str | Iterable[str] = ()) -> chess.Board:
+    """Give the board of a FEN after moves in UCI, with its history."""
+    board = chess.Board(fen)
+    for uci in moves.split() if isinstance(moves, str) else moves:
+        board.push_uci(uci)
+    return board
+
+
+def begin(search: Search, slot: int, board: chess.Board, game: int | None = None) -> None:
+    """Start a slot at a board with its history."""
+    position, past = of_board(board)
+    search.start(slot, position, past, game=game)
+
+
+def searched(
+    board: chess.Board | str,
+    evaluator: Evaluator,
+    *,
+    seed: int = 0,
+    allowed: Sequence[str] | None = None,
+    path: str = "",
+    **options: Any,
+) -> tuple[Search, Root]:
+    """Search one board, play the moves of `path` (UCI) and give the search and its root."""
+    board = chess.Board(board) if isinstance(board, str) else board.copy()
+    search = Search(evaluator, SearchConfig(**options), seed=seed)
+    begin(search, 0, board)
+    pairs = None
+    if allowed is not None:
+        moves = [chess.Move.from_uci(uci) for uci in allowed]
+        pairs = [(label_of(move, board.turn), move.promotion or 0) for move in moves]
+    search.run(allowed=pairs)
+    for uci in path.split():
+        play(search, 0, board, uci)
+        board.push_uci(uci)
+    return search, search.root(0)
+
+
+def play(search: Search, slot: int, board: chess.Board, uci: str) -> bool:
+    """Play a move of the board in a slot."""
+    move = board.parse_uci(uci)
+    return search.play(slot, label_of(move, board.turn), move.promotion or 0)
+
+
+def ucis(root: Root, turn: chess.Color) -> list[str]:
+    """Name the root's moves."""
+    pairs = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
+    return [move_of(label, promotion, turn).uci() for label, promotion in pairs]
+
+
+def by_uci(root: Root, turn: chess.Color, field: str = "visits") -> dict[str, Any]:
+    """Give a field of the root's moves by UCI."""
+    return dict(zip(ucis(root, turn), getattr(root, field).tolist(), strict=True))
+
+
+def chosen(search: Search, slot: int, turn: chess.Color, **how: Any) -> str:
+    """Name the move that a slot chooses; an empty text where the game is over."""
+    labels, promotions = search.choose(np.array([slot], dtype=np.int64), **how)
+    return "" if labels[0] < 0 else move_of(int(labels[0]), int(promotions[0]), turn).uci()

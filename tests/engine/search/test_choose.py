@@ -1,0 +1,94 @@
+"""Which move is played after a search: by visits, by chance with a temperature, by the lower bound, by the improved policy."""
+
+from collections import Counter
+
+import chess
+import numpy as np
+import pytest
+
+from engine.search import Search, SearchConfig
+from tests.engine.search.stubs import Hashed, Laid, begin, by_uci, chosen, searched
+from tests.engine.search.test_puct import LAID, MIDDLE, MOVES, PLAIN, ROOT
+
+
+def test_by_visits_takes_the_most_visited():
+    search, root = searched(MIDDLE, Hashed(), simulations=300)
+    assert by_uci(root, chess.WHITE)[chosen(search, 0, chess.WHITE)] == root.visits.max()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_a_temperature_draws_by_visits(temperature: float):
+    """The tree worked by hand has visits 1, 3, 2: shares go with visits ** (1 / temperature)."""
+    games = 3000
+    search = Search(LAID, SearchConfig(simulations=6, **PLAIN), games=games)
+    for slot in range(games):
+        begin(search, slot, chess.Board(ROOT))
+    search.run()
+    labels, _ = search.choose(temperature=temperature)
+    counts = Counter(labels.tolist())
+    root = search.root(0)
+    label_of = dict(zip(by_uci(root, chess.WHITE), root.labels.tolist(), strict=True))
+    weights = np.array([1.0, 3.0, 2.0]) ** (1 / temperature)
+    for uci, share in zip(MOVES, weights / weights.sum(), strict=True):
+        assert counts[label_of[uci]] / games == pytest.approx(share, abs=0.03)
+
+
+def test_each_slot_may_have_its_own_temperature():
+    search = Search(LAID, SearchConfig(simulations=6, **PLAIN), games=400)
+    for slot in range(400):
+        begin(search, slot, chess.Board(ROOT))
+    search.run()
+    temperatures = np.repeat([0.0, 1.0], 200)
+    labels, _ = search.choose(temperature=temperatures)
+    assert len(set(labels[:200].tolist())) == 1
+    assert len(set(labels[200:].tolist())) == 3
+
+
+def test_the_lower_bound_prefers_what_is_known_better():
+    """Without draws a mean m of n values has standard error sqrt((1 - m * m) / n); the largest m - 1.96 errors is taken.
+
+    Only moves with a tenth of the most visits take part. Worked out here from the numbers that the root tells.
+    """
+    search, root = searched(MIDDLE, Hashed(), simulations=500, c_puct=4.0)
+    values, draws, visits = (np.nan_to_num(getattr(root, name)).astype(float) for name in ("values", "draws", "visits"))
+    bound = values - 1.96 * np.sqrt(np.maximum(1 - draws - values**2, 0) / np.maximum(visits, 1))
+    bound[visits < 0.1 * visits.max()] = -9
+    moves = list(by_uci(root, chess.WHITE))
+    assert chosen(search, 0, chess.WHITE, rule="lcb") == moves[int(bound.argmax())]
+
+
+def test_the_lower_bound_can_differ_from_the_visits():
+    different = 0
+    for salt in range(20):
+        search, _ = searched(MIDDLE, Hashed(salt=salt), simulations=200)
+        different += chosen(search, 0, chess.WHITE, rule="lcb") != chosen(search, 0, chess.WHITE)
+    assert 0 < different < 20
+
+
+def test_gumbel_chooses_the_halving_s_winner():
+    """Among the moves of most visits, the one of the best logit and completed value."""
+    search, root = searched(MIDDLE, Hashed(), simulations=64, algorithm="gumbel", gumbel_scale=0.0)
+    most = [uci for uci, visits in by_uci(root, chess.WHITE).items() if visits == root.visits.max()]
+    improved = by_uci(root, chess.WHITE, "improved")
+    assert chosen(search, 0, chess.WHITE) == max(most, key=improved.__getitem__)
+    assert chosen(search, 0, chess.WHITE, rule="improved") == max(improved, key=improved.__getitem__)
+
+
+def test_the_improved_policy_of_puct_is_its_visits():
+    _, root = searched(MIDDLE, Hashed(), simulations=100)
+    assert root.improved == pytest.approx(root.visits / 100, abs=1e-6)
+
+
+def test_nothing_searched_still_chooses_the_likeliest():
+    search, root = searched(ROOT, Laid({ROOT: (0.0, {"a1b1": 0.6, "a1a2": 0.4})}), simulations=1)
+    assert chosen(search, 0, chess.WHITE) == "a1b1"
+    assert root.visits.sum() == 1
+
+
+def test_lines_are_the_most_visited_way_down():
+    search, root = searched(ROOT, LAID, simulations=6, **PLAIN)
+    moves = list(by_uci(root, chess.WHITE))
+    wanted = {"a1b1": 3, "a1b2": 2, "a1a2": 1}  # b1 g7 c2; b2 h7; a2
+    for uci, length in wanted.items():
+        assert len(search.line(0, moves.index(uci))) == length
+    assert search.line(0) == search.line(0, moves.index("a1b1"))

@@ -1,0 +1,152 @@
+"""Gumbel: Sequential Halving by a table worked by hand, completed Q by hand, trees against a slow search from the paper."""
+
+from collections import Counter
+
+import chess
+import numpy as np
+import pytest
+
+from engine.evaluators import uniform
+from engine.search import Search, SearchConfig
+from engine.search.gumbel import halving_schedule
+from tests.engine.search import reference
+from tests.engine.search.stubs import Hashed, Laid, begin, board_of, by_uci, chosen, searched
+from tests.engine.search.test_puct import (
+    AFTER_A2,
+    AFTER_B1,
+    AFTER_B2,
+    LAID,
+    MIDDLE,
+    MOVES,
+    OPENINGS,
+    ROOT,
+    assert_same_tree,
+)
+
+QUIET = {"algorithm": "gumbel", "gumbel_scale": 0.0}
+
+# considered, simulations, visits of the moves from the best down. By hand: ceil(log2 considered) rounds, each of which gives
+# max(1, simulations // (rounds * left)) visits to every move left and then halves them, but never below two.
+HALVING = [
+    (1, 5, [5]),
+    (2, 2, [1, 1]),
+    (3, 6, [3, 2, 1]),  # 3 x 1; 2 x 1; 2 x 1, of which one is due
+    (4, 4, [1, 1, 1, 1]),
+    (4, 8, [3, 3, 1, 1]),  # 4 x 1; 2 x 2
+    (4, 16, [6, 6, 2, 2]),  # 4 x 2; 2 x 4
+    (8, 50, [15, 15, 6, 6, 2, 2, 2, 2]),  # 8 x 2; 4 x 4; 2 x 8; two over
+    (16, 16, [1] * 16),
+    (16, 32, [4] * 4 + [2] * 4 + [1] * 8),  # 16 x 1; 8 x 1; 4 x 2
+    (16, 64, [15, 15, 7, 7] + [3] * 4 + [1] * 8),  # 16 x 1; 8 x 2; 4 x 4; 2 x 8
+    (16, 200, [49, 49, 21, 21] + [9] * 4 + [3] * 8),  # 16 x 3; 8 x 6; 4 x 12; 2 x 25; six over
+]
+
+
+@pytest.mark.parametrize(("considered", "simulations", "visits"), HALVING)
+def test_the_plan_is_the_table_worked_by_hand(considered: int, simulations: int, visits: list[int]):
+    plan = np.zeros(simulations, dtype=np.int32)
+    halving_schedule(considered, simulations, plan)
+    assert sum(visits) == simulations
+    assert Counter(plan.tolist()) == Counter(done for total in visits for done in range(total))
+    assert plan.tolist() == sorted(plan.tolist()), "equal visits first, then one more for all that are left"
+
+
+@pytest.mark.parametrize(("considered", "simulations", "visits"), HALVING)
+def test_a_root_of_even_moves_is_visited_by_the_table(considered: int, simulations: int, visits: list[int]):
+    """Where every value is 0 the order is that of the priors, so the likeliest moves survive."""
+
+    def even(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits_BA, _ = Hashed()(planes_BP)
+        return logits_BA, np.tile(np.float32([0, 1, 0]), (len(planes_BP), 1))
+
+    _, root = searched(MIDDLE, even, simulations=simulations, considered=considered, **QUIET)
+    by_prior = root.visits[np.argsort(-root.priors, kind="stable")].tolist()
+    assert by_prior == visits + [0] * (len(by_prior) - len(visits))
+
+
+def test_completed_values_and_the_improved_policy_are_as_worked_by_hand():
+    """Root .2, priors .5 .3 .2; a1a2 and a1b1 tried once: -.4 and +.5; a1b2 not tried.
+
+    v_mix = (.2 + 2 * (.5 * -.4 + .3 * .5) / .8) / 3 = .025, which is a1b2's value. Rescaled: 0, 1, .425 / .9; times
+    (50 + 1) * .1: 0, 5.1, 2.40833. Added to the logarithms of the priors and normalised: .009628, .947563, .042809.
+    """
+    search, root = searched(ROOT, LAID, simulations=2, considered=2, **QUIET)
+    visits, improved = by_uci(root, chess.WHITE), by_uci(root, chess.WHITE, "improved")
+    assert [visits[uci] for uci in MOVES] == [1, 1, 0]
+    assert [improved[uci] for uci in MOVES] == pytest.approx([0.009628, 0.947563, 0.042809], abs=2e-6)
+    assert chosen(search, 0, chess.WHITE) == "a1b1", "visited as often as a1a2, and much better"
+    assert chosen(search, 0, chess.WHITE, rule="improved") == "a1b1"
+
+
+def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below():
+    """Black at b1 has tried nothing: its improved policy is its priors, and the likeliest, g7, lags most."""
+    _, root = searched(ROOT, LAID, simulations=3, considered=2, **QUIET)
+    visits = by_uci(root, chess.WHITE)
+    assert [visits[uci] for uci in MOVES] == [1, 2, 0]
+    _, below = searched(ROOT, LAID, simulations=3, considered=2, path="a1b1", **QUIET)
+    assert by_uci(below, chess.BLACK) == {"h8g8": 0, "h8g7": 1, "h8h7": 0}
+
+
+@pytest.mark.parametrize(("fen", "line"), OPENINGS)
+@pytest.mark.parametrize(("considered", "simulations"), [(16, 64), (4, 150), (2, 21)])
+def test_trees_are_those_of_the_slow_search(fen: str, line: str, considered: int, simulations: int):
+    board, evaluator = board_of(fen, line), Hashed()
+    node = reference.gumbel(board, evaluator, simulations, considered)
+    options = {"simulations": simulations, "considered": considered, **QUIET}
+    compared = assert_same_tree(board, node, [], evaluator=evaluator, **options)
+    assert compared >= min(considered, len(node.moves), simulations // 8)
+    _, root = searched(board, evaluator, **options)
+    expected = dict(zip([move.uci() for move in node.moves], reference.improved(node).tolist(), strict=True))
+    assert by_uci(root, board.turn, "improved") == pytest.approx(expected, abs=1e-5)
+
+
+def even_root() -> Laid:
+    """Lay out the root of three moves, after which all is even."""
+    return Laid(
+        {ROOT: (0.0, {"a1a2": 0.5, "a1b1": 0.3, "a1b2": 0.2}), AFTER_A2: (0, {}), AFTER_B1: (0, {}), AFTER_B2: (0, {})}
+    )
+
+
+def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
+    """Count which moves get the first `considered` simulations, over many games."""
+    config = SearchConfig(algorithm="gumbel", simulations=considered, considered=considered)
+    search = Search(even_root(), config, games=games)
+    for slot in range(games):
+        begin(search, slot, chess.Board(ROOT))
+    search.run()
+    visits = [by_uci(search.root(slot), chess.WHITE) for slot in range(games)]
+    return Counter(tuple(uci for uci in MOVES if counts[uci]) for counts in visits)
+
+
+def test_moves_are_drawn_by_their_priors_without_replacement():
+    """Gumbel-top-k draws as urns do: P(a2, b1) = .5 * .3 / .5 + .3 * .5 / .7, and so on."""
+    games = 4000
+    one, two = tried_sets(1, games), tried_sets(2, games)
+    for uci, share in zip(MOVES, (0.5, 0.3, 0.2), strict=True):
+        assert one[(uci,)] / games == pytest.approx(share, abs=0.03)
+    pairs = {MOVES[:2]: 0.3 + 0.15 / 0.7, (MOVES[0], MOVES[2]): 0.2 + 0.1 / 0.8, MOVES[1:]: 0.06 / 0.7 + 0.06 / 0.8}
+    assert sum(pairs.values()) == pytest.approx(1.0)
+    for pair, share in pairs.items():
+        assert two[pair] / games == pytest.approx(share, abs=0.03)
+
+
+def test_the_improved_policy_is_no_worse_than_the_prior():
+    """The theorem of the paper, on the values that the tree has completed."""
+    for salt in range(30):
+        board = chess.Board(MIDDLE)
+        node = reference.gumbel(board, Hashed(salt=salt), 16, 8)
+        _, root = searched(board, Hashed(salt=salt), simulations=16, considered=8, **QUIET)
+        improved = by_uci(root, chess.WHITE, "improved")
+        values = reference.completed(node)
+        policy = np.array([improved[move.uci()] for move in node.moves])
+        assert policy.sum() == pytest.approx(1.0, abs=1e-5)
+        assert (policy * values).sum() >= (node.priors * values).sum() - 1e-6
+
+
+def test_a_second_run_halves_again_and_counts_its_own_visits():
+    search, first = searched(MIDDLE, uniform, simulations=32, **QUIET)
+    before = first.visits.copy()
+    search.run()
+    added = np.sort(search.root(0).visits - before)[::-1]
+    assert added.sum() == 32
+    assert added[:16].tolist() == [4] * 4 + [2] * 4 + [1] * 8

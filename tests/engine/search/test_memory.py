@@ -1,0 +1,84 @@
+"""A tree keeps within the memory it was given, says how full it is, and goes on when there is no more."""
+
+import chess
+import numpy as np
+import pytest
+
+from engine.search import Search, SearchConfig, SearchError
+from tests.engine.search.stubs import Hashed, begin, chosen, play, searched
+from tests.engine.search.test_puct import MIDDLE
+
+
+def held(search: Search) -> int:
+    """Give the bytes of every array that the search holds."""
+    arrays = [*search._forest, *search._round, search._blank, search._fresh, search._started, search._all]
+    return sum(array.nbytes for array in arrays)
+
+
+def test_memory_is_what_the_setting_says_however_long_one_searches():
+    search = Search(Hashed(), SearchConfig(simulations=100, nodes=200), games=3)
+    before = held(search)
+    assert search.memory <= before < 1.5 * search.memory + (1 << 20)
+    for slot in range(3):
+        begin(search, slot, chess.Board(MIDDLE))
+    for _ in range(20):
+        search.run()
+    assert held(search) == before
+    assert all(search.root(slot).nodes <= 200 for slot in range(3))
+
+
+def test_a_full_tree_says_so_and_still_searches():
+    search, root = searched(MIDDLE, Hashed(), simulations=1000, nodes=100)
+    assert (root.nodes, root.full) == (100, 1.0)
+    assert root.visits.sum() == 1000, "simulations beyond the room are still made and counted"
+    assert search.refused() >= 900
+    assert np.isfinite(root.values[root.visits > 0]).all()
+    assert chosen(search, 0, chess.WHITE) != ""
+
+
+def test_a_tree_with_room_refuses_nothing():
+    search, root = searched(MIDDLE, Hashed(), simulations=100)
+    assert (search.refused(), root.nodes) == (0, 101)
+    assert 0.1 < root.full < 0.5
+
+
+def test_a_full_tree_has_room_again_after_a_move():
+    board = chess.Board(MIDDLE)
+    search, _root = searched(board, Hashed(), simulations=1000, nodes=100)
+    play(search, 0, board, chosen(search, 0, chess.WHITE))
+    assert search.root().nodes < 100
+    before = search.root().nodes
+    search.run(simulations=10)
+    assert search.root().nodes == min(100, before + 10)
+
+
+def test_the_root_alone_is_a_tree():
+    _, root = searched(MIDDLE, Hashed(), simulations=300, nodes=1)
+    assert (root.nodes, root.visits.sum()) == (1, 300)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"simulations": 0}, "simulations must be at least 1, not 0"),
+        ({"nodes": -1}, "nodes must be at least 0"),
+        ({"leaves": 0}, "leaves must be at least 1"),
+        ({"algorithm": "minimax"}, "puct or gumbel, not 'minimax'"),
+        ({"policy_temperature": 0.0}, "policy_temperature must be above 0"),
+        ({"policy_temperature": float("nan")}, "policy_temperature must be above 0"),
+        ({"dirichlet_share": 1.5}, "dirichlet_share must be between 0 and 1"),
+        ({"c_puct": float("inf")}, "c_puct must be 0 or more"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused_by_name(options: dict[str, object], said: str):
+    with pytest.raises(SearchError, match=said):
+        SearchConfig(**options)  # type: ignore[arg-type]
+
+
+def test_questions_that_mean_nothing_are_refused():
+    with pytest.raises(SearchError, match="at least one game"):
+        Search(Hashed(), games=0)
+    search = Search(Hashed(), games=2)
+    begin(search, 0, chess.Board())
+    with pytest.raises(SearchError, match="never started"):
+        search.run()
