@@ -11,11 +11,10 @@ import numpy as np
 from numba import njit
 
 from engine.bitboard import (
-    ALL,
+    DIRECTIONS,
     EMPTY,
+    KNIGHT_STEPS,
     NOT_A,
-    NOT_AB,
-    NOT_GH,
     NOT_H,
     RANK_1,
     RANK_3,
@@ -27,6 +26,20 @@ from engine.bitboard import (
     lowest,
     popcount,
 )
+from engine.lanes import (
+    alternate,
+    any_lane,
+    both_ways,
+    everywhere,
+    knight_step,
+    knight_step_back,
+    lane,
+    step,
+    steps_back,
+    store,
+    turns,
+    where,
+)
 from engine.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK, push
 
 MOVE_PLANES = 13
@@ -36,83 +49,48 @@ KNIGHT_TYPES = 56
 CASTLE_EAST, CASTLE_WEST = 10, 14
 """Types of the king's two-square moves: distance 2, directions E and W."""
 
-# Directions 0..7 = N NE E SE S SW W NW: how far the bit moves, whether towards lower bits, what may be landed on.
-_AMOUNT = np.array([8, 7, 1, 9, 8, 7, 1, 9], dtype=np.uint64)
-_UP = np.array([True, True, False, False, False, False, True, True])
-_LANDING = np.array([ALL, NOT_A, NOT_A, NOT_A, ALL, NOT_H, NOT_H, NOT_H], dtype=np.uint64)
-# Knight types 56..63: steps (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1) (-1,2).
-_KNIGHT_AMOUNT = np.array([15, 6, 10, 17, 15, 6, 10, 17], dtype=np.uint64)
-_KNIGHT_UP = np.array([True, True, False, False, False, False, True, True])
-_KNIGHT_LANDING = np.array([NOT_A, NOT_AB, NOT_AB, NOT_A, NOT_H, NOT_GH, NOT_GH, NOT_H], dtype=np.uint64)
+NORTH, NORTH_EAST, NORTH_WEST = 0, 1, 7
+_STEPS = [distance * turn % 64 for distance in range(1, 8) for turn in turns(DIRECTIONS)] + turns(KNIGHT_STEPS)
+_TURNS = np.array(_STEPS, dtype=np.uint64)
 _CASTLE_EAST_ROOK, _CASTLE_WEST_ROOK = U(1 << 63), U(1 << 56)
 _CASTLE_EAST_EMPTY, _CASTLE_WEST_EMPTY = U(0b110 << 60), U(0b1110 << 56)
 _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _shift(board: Any, direction: Any) -> Any:
-    """Move every square of a board one step in a direction, dropping what leaves the board."""
-    if _UP[direction]:
-        return (board >> _AMOUNT[direction]) & _LANDING[direction]
-    return (board << _AMOUNT[direction]) & _LANDING[direction]
-
-
 @njit(cache=True, nogil=True)
-def _attacked(position: Any, occupied: Any) -> Any:
-    """Give every square the opponent attacks when the board holds `occupied`, uint64."""
-    pawns = position[PAWN + 1]
+def _attacked(position: Any, pawns: Any, occupied: Any) -> Any:
+    """Give every square the opponent attacks when the board holds `occupied` and his pawns are `pawns`, uint64."""
+    current = alternate(position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1])
+    empty = everywhere(~occupied)
+    current = step(current)
+    found = current
+    for _ in range(6):
+        current = step(current & empty)
+        found = found | current
     attacks = ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
     attacks |= knight_attacks(position[KNIGHT + 1]) | king_attacks(position[KING + 1])
-    straight = position[ROOK + 1] | position[QUEEN + 1]
-    diagonal = position[BISHOP + 1] | position[QUEEN + 1]
-    empty = ~occupied
-    for direction in range(8):
-        current = diagonal if direction & 1 else straight
-        while current != EMPTY:
-            current = _shift(current, direction)
-            attacks |= current
-            current &= empty
-    return attacks
+    return attacks | any_lane(found)
 
 
 @njit(cache=True, nogil=True)
-def _rays(position: Any, own: Any, opponent: Any) -> Any:
-    """Walk the eight rays out of the king: give (check mask, checkers, pinned on the lines N, NE, E, SE).
+def _rays(position: Any, own: Any, occupied: Any) -> Any:
+    """Walk the eight rays out of the king: give (check mask, checkers, pinned), boards and Lanes.
 
-    The check mask holds the squares that answer a sliding check: those between, and the checker. What is pinned on a line
-    (uint64, own pieces between the king and a slider) may move along it alone.
+    The check mask holds the squares that answer a sliding check: those between, and the checker. What is pinned in a lane
+    (own pieces between the king and a slider) may move along that line alone.
     """
-    straight = position[ROOK + 1] | position[QUEEN + 1]
-    diagonal = position[BISHOP + 1] | position[QUEEN + 1]
-    mask = pin_0 = pin_1 = pin_2 = pin_3 = EMPTY
-    checkers = 0
-    for direction in range(8):
-        sliders = diagonal if direction & 1 else straight
-        current = _shift(position[KING], direction)
-        ray = current
-        shield = EMPTY
-        while current != EMPTY:
-            if current & opponent != EMPTY:
-                if current & sliders != EMPTY:
-                    if shield == EMPTY:
-                        mask |= ray
-                        checkers += 1
-                    elif direction & 3 == 0:
-                        pin_0 |= shield
-                    elif direction & 3 == 1:
-                        pin_1 |= shield
-                    elif direction & 3 == 2:
-                        pin_2 |= shield
-                    else:
-                        pin_3 |= shield
-                break
-            if current & own != EMPTY:
-                if shield != EMPTY:
-                    break
-                shield = current
-            current = _shift(current, direction)
-            ray |= current
-    return mask, checkers, (pin_0, pin_1, pin_2, pin_3)
+    sliders = alternate(position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1])
+    empty, mine = everywhere(~occupied), everywhere(own)
+    near = ray = step(everywhere(position[KING]))  # up to the first piece
+    far = behind = everywhere(EMPTY)  # past an own piece, up to the next
+    for _ in range(6):
+        far = step((far & empty) | (near & mine))
+        near = step(near & empty)
+        ray = ray | near
+        behind = behind | far
+    checking = ray & sliders
+    pinned = where(behind & sliders, ray & mine)
+    return any_lane(where(checking, ray)), any_lane(checking), pinned
 
 
 @njit(cache=True, nogil=True)
@@ -129,79 +107,55 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
     if source == EMPTY:
         return
     after = (occupied ^ source ^ captured) | target
-    position[PAWN + 1] ^= captured
-    attacked = _attacked(position, after)
-    position[PAWN + 1] ^= captured
-    if attacked & position[KING] == EMPTY:
+    if _attacked(position, position[PAWN + 1] ^ captured, after) & position[KING] == EMPTY:
         planes[MOVE_PLANES + direction] |= source
 
 
 @njit(cache=True, nogil=True)
-def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, pinned: Any) -> None:
-    """Add pushes and captures of the mover's pawns."""
+def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
+    """Add pushes and captures of the mover's pawns; `stuck` (Lanes) may not move in the lane's direction."""
     pawns = position[PAWN]
-    anywhere = pinned[0] | pinned[1] | pinned[2] | pinned[3]
-    free = pawns & ~anywhere
-    pushers = free | (pawns & pinned[0])
-    one = (pushers >> U(8)) & empty
+    one = ((pawns & ~lane(stuck, NORTH)) >> U(8)) & empty
     two = ((one & RANK_3) >> U(8)) & empty
     planes[MOVE_PLANES] |= (one & target) << U(8)
     planes[MOVE_PLANES + 8] |= (two & target) << U(16)
-    east = (((free | (pawns & pinned[1])) >> U(7)) & NOT_A) & captures
-    west = (((free | (pawns & pinned[3])) >> U(9)) & NOT_H) & captures
+    east = (((pawns & ~lane(stuck, NORTH_EAST)) >> U(7)) & NOT_A) & captures
+    west = (((pawns & ~lane(stuck, NORTH_WEST)) >> U(9)) & NOT_H) & captures
     planes[MOVE_PLANES + 1] |= east << U(7)
     planes[MOVE_PLANES + 7] |= west << U(9)
 
 
 @njit(cache=True, nogil=True)
-def _sliders_and_knights(position: Any, planes: Any, empty: Any, target: Any, pinned: Any) -> None:
-    """Add the moves of bishops, rooks, queens and knights."""
-    anywhere = pinned[0] | pinned[1] | pinned[2] | pinned[3]
+def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
+    """Write all move planes: bishops, rooks, queens and knights to `target`, the king to squares of `king_to`."""
     straight = position[ROOK] | position[QUEEN]
     diagonal = position[BISHOP] | position[QUEEN]
-    for direction in range(8):
-        movers = diagonal if direction & 1 else straight
-        current = movers & (~anywhere | pinned[direction & 3])
-        back = U(0)
-        for distance in range(7):
-            current = _shift(current, direction)
-            if current == EMPTY:
-                break
-            back += _AMOUNT[direction]
-            landed = current & target
-            planes[MOVE_PLANES + 8 * distance + direction] |= landed << back if _UP[direction] else landed >> back
-            current &= empty
-    knights = position[KNIGHT] & ~anywhere
-    if knights != EMPTY:
-        for kind in range(8):
-            amount, landing = _KNIGHT_AMOUNT[kind], _KNIGHT_LANDING[kind]
-            if _KNIGHT_UP[kind]:
-                planes[MOVE_PLANES + KNIGHT_TYPES + kind] = (((knights >> amount) & landing) & target) << amount
-            else:
-                planes[MOVE_PLANES + KNIGHT_TYPES + kind] = (((knights << amount) & landing) & target) >> amount
+    wanted, passable = everywhere(target), everywhere(empty)
+    king = everywhere(position[KING])
+    current = step(alternate(straight, diagonal) & ~stuck)
+    kings = where(step(king) & everywhere(king_to), king)
+    store(planes, MOVE_PLANES, steps_back(current & wanted, U(1)) | kings)
+    for distance in range(1, 7):
+        current = step(current & passable)
+        store(planes, MOVE_PLANES + 8 * distance, steps_back(current & wanted, U(distance + 1)))
+    knights = everywhere(position[KNIGHT] & ~any_lane(stuck))
+    store(planes, MOVE_PLANES + KNIGHT_TYPES, knight_step_back(knight_step(knights) & wanted))
 
 
 @njit(cache=True, nogil=True)
-def _king(position: Any, planes: Any, own: Any, occupied: Any, checkers: Any) -> None:
-    """Add king steps and castling."""
-    king = position[KING]
-    attacked = _attacked(position, occupied ^ king)
-    safe = ~own & ~attacked
-    for direction in range(8):
-        if _shift(king, direction) & safe != EMPTY:
-            planes[MOVE_PLANES + direction] |= king
-    if checkers == 0 and position[CASTLING] & RANK_1 != EMPTY:
-        rights = position[CASTLING]
-        if (
-            rights & _CASTLE_EAST_ROOK != EMPTY
-            and (occupied & _CASTLE_EAST_EMPTY) | (attacked & _CASTLE_EAST_SAFE) == EMPTY
-        ):
-            planes[MOVE_PLANES + CASTLE_EAST] |= king
-        if (
-            rights & _CASTLE_WEST_ROOK != EMPTY
-            and (occupied & _CASTLE_WEST_EMPTY) | (attacked & _CASTLE_WEST_SAFE) == EMPTY
-        ):
-            planes[MOVE_PLANES + CASTLE_WEST] |= king
+def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
+    """Add castling of a king that is not in check."""
+    rights = position[CASTLING]
+    if (
+        rights & _CASTLE_EAST_ROOK != EMPTY
+        and (occupied & _CASTLE_EAST_EMPTY) | (attacked & _CASTLE_EAST_SAFE) == EMPTY
+    ):
+        planes[MOVE_PLANES + CASTLE_EAST] |= position[KING]
+    if (
+        rights & _CASTLE_WEST_ROOK != EMPTY
+        and (occupied & _CASTLE_WEST_EMPTY) | (attacked & _CASTLE_WEST_SAFE) == EMPTY
+    ):
+        planes[MOVE_PLANES + CASTLE_WEST] |= position[KING]
 
 
 @njit(cache=True, nogil=True)
@@ -216,23 +170,22 @@ def legal_planes(position: Any, planes: Any) -> Any:
         opponent |= position[index + 1]
     for index in range(MOVE_PLANES):
         planes[index] = position[index]
-    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
-        planes[index] = EMPTY
     occupied = own | opponent
     king = position[KING]
-    mask, checkers, pinned = _rays(position, own, opponent)
+    mask, checking, pinned = _rays(position, own, occupied)
     leapers = knight_attacks(king) & position[KNIGHT + 1]
     leapers |= (((king >> U(7)) & NOT_A) | ((king >> U(9)) & NOT_H)) & position[PAWN + 1]
-    if leapers != EMPTY:
-        checkers += np.int64(popcount(leapers))
-        mask |= leapers
-    _king(position, planes, own, occupied, checkers)
-    if checkers > 1:
-        return checkers
-    target = ~own if checkers == 0 else mask
-    _pawns(position, planes, ~occupied, opponent & target, target, pinned)
-    _sliders_and_knights(position, planes, ~occupied, target, pinned)
-    if position[EN_PASSANT] != EMPTY:
+    checkers = np.int64(popcount(checking | leapers))
+    target = ~own
+    if checkers > 0:
+        target = mask | leapers if checkers == 1 else EMPTY
+    attacked = _attacked(position, position[PAWN + 1], occupied ^ king)
+    stuck = everywhere(any_lane(pinned)) & ~both_ways(pinned)
+    _pieces(position, planes, ~occupied, target, stuck, ~own & ~attacked)
+    _pawns(position, planes, ~occupied, opponent & target, target, stuck)
+    if checkers == 0 and position[CASTLING] & RANK_1 != EMPTY:
+        _castling(position, planes, occupied, attacked)
+    if position[EN_PASSANT] != EMPTY and checkers < 2:
         _en_passant(position, occupied, planes, 1)
         _en_passant(position, occupied, planes, 7)
     return checkers
@@ -263,11 +216,7 @@ def count_moves(position: Any, planes: Any) -> Any:
 @njit(cache=True, nogil=True)
 def step_target(kind: Any, source: Any) -> Any:
     """Give the landing square (uint64) of a move of type `kind` from bit index `source`."""
-    if kind >= KNIGHT_TYPES:
-        amount, up = _KNIGHT_AMOUNT[kind - KNIGHT_TYPES], _KNIGHT_UP[kind - KNIGHT_TYPES]
-    else:
-        amount, up = _AMOUNT[kind & 7] * U((kind >> 3) + 1), _UP[kind & 7]
-    return U(source) - amount if up else U(source) + amount
+    return (U(source) + _TURNS[kind]) & U(63)
 
 
 @njit(cache=True, nogil=True)

@@ -10,6 +10,7 @@ Axes: G games, R rows.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -25,8 +26,9 @@ from engine.encoding import PLANES, TURN_PLANE
 from engine.position import from_fen
 from pipeline import pgn, tags
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.permute import gather_rows
 from pipeline.san import UNKNOWN_RESULT
-from pipeline.shards import PARTS, SPLITS, publish, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SPLITS, number_array, publish, publish_json, rows_table, write_rows
 from pipeline.sources import Chunk
 
 BLOCK_ROWS = 1 << 19
@@ -230,7 +232,8 @@ def _write_block(task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, b
         if task.config.order == "shuffled":
             seed = (task.config.seed, task.chunk.index, block, number)
             picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
-        planes = np.take(rows.planes, picked, axis=0, out=_buffers().planes[: len(picked)], mode="clip")
+        planes = _buffers().planes[: len(picked)]
+        gather_rows(rows.planes, picked, planes)
         table = rows_table(planes, _columns(tagged, rows, planes, picked, task.chunk.first_game))
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
         done = publish(Path(task.out), name, len(picked), partial(write_rows, table))
@@ -246,8 +249,16 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     tags.gather(text, spans, data, offsets)
     if data.size and data.max() >= 128:
         return pa.array([_value(text, span) if span[1] else None for span in spans], type=pa.string())
-    mask = pa.array(spans[:, 1] > 0).buffers()[1]
-    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), mask)
+    present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
+    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
+
+
+def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
+    """Make a column of names by their indices; what is not `known` is null."""
+    offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
+    text = pa.py_buffer("".join(names).encode("ascii"))
+    dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
+    return pa.DictionaryArray.from_arrays(number_array(indices.astype(np.int32), known), dictionary)
 
 
 def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.Table:
@@ -255,28 +266,26 @@ def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.
     games, spans = tagged.games, tagged.spans
     count = len(games.status)
     used = games.status == pgn.USED
-    splits = np.array(SPLITS, dtype=object)[split_of(games.identity, task.config)]
-    dropped = np.array(pgn.STATUS, dtype=object)[games.status]
     site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
     date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
     return pa.table(
         {
-            "source": np.full(count, task.chunk.source, dtype=np.uint16),
-            "offset": task.chunk.offset + games.start[:-1],
-            "length": np.diff(games.start).astype(np.uint32),
+            "source": number_array(np.full(count, task.chunk.source, dtype=np.uint16)),
+            "offset": number_array(task.chunk.offset + games.start[:-1]),
+            "length": number_array(np.diff(games.start).astype(np.uint32)),
             "site": _strings(text, site),
             "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
             "date": _strings(text, date),
-            "white_elo": pa.array(tagged.white_elo.clip(0, 65535).astype(np.uint16), mask=tagged.white_elo <= 0),
-            "black_elo": pa.array(tagged.black_elo.clip(0, 65535).astype(np.uint16), mask=tagged.black_elo <= 0),
+            "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
+            "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
             "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
             "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
             "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
-            "result": pa.array(games.result, mask=games.result == UNKNOWN_RESULT),
-            "plies": games.plies,
-            "identity": games.identity,
-            "split": pa.array(splits, type=pa.string(), mask=~used).dictionary_encode(),
-            "dropped": pa.array(dropped, type=pa.string(), mask=used).dictionary_encode(),
+            "result": number_array(games.result, games.result != UNKNOWN_RESULT),
+            "plies": number_array(games.plies),
+            "identity": number_array(games.identity),
+            "split": _named(SPLITS, split_of(games.identity, task.config), used),
+            "dropped": _named(pgn.STATUS, games.status, ~used),
         }
     )
 
@@ -331,7 +340,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
     keys = pa.table(
         {
-            name: np.concatenate(columns)
+            name: number_array(np.concatenate(columns))
             for name, columns in zip(("key", "split"), zip(*samples, strict=True), strict=True)
         }
     )

@@ -6,7 +6,9 @@ What is a move follows the grammar of python-chess's reader; squares come out in
 
 from typing import Any
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from engine.bitboard import EMPTY, FILE_A, RANK_1, RANK_8, U, lowest
 from engine.encoding import ILLEGAL_TYPE, type_table
@@ -169,7 +171,7 @@ def _skip_variation(text: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
-    """Read the number after `[%eval `, int: White's centipawns clipped to +-MATE; NO_EVAL where it is no number."""
+    """Read the number after `[%eval `: give (White's centipawns clipped to +-MATE or NO_EVAL, byte after it)."""
     mate = at < end and text[at] == 35
     at += mate
     negative = at < end and text[at] == 45
@@ -188,16 +190,16 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
             break
         at += 1
     if digits == 0:
-        return NO_EVAL
+        return NO_EVAL, at
     for _ in range(2 - max(decimals, 0)):
         value *= 10
     value = MATE if mate else min(value, MATE)
-    return -value if negative else value
+    return (-value if negative else value), at
 
 
 @njit(cache=True, nogil=True)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
-    """Read `H:MM:SS` (fractions dropped) after `[%clk `, int: seconds up to 65534; NO_CLOCK where it is no time."""
+    """Read `H:MM:SS` (fractions dropped) after `[%clk `: give (seconds up to 65534 or NO_CLOCK, byte after it)."""
     total, part, digits = 0, 0, 0
     while at < end and (48 <= text[at] <= 58):
         if text[at] == 58:
@@ -206,7 +208,7 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
             part = min(part * 10 + int(text[at]) - 48, 100_000)
             digits += 1
         at += 1
-    return min(total + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK
+    return (min(total + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK), at
 
 
 @njit(cache=True, nogil=True)
@@ -214,14 +216,18 @@ def read_comment(text: Any, at: Any, end: Any) -> Any:
     """Read from `{` to its `}`: give (byte after it, eval, clock); the byte is -1 for a comment that never ends."""
     value, clock = NO_EVAL, NO_CLOCK
     at += 1
-    while at < end and text[at] != 125:
-        if text[at] == 37 and at + 5 < end:  # %
-            if text[at + 1] == 99 and text[at + 2] == 108 and text[at + 3] == 107 and text[at + 4] == 32:
-                clock = _read_clock(text, at + 5, end)
-            elif text[at + 1] == 101 and text[at + 2] == 118 and text[at + 3] == 97 and text[at + 4] == 108:
-                value = _read_eval(text, at + 6, end)
+    while at < end:
+        char = text[at]
         at += 1
-    return (at + 1 if at < end else -1), value, clock
+        if char == 125:
+            return at, value, clock
+        if char == 37 and at + 4 < end:  # %
+            if text[at] == 99 and text[at + 1] == 108 and text[at + 2] == 107 and text[at + 3] == 32:
+                clock, at = _read_clock(text, at + 4, end)
+            elif text[at] == 101 and text[at + 1] == 118 and text[at + 2] == 97 and text[at + 3] == 108:
+                value, after = _read_eval(text, at + 5, end)
+                at = after if text[at + 4] == 32 else at + 4
+    return -1, value, clock
 
 
 @njit(cache=True, nogil=True)
@@ -280,11 +286,21 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     return kind, source, U(square), promotion, after
 
 
-@njit(cache=True, nogil=True)
-def _begins(char: Any) -> Any:
-    """Tell whether a byte may begin a move (a-h, B..R with O, Z - @), a comment or the result `*`."""
-    moves = 97 <= char <= 104 or 66 <= char <= 82 or char == 90 or char == 45 or char == 64
-    return moves or char == 123 or char == 42
+_SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE = range(7)
+
+
+def _byte_kinds() -> NDArray[np.uint8]:
+    """Give what each byte between moves does, uint8[256]; a-h, B..R with O, Z - @ begin a move, { a comment, * a result."""
+    kinds = np.full(256, _SKIPPED, dtype=np.uint8)
+    kinds[97:105] = kinds[66:83] = _BEGINS
+    kinds[[ord(char) for char in "Z-@{*"]] = _BEGINS
+    kinds[48:58] = _DIGIT
+    for char, kind in zip("$(;%", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE), strict=True):
+        kinds[ord(char)] = kind
+    return kinds
+
+
+_BYTES = _byte_kinds()
 
 
 @njit(cache=True, nogil=True)
@@ -292,25 +308,27 @@ def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
     """Skip what is neither move, comment nor result: give the byte where the next of these begins, or `end`."""
     while at < end:
         char = text[at]
-        escape = char == 37 and (at == line_start or text[at - 1] == 10 or text[at - 1] == 13)  # % begins a line
-        if escape or char == 59:  # ;
-            while at < end and text[at] != 10 and text[at] != 13:
-                at += 1
-        elif char == 40:
-            at = _skip_variation(text, at, end)
-        elif char == 36:  # $
+        kind = _BYTES[char]
+        if kind == _SKIPPED:
             at += 1
-            while at < end and 48 <= text[at] <= 57:
-                at += 1
-        elif 48 <= char <= 57:
-            if (char == 48 and _castle(text, at, end) > 0) or (char == 48 and _zeros(text, at, end)):
+        elif kind == _BEGINS:
+            return at
+        elif kind == _DIGIT:
+            if char == 48 and (_castle(text, at, end) > 0 or _zeros(text, at, end)):
                 return at
             if read_result(text, at, end) != UNKNOWN_RESULT:
                 return at
             while at < end and 48 <= text[at] <= 57:
                 at += 1
-        elif _begins(char):
-            return at
-        else:
+        elif kind == _NAG:
             at += 1
+            while at < end and 48 <= text[at] <= 57:
+                at += 1
+        elif kind == _VARIATION:
+            at = _skip_variation(text, at, end)
+        elif kind == _ESCAPE and not (at == line_start or text[at - 1] == 10 or text[at - 1] == 13):
+            at += 1  # % is nothing but at the start of a line
+        else:
+            while at < end and text[at] != 10 and text[at] != 13:
+                at += 1
     return end

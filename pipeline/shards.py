@@ -29,8 +29,11 @@ GAMES = "games.parquet"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 16_384
 """Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
-PAGE_BYTES = 1 << 19
-"""Pages that stay in a core's cache while their bytes are split: faster both ways than large ones, and no larger."""
+PAGE_ROWS = 512
+"""Rows of a page of planes, 315 kB: it stays in a core's cache while its bytes are split, and packs as well as a larger."""
+
+COLUMN_ENCODING = {"result": "DELTA_BINARY_PACKED"}
+"""Encodings of columns where BYTE_STREAM_SPLIT takes more bytes and time."""
 
 BATCH_SENTINELS = {"eval": -32768, "clock": 65535, "elo": 0, "opponent_elo": 0, "base": 65535, "increment": 255}
 """What stands for null in a batch's arrays, by column."""
@@ -68,6 +71,16 @@ def schema() -> pa.Schema:
     return pa.schema(fields, metadata={**metadata, "moves_hash": moves_hash()})
 
 
+def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Make an Arrow array of numbers without copying them; those that are not `known` are null.
+
+    Not by `pa.array`, whose first call imports pandas where it is installed: a third of the time a worker takes to start.
+    """
+    values = np.ascontiguousarray(values)
+    valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
+
+
 def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> pa.Table:
     """Make a shard's table from planes uint64[R, 77] and the other columns, BATCH_SENTINELS standing for null.
 
@@ -82,23 +95,26 @@ def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]
             assert field.nullable, f"column {field.name} is missing"
             arrays.append(pa.nulls(rows, field.type))
             continue
-        values = columns[field.name]
-        mask = values == BATCH_SENTINELS[field.name] if field.name in BATCH_SENTINELS else None
-        arrays.append(pa.array(values, type=field.type, mask=mask))
+        values = columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
+        missing = BATCH_SENTINELS.get(field.name)
+        arrays.append(number_array(values, None if missing is None else values != missing))
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
 def write_rows(table: pa.Table, path: Path, compression_level: int = 1) -> None:
-    """Write a shard's table as Parquet: planes by byte stream split, the rest by dictionary, all zstd."""
+    """Write a shard's table as Parquet, all zstd: a byte stream a byte of a value, which is cheaper than a dictionary."""
     pq.write_table(
         table,
         path,
         row_group_size=ROW_GROUP,
-        data_page_size=PAGE_BYTES,
+        data_page_size=PAGE_ROWS * PLANE_BYTES,
+        write_batch_size=PAGE_ROWS,  # a page ends with a batch
         compression="zstd",
         compression_level=compression_level,
-        use_dictionary=[name for name in table.schema.names if name not in ("planes", "game", "root_value")],
-        column_encoding={"planes": "BYTE_STREAM_SPLIT", "game": "BYTE_STREAM_SPLIT"},
+        use_dictionary=False,
+        column_encoding={
+            name: COLUMN_ENCODING.get(name, "BYTE_STREAM_SPLIT") for name in table.schema.names if name != "visits"
+        },
         write_statistics=["label", "ply", "elo", "game"],
         store_schema=True,
     )
@@ -268,6 +284,14 @@ def verify(directory: Path) -> list[str]:
     return wrong
 
 
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Give a column as one array; a single piece is given as it is, since joining would copy it."""
+    pieces = column.chunks
+    if len(pieces) == 1:
+        return pieces[0]
+    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, column.type)
+
+
 def batch_columns(table: pa.Table) -> dict[str, NDArray[Any]]:
     """Turn rows of a shard's table into a batch: numpy arrays by column name, BATCH_SENTINELS for null.
 
@@ -275,9 +299,7 @@ def batch_columns(table: pa.Table) -> dict[str, NDArray[Any]]:
     """
     batch: dict[str, NDArray[Any]] = {}
     for name in table.schema.names:
-        column = table.column(name).combine_chunks()
-        if isinstance(column, pa.ChunkedArray):
-            column = pa.concat_arrays(column.chunks)
+        column = _whole(table.column(name))
         if name == "planes":
             words = np.frombuffer(column.buffers()[1], dtype="<u8", count=77 * (column.offset + len(column)))
             batch[name] = words.reshape(-1, 77)[column.offset :]

@@ -55,8 +55,8 @@ class SearchConfig:
     """Strength of that growth; 0 for none."""
     fpu_reduction: float = 0.33
     """An unvisited move is worth its parent's value less this times the root of the visited priors' sum."""
-    policy_temperature: float = 1.0
-    """Temperature of the evaluator's policy wherever a position is opened; above 1 is flatter."""
+    policy_temperature: float = 1.4
+    """Temperature of the evaluator's policy wherever a position is opened; above 1 is flatter (lc0 has 1.36)."""
     root_temperature: float = 1.0
     """Temperature of the priors at the root, on top of the other."""
     dirichlet_share: float = 0.0

@@ -116,7 +116,7 @@ def searched(
 ) -> tuple[Search, Root]:
     """Search one board, play the moves of `path` (UCI) and give the search and its root."""
     board = chess.Board(board) if isinstance(board, str) else board.copy()
-    search = Search(evaluator, SearchConfig(**options), seed=seed)
+    search = Search(evaluator, SearchConfig(**{"policy_temperature": 1.0} | options), seed=seed)  # papers have none
     begin(search, 0, board)
     pairs = None
     if allowed is not None:

@@ -20,7 +20,7 @@ def test_by_visits_takes_the_most_visited():
 def test_a_temperature_draws_by_visits(temperature: float):
     """The tree worked by hand has visits 1, 3, 2: shares go with visits ** (1 / temperature)."""
     games = 3000
-    search = Search(LAID, SearchConfig(simulations=6, **PLAIN), games=games)
+    search = Search(LAID, SearchConfig(simulations=6, policy_temperature=1.0, **PLAIN), games=games)
     for slot in range(games):
         begin(search, slot, chess.Board(ROOT))
     search.run()
@@ -34,7 +34,7 @@ def test_a_temperature_draws_by_visits(temperature: float):
 
 
 def test_each_slot_may_have_its_own_temperature():
-    search = Search(LAID, SearchConfig(simulations=6, **PLAIN), games=400)
+    search = Search(LAID, SearchConfig(simulations=6, policy_temperature=1.0, **PLAIN), games=400)
     for slot in range(400):
         begin(search, slot, chess.Board(ROOT))
     search.run()

@@ -109,7 +109,7 @@ def even_root() -> Laid:
 
 def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
     """Count which moves get the first `considered` simulations, over many games."""
-    config = SearchConfig(algorithm="gumbel", simulations=considered, considered=considered)
+    config = SearchConfig(algorithm="gumbel", simulations=considered, considered=considered, policy_temperature=1.0)
     search = Search(even_root(), config, games=games)
     for slot in range(games):
         begin(search, slot, chess.Board(ROOT))

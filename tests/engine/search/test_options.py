@@ -20,7 +20,7 @@ OFF = {
     "endgame": 1.0,
     "leaves": 1,
     "dirichlet_share": 0.0,
-    "policy_temperature": 1.0,
+    "policy_temperature": 1.4,
     "root_temperature": 1.0,
 }
 
@@ -29,7 +29,7 @@ def test_options_are_off_unless_asked_for():
     config = SearchConfig()
     assert {name: getattr(config, name) for name in OFF} == OFF
     assert OFF.keys() <= set(SearchConfig.__slots__)
-    _, plain = searched(MIDDLE, Hashed(), simulations=200)
+    _, plain = searched(MIDDLE, Hashed(), simulations=200, policy_temperature=config.policy_temperature)
     _, off = searched(MIDDLE, Hashed(), simulations=200, **OFF)
     assert plain.visits.tolist() == off.visits.tolist()
 

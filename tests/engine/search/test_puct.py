@@ -83,7 +83,7 @@ def test_the_small_tree_is_as_worked_by_hand_below_the_root():
 
 @pytest.mark.parametrize(("games", "slot"), [(2, 0), (2, 1), (9, 4), (64, 63)])
 def test_the_small_tree_is_the_same_beside_any_neighbours(games: int, slot: int):
-    search = Search(LAID, SearchConfig(simulations=6, **PLAIN), games=games)
+    search = Search(LAID, SearchConfig(simulations=6, policy_temperature=1.0, **PLAIN), games=games)
     boards = [board_of(chess.STARTING_FEN, line) for line in ("", "e2e4", "d2d4 d7d5", "g1f3 g8f6 f3g1")]
     for other in range(games):
         begin(search, other, chess.Board(ROOT) if other == slot else boards[other % 4])
