@@ -23,9 +23,9 @@ from model.conditions import CONDITIONS, width
 from model.evaluator import NetworkEvaluator
 from model.inputs import Batch, inputs
 from model.losses import VALUE_FORMS
-from model.policy_losses import policy_terms
 from model.network import Network, build, parameters
 from model.outputs import flat
+from model.policy_losses import policy_terms
 from model.precision import autocast, device_for, dtype_for
 from model.presets import Preset
 
