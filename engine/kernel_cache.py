@@ -7,6 +7,7 @@ cannot be stale.
 
 import hashlib
 import os
+import sys
 from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
@@ -36,3 +37,5 @@ def key_cache_by_sources() -> None:
     if not os.access(folder if folder.is_dir() else here, os.W_OK):
         folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fianchetto"
     os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")
+    if "numba" in sys.modules:  # it has read its environment already
+        sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]

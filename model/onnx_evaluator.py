@@ -37,7 +37,7 @@ class OnnxEvaluator:
     def __init__(self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> None:
         """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError."""
         if importlib.util.find_spec("onnxruntime") is None:
-            raise OnnxError("onnxruntime is not installed: pip install 'fianchetto[onnx]'")
+            raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 

@@ -50,3 +50,14 @@ def test_the_second_start_compiles_nothing(tmp_path: Path):
     assert {name: misses for name, (_, misses) in second.items() if misses} == {}
     loaded = {name for name, (hits, _) in second.items() if hits}
     assert {"engine.legal.legal_planes", "engine.legal.perft", "engine.position.push", "engine.position.key"} <= loaded
+
+
+def test_kernels_of_these_sources_are_found_by_a_program_that_imports_numba_first():
+    program = "import numba, engine, os; print(numba.config.CACHE_DIR == os.environ['NUMBA_CACHE_DIR'] != '')"
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True"
