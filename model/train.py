@@ -14,13 +14,13 @@ from filelock import FileLock, Timeout
 
 from engine.errors import UserError
 from engine.progress import Progress
-from model.checkpoint import CARD, CheckpointError, read_card, read_tensors
+from model.checkpoint import CARD, CheckpointError, load, read_card, read_tensors
 from model.config import TrainConfig, TrainConfigError, changed_settings
 from model.inputs import Batch
 from model.loop import Batches, Loop, TrainingDataError, Validation
 from model.precision import device_for, keep_freed_memory
-from model.presets import Preset, preset_row
-from model.run import DivergedError, begin, restore
+from model.presets import Preset, changed_fields
+from model.run import DivergedError, Run, begin, restore
 from model.world import World, by_first, joined, told, world
 
 __all__ = [
@@ -53,12 +53,14 @@ def train(
     progress: Progress,
     stop: Callable[[], bool],
     epoch_rows: int | None = None,
+    start: Path | None = None,
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and give the checkpoint's card, with a `message`.
 
     A run found in `out` is continued from its last save, and a finished one is given back as it is. `stop` is asked
     before each step; when it says True, the run is saved and given back unfinished. `epoch_rows` are the training rows,
-    of all processes, that epochs are counted in. Raises TrainingMismatchError for a run that is not this one,
+    of all processes, that epochs are counted in. A fresh run begins with the weights of the checkpoint `start`, where one
+    is given. Raises TrainingMismatchError for a run that is not this one or a start of another preset,
     TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by
     `config.spike` (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
@@ -83,6 +85,8 @@ def train(
             if card is not None:
                 tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
                 restore(run, card, tensors, str(out))
+            elif start is not None:
+                _adopt(run, start)
             told(place, [0.0])  # all have read what process 0 is about to replace
             return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
         finally:
@@ -117,16 +121,23 @@ def _locked(out: Path) -> FileLock:
     return lock
 
 
+def _adopt(run: Run, start: Path) -> None:
+    """Give a fresh run the averaged weights of a checkpoint."""
+    network, card = load(start)
+    if changes := changed_fields(run.preset, card["preset"]):
+        raise TrainingMismatchError(
+            f"{start} is of another preset ({', '.join(changes)} differ): start from one of this"
+        )
+    for part in (run.network, run.ema):
+        part.load_state_dict(network.state_dict())
+
+
 def _found(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any]) -> dict[str, Any] | None:
     """Find the run to continue: None when the directory is free, TrainingMismatchError when another's run is in it."""
     if not (out / CARD).exists():
         return None
     card = read_card(out)
-    changes = [
-        f"preset field {name} differs"
-        for name, value in preset_row(preset).items()
-        if card["preset"].get(name) != value
-    ]
+    changes = [f"preset field {name} differs" for name in changed_fields(preset, card["preset"])]
     changes += changed_settings(config, card["config"])
     changes += [] if card["data"] == dict(data) else ["the data are others"]
     if changes:

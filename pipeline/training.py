@@ -31,6 +31,21 @@ def _data(positions: Sequence[Path]) -> dict[str, Any]:
     return {"datasets": datasets}
 
 
+def _lineage(start: Path) -> dict[str, Any]:
+    """Say what a run begins with: the checkpoint's weights by hash, and everything that they have seen."""
+    from model.checkpoint import read_card
+
+    card = read_card(start)
+    return {
+        "name": start.resolve().name,
+        "weights_sha256": card["files"]["weights"]["sha256"],
+        "step": card["step"],
+        "positions": card["positions"],
+        "config": card["config"],
+        "data": card["data"],
+    }
+
+
 def train_on(
     positions: Sequence[Path],
     preset_name: str,
@@ -38,8 +53,11 @@ def train_on(
     out: Path,
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
+    start: Path | None = None,
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and give the checkpoint's card; a stopped run is continued.
+
+    `start` is a checkpoint whose weights a fresh run begins with; the card names it and what it was trained on.
 
     Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
     Raises UnknownPresetError, DatasetError, and what model.train says of a checkpoint that does not fit.
@@ -53,7 +71,7 @@ def train_on(
     row = preset(preset_name)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
-    data = _data(positions)
+    data = _data(positions) if start is None else {**_data(positions), "start": _lineage(start)}
     place = world()
     batches = Batches(
         positions, "train", batch_size=config.batch_size, seed=config.seed, rank=place.rank, world=place.size
@@ -74,6 +92,7 @@ def train_on(
         progress=progress if place.first else silent,
         stop=stop,
         epoch_rows=batches.rows,
+        start=start,
     )
 
 

@@ -23,6 +23,8 @@ class Train(Common):
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
     """Which network: fianchetto-xs is for two CPU cores; `fianchetto presets` lists them all."""
+    start: Path | None = None
+    """Checkpoint whose weights the run begins with, to train it on; what it has seen is kept in the card."""
     config: tyro.conf.OmitArgPrefixes[TrainConfig]
     """How to train."""
 
@@ -32,7 +34,7 @@ class Train(Common):
 
         stop = Interrupt()
         with bar(f"train {self.preset}") as progress:
-            card = train_on(self.positions, self.preset, self.config, self.out, progress, stop)
+            card = train_on(self.positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']}; run the same command to continue")
         return {"out": str(self.out)} | {

@@ -259,8 +259,8 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     (folder,) = [path for path in (copied / "checkpoints").iterdir() if path.is_dir()]
     assert re.fullmatch(r"fianchetto-xs-[0-9a-f]{8}", folder.name)
     with dg.DagsterInstance.ephemeral() as instance:
-        wrong = execute("train", instance, {"checkpoint": STEPS | {"preset": "fianchetto-sx"}})
-        assert "did you mean fianchetto-xs" in failure(wrong, "checkpoint")
+        wrong = execute("train", instance, {"checkpoint": STEPS | {"preset": "chesmarro"}})
+        assert "did you mean chessmarro" in failure(wrong, "checkpoint")
         wrong = execute("train", instance, {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
         assert "either minutes or steps" in failure(wrong, "checkpoint")
 

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from model.checkpoint import load
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
 from pipeline.errors import ConfigError, DatasetError
@@ -55,3 +57,17 @@ def test_no_dataset_and_no_preset_are_said_so(tmp_path: Path) -> None:
         train_on([], "fianchetto-xs", STEPS, tmp_path)
     with pytest.raises(ValueError, match="did you mean chessmarro"):
         train_on([tmp_path], "chesmarro", STEPS, tmp_path)
+
+
+def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_seen(
+    positions: Path, tmp_path: Path
+) -> None:
+    first = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "first")
+    slow = TrainConfig(steps=1, batch_size=8, threads=1, learning_rate=1e-12, ema=0.0)
+    card = train_on([positions], "fianchetto-xs", slow, tmp_path / "second", start=tmp_path / "first")
+    assert card["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
+    assert card["data"]["start"]["data"] == first["data"]
+    before, after = (dict(load(tmp_path / name)[0].named_parameters()) for name in ("first", "second"))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    with pytest.raises(ValueError, match="another preset"):
+        train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
