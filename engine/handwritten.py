@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from engine.bitboard import EMPTY, RANK_8, U, bit, flip, lowest
 from engine.encoding import LABELS
 from engine.exchange import MAX_EXCHANGE, WORTH, attackers
-from engine.legal import CASTLE_EAST, CASTLE_WEST, MOVE_PLANES, TYPES, legal_planes, step_target
+from engine.legal import CASTLE_EAST, CASTLE_WEST, MOVE_PLANES, TYPES, legal_planes, no_moves, step_target
 from engine.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
 from engine.position import EN_PASSANT, KING, PAWN, QUEEN, ROOK, WORDS, push
 from engine.static_value import (
@@ -87,10 +87,7 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
         position[EN_PASSANT] = bit(target)
     push(position, source, target, 0)
     legal_planes(position, scratch)
-    moves = EMPTY
-    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
-        moves |= scratch[index]
-    return moves == EMPTY
+    return no_moves(scratch)
 
 
 @njit(cache=True, nogil=True)

@@ -40,7 +40,7 @@ from engine.lanes import (
     turns,
     where,
 )
-from engine.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK, push
+from engine.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK, key, push
 
 MOVE_PLANES = 13
 """Index of the first move plane: planes 0..12 are the pieces and the turn."""
@@ -199,6 +199,21 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
     east = (planes[MOVE_PLANES + 1] & position[PAWN]) >> U(7)
     west = (planes[MOVE_PLANES + 7] & position[PAWN]) >> U(9)
     return ((east & NOT_A) | (west & NOT_H)) & position[EN_PASSANT] != EMPTY
+
+
+@njit(cache=True, nogil=True)
+def legal_key(position: Any, planes: Any) -> Any:
+    """Give engine.position.key (uint64) of a position whose planes (uint64[77]) are filled."""
+    return key(position, U(en_passant_legal(position, planes)))
+
+
+@njit(cache=True, nogil=True)
+def no_moves(planes: Any) -> Any:
+    """Tell whether filled planes (uint64[77]) hold no legal move."""
+    moves = EMPTY
+    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        moves |= planes[index]
+    return moves == EMPTY
 
 
 @njit(cache=True, nogil=True)

@@ -3,16 +3,15 @@
 import chess
 import numpy as np
 
-from engine.bitboard import U
-from engine.legal import MOVE_PLANES, TYPES, en_passant_legal, legal_planes
-from engine.position import Position, from_board, key
+from engine.legal import MOVE_PLANES, TYPES, legal_key, legal_planes
+from engine.position import Position, from_board
 
 
 def key_of(position: Position) -> int:
     """Give engine.position.key of a position, with its en-passant square counted only where the capture is legal."""
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(position, planes)
-    return int(key(position, U(en_passant_legal(position, planes))))
+    return int(legal_key(position, planes))
 
 
 def of_board(board: chess.Board) -> tuple[Position, list[int]]:

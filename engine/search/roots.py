@@ -11,13 +11,13 @@ from numba import njit
 
 from engine.bitboard import U
 from engine.chance import dirichlet, gumbel
-from engine.legal import MOVE_PLANES, TYPES, en_passant_legal, legal_planes
-from engine.position import COUNTERS, HALFMOVE_MASK, key
+from engine.legal import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves
+from engine.position import COUNTERS, HALFMOVE_MASK
 from engine.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
 from engine.search.forest import HISTORY, NOBODY, TWOFOLD, UNKNOWN, WAITING, WON
 from engine.search.gumbel import halving_schedule
 from engine.search.opening import open_node
-from engine.search.walk import close, new_node, no_moves, play, times_past
+from engine.search.walk import close, new_node, play, times_past
 
 
 @njit(cache=True, nogil=True)
@@ -39,7 +39,7 @@ def ending_of(forest: Any, slot: Any, planes: Any) -> Any:
         return MATERIAL
     if np.int64(position[COUNTERS] & HALFMOVE_MASK) >= FIFTY_MOVES:
         return FIFTY
-    if times_past(forest, slot, key(position, U(en_passant_legal(position, planes)))) >= 2:
+    if times_past(forest, slot, legal_key(position, planes)) >= 2:
         return REPETITION
     return GOES_ON
 
@@ -69,7 +69,7 @@ def judge_root(forest: Any, slot: Any, planes: Any, blank: Any) -> Any:
     """
     position = forest.roots[slot]
     checkers = legal_planes(position, planes)
-    forest.nodes[slot, 0].key = key(position, U(en_passant_legal(position, planes)))
+    forest.nodes[slot, 0].key = legal_key(position, planes)
     if no_moves(planes):
         close(forest, slot, 0, MATE if checkers > 0 else STALEMATE)
         forest.nodes[slot, 0].count = 0
@@ -147,7 +147,7 @@ def begin_run(forest: Any, slot: Any, budget: Any, considered: Any, scale: Any, 
             position[:] = forest.roots[slot]
             play(position, forest.edges[slot, first + index].label, forest.edges[slot, first + index].promotion)
             legal_planes(position, planes)
-            if times_past(forest, slot, key(position, U(en_passant_legal(position, planes)))) > 0:
+            if times_past(forest, slot, legal_key(position, planes)) > 0:
                 forest.moves[slot, index].bias = -penalty
     if scale >= 0.0:
         room = min(np.int64(forest.schedule.shape[1]), budget)
@@ -183,7 +183,7 @@ def advance(forest: Any, slot: Any, label: Any, promotion: Any, reuse: Any, spar
     """
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(forest.roots[slot], planes)
-    forest.nodes[slot, 0].key = key(forest.roots[slot], U(en_passant_legal(forest.roots[slot], planes)))
+    forest.nodes[slot, 0].key = legal_key(forest.roots[slot], planes)
     remember(forest, slot)
     child = np.int64(NOBODY)
     if reuse:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.bitboard import EMPTY, U
-from engine.legal import MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
-from engine.position import COUNTERS, HALFMOVE_MASK, key, push
+from engine.bitboard import U
+from engine.legal import legal_key, legal_planes, no_moves, step_target
+from engine.position import COUNTERS, HALFMOVE_MASK, push
 from engine.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
 from engine.search.forest import DRAWN, HISTORY, LOST, MAX_DEPTH, NEW, NOBODY, TWOFOLD, UNKNOWN, WAITING, WON
 from engine.search.gumbel import interior_edge, root_edge
@@ -25,15 +25,6 @@ def play(position: Any, label: Any, promotion: Any) -> None:
     """Play a label (0..4095) on a position in place."""
     kind, source = np.int64(label) >> 6, U(np.int64(label) & 63)
     push(position, source, step_target(kind, source), np.int64(promotion))
-
-
-@njit(cache=True, nogil=True)
-def no_moves(planes: Any) -> Any:
-    """Tell whether planes (uint64[77]) hold no legal move."""
-    moves = EMPTY
-    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
-        moves |= planes[index]
-    return moves == EMPTY
 
 
 @njit(cache=True, nogil=True)
@@ -68,7 +59,7 @@ def _repetition(forest: Any, slot: Any, wanted: Any, path: Any, reversible: Any)
 def judge(forest: Any, slot: Any, position: Any, planes: Any, path: Any) -> Any:
     """Write a position's planes (uint64[77]) and give (how the game ends there or GOES_ON, its key)."""
     checkers = legal_planes(position, planes)
-    name = key(position, U(en_passant_legal(position, planes)))
+    name = legal_key(position, planes)
     if no_moves(planes):
         return (MATE if checkers > 0 else STALEMATE), name
     reversible = np.int64(position[COUNTERS] & HALFMOVE_MASK)

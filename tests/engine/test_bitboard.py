@@ -71,6 +71,8 @@ def _exercise() -> None:
     position.en_passant_file(words)
     legal.legal_planes(words, planes)
     legal.en_passant_legal(words, planes)
+    legal.legal_key(words, planes)
+    legal.no_moves(planes)
     legal.perft(words, 1)
     position.push(words, 52, 36, 0)
     position.mirror(words)
