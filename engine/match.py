@@ -39,7 +39,7 @@ class MatchConfig:
     """How games are played, whoever plays."""
 
     concurrency: int = 0
-    """Games at a time; 0 for 64 between ours, 8 a worker with engines, and one a worker where time is measured."""
+    """Games at a time; 0 for 64 between ours, 8 a worker with engines, and where time is measured one a core but one."""
     workers: int = 0
     """Engines that may think at once; 0 for one a core."""
     margin: float = 0.05
@@ -58,6 +58,13 @@ class MatchConfig:
     @property
     def thinkers(self) -> int:
         """Engines that may think at once."""
-        return self.workers or (
-            len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        )
+        return self.workers or _cores()
+
+    @property
+    def clocked(self) -> int:
+        """Games at once where time is measured: a core is left to the referee, who would make engines late else."""
+        return self.concurrency or self.workers or max(1, _cores() - 1)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

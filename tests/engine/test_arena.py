@@ -45,6 +45,12 @@ def match(a: Player, b: Player, openings: list[Opening], **config: object) -> li
     return sorted(records, key=lambda record: record.game)
 
 
+def still_there() -> list[psutil.Process]:
+    """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked."""
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
+    return list(alive)
+
+
 def searching(simulations: int, evaluator: object = evaluate) -> Player:
     search = SearchConfig(simulations=simulations)
     return Player(name=f"searching {simulations}", evaluator=evaluator, search=search)
@@ -64,7 +70,7 @@ def test_an_engine_that_misbehaves_loses_every_game_at_once(how: str, ending: st
     assert [(record.forfeit, record.ending, record.points) for record in records] == [("a", ending, 0.0)] * 4
     assert [record.result for record in records] == ["0-1", "1-0"] * 2
     assert [len(record.moves) for record in records] == [0, 1] * 2
-    assert not psutil.Process().children(recursive=True), "every process is ended"
+    assert not still_there(), "every process is ended"
 
 
 def test_an_engine_that_crashed_is_started_again() -> None:
@@ -114,14 +120,14 @@ def test_an_engine_that_never_worked_is_the_users_mistake(how: str, monkeypatch:
         probe(player)
     with pytest.raises(PlayerError, match="cannot be started"):
         probe(Player(name="absent", command=("/nowhere/engine",)))
-    assert not psutil.Process().children(recursive=True)
+    assert not still_there()
 
 
 def test_an_option_that_an_engine_does_not_have_is_the_users_mistake() -> None:
     assert probe(rogue("fair", Manners="2")) == "Rogue"
     with pytest.raises(PlayerError, match="refuses its options"):
         probe(rogue("fair", Style="wild"))
-    assert not psutil.Process().children(recursive=True)
+    assert not still_there()
 
 
 # --- games between ours -------------------------------------------------------------------------------------------
