@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui test test-slow check format clean
+.PHONY: run ui test test-slow check kernels format clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
@@ -19,10 +19,12 @@ ui: $(READY)
 	$(BIN)/python -m pipeline.defs.run --register-only
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 
-test: check
+test: $(READY)
+	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2 -m "not slow"
 
-test-slow: check
+test-slow: $(READY)
+	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2
 
 check: $(READY)
@@ -30,6 +32,10 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# One process compiles what two would compile twice, while the linters run.
+kernels: $(READY)
+	$(BIN)/python -m tests.kernels
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -23,13 +23,14 @@ from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
-from pipeline.commands.training import Report, Train
+from pipeline.commands.training import Compare, Report, Train
 from pipeline.errors import DamagedError, Stopped
 
 COMMANDS: dict[str, Callable[..., Common]] = {
     "ingest": Ingest,
     "train": Train,
     "report": Report,
+    "compare": Compare,
     "presets": Presets,
     "export": Export,
     "show": Show,

@@ -6,7 +6,7 @@ the positions of one game are alike. Beside the network stand the hand-written e
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from model.evaluator import NetworkEvaluator
 
 BATCH = 1024
-NO_CLOCK = 65535
 COLUMNS = ("planes", "label", "result", "ply", "elo", "opponent_elo", "clock", "game")
 
 
@@ -52,6 +51,10 @@ class Rule:
         return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
 
 
+COMMON = Rule(min_ply=10, min_clock=30)
+"""The rule that published figures of human moves are mostly counted by; its figures stand beside the report's own."""
+
+
 def _counted(batch: Batch, rule: Rule) -> Batch:
     """Keep the rows that the rule counts."""
     keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
@@ -67,8 +70,15 @@ def _first(batches: Iterator[Batch], rows: int) -> Iterator[Batch]:
             return
 
 
+def _unknown(batch: Batch) -> Batch:
+    """Make every player's rating and clock unknown."""
+    from model.conditions import STEPS
+
+    return batch | {name: np.full_like(batch[name], steps.unknown) for name, steps in STEPS.items() if name in batch}
+
+
 def _figures(
-    batches: Iterator[Batch], network: "NetworkEvaluator", rule: Rule, rows: int, progress: Progress
+    batches: Iterator[Batch], network: "NetworkEvaluator", rule: Rule, rows: int, players: bool, progress: Progress
 ) -> "pl.DataFrame":
     """Measure every counted row: a table of a row each, with the columns it may be sliced by."""
     import polars as pl
@@ -82,7 +92,7 @@ def _figures(
         done += len(raw["planes"])
         if not len(batch["planes"]):
             continue
-        figures = measured(*network(batch["planes"], batch), batch)
+        figures = measured(*network(batch["planes"], batch if players else _unknown(batch)), batch)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
         columns |= figures | {f"classical_{name}": classical[name] for name in ("rank", "nll", "brier")}
@@ -94,89 +104,6 @@ def _figures(
     return pl.concat(tables)
 
 
-def _interval(table: "pl.DataFrame") -> tuple[float, float]:
-    """Give the 95 % interval of top-1 with games as the sampling unit (the ratio estimator's variance)."""
-    import polars as pl
-
-    games = table.group_by("game").agg(pl.len().alias("n"), (pl.col("rank") == 1).sum().alias("hits"))
-    n, hits = games["n"].to_numpy().astype(float), games["hits"].to_numpy().astype(float)
-    rate = hits.sum() / n.sum()
-    count = len(n)
-    error = np.sqrt(np.square(hits - rate * n).sum() * count / max(count - 1, 1)) / n.sum()
-    return float(rate - 1.96 * error), float(rate + 1.96 * error)
-
-
-BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
-    "by_ply": ("ply", (10, 20, 40, 60, 80), ""),
-    "by_elo": ("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""),
-    "by_legal_moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
-    "by_clock": ("clock", (10, 30, 60, 180, 600), " s"),
-}
-"""Slice: its column, the edges between its bands, the unit."""
-UNKNOWN = {"elo": 0, "clock": NO_CLOCK}
-
-
-def _by_band(table: "pl.DataFrame", column: str, edges: Sequence[int], unit: str) -> list[dict[str, Any]]:
-    """Give the figures by bands of a column: below the first edge, between edges, from the last on."""
-    import polars as pl
-
-    names = [f"{low}-{high - 1}{unit}" for low, high in zip((0, *edges[:-1]), edges, strict=True)]
-    names.append(f"{edges[-1]}{unit} and on")
-    known = table.filter(pl.col(column) != UNKNOWN[column]) if column in UNKNOWN else table
-    place = pl.Series("place", np.searchsorted(edges, known[column].to_numpy(), side="right"))
-    rows = (
-        known.with_columns(place)
-        .group_by("place")
-        .agg(
-            pl.len().alias("positions"),
-            (pl.col("rank") == 1).mean().alias("top1"),
-            (pl.col("classical_rank") == 1).mean().alias("hand_written_top1"),
-            pl.col("nll").mean().alias("cross_entropy"),
-            pl.col("brier").mean().alias("value_brier"),
-        )
-        .sort("place")
-    )
-    return [{"band": names[row.pop("place")], **row} for row in rows.to_dicts()]
-
-
-def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
-    """Give the figures by ply, rating, choice of moves and clock, and the value's calibration, as rows of tables."""
-    import polars as pl
-
-    slices = {name: _by_band(table, *band) for name, band in BANDS.items()}
-    tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
-    calibration = (
-        table.with_columns(tenth)
-        .group_by("tenth")
-        .agg(
-            pl.len().alias("positions"),
-            pl.col("expected").mean().alias("expected"),
-            pl.col("score").mean().alias("score"),
-        )
-    )
-    return {**slices, "calibration": calibration.sort("tenth").to_dicts()}
-
-
-def _summary(table: "pl.DataFrame", calibration: list[dict[str, Any]]) -> dict[str, Any]:
-    """Average the rows into the headline figures."""
-    from model.metrics import summary
-
-    low, high = _interval(table)
-    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / len(table)
-    means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
-    return {
-        **means,
-        "top1_low": low,
-        "top1_high": high,
-        "games": table["game"].n_unique(),
-        "value_calibration_error": error,
-        "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
-        "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
-        "hand_written_value_brier": float(table["classical_brier"].to_numpy().mean()),
-        "chance_top1": float((1 / table["legal_moves"].to_numpy()).mean()),
-    }
-
-
 def report(
     checkpoint: Path,
     *,
@@ -184,12 +111,16 @@ def report(
     split: str = "test",
     pgn: Path | None = None,
     rule: Rule | None = None,
+    players: bool = True,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure a checkpoint on a split of a dataset, or on all games of a PGN file.
 
+    Without `players`, a network that reads ratings and clocks is told that they are unknown.
+
     Gives `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py says what each is), the interval
-    `top1_low top1_high`, the baselines, `rule` in words, and `slices`: tables by ply, rating, choice and clock.
+    `top1_low top1_high`, the baselines, `rule` in words, `common_rule` (the same figures by that rule), and `slices`: tables
+    by ply, rating, choice and clock.
     `cross_entropy` is in nats; values and clocks are the mover's.
     """
     from model.checkpoint import load, read_card
@@ -202,7 +133,7 @@ def report(
     network = NetworkEvaluator(load(checkpoint)[0])
     if positions is not None:
         return _report(
-            card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, progress
+            card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, players, progress
         )
     from pipeline.chunk import IngestConfig
     from pipeline.ingest import ingest
@@ -215,7 +146,9 @@ def report(
             ingest([str(pgn)], Path(folder), everything, workers=1)
         except DamagedError:  # what came before the damage is there, and the report says so
             damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
-        return _report(card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, progress)
+        return _report(
+            card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, players, progress
+        )
 
 
 def _datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -239,6 +172,17 @@ def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
     )
 
 
+def _by_common_rule(table: "pl.DataFrame", where: str) -> dict[str, Any]:
+    """Give the headline figures of those counted rows that the literature's usual rule counts."""
+    import polars as pl
+
+    from pipeline.figures import headline, slices
+
+    kept = table.filter((pl.col("ply") >= COMMON.min_ply) & (pl.col("clock") >= COMMON.min_clock))
+    figures = headline(kept, slices(kept)["calibration"]) if len(kept) else {"positions": 0}
+    return {"rule": COMMON.describe(where), **figures}
+
+
 def _report(
     card: dict[str, Any],
     network: "NetworkEvaluator",
@@ -246,23 +190,28 @@ def _report(
     split: str,
     where: str,
     rule: Rule,
+    players: bool,
     progress: Progress,
 ) -> dict[str, Any]:
+    from model.conditions import STEPS
     from model.inputs import reads
+    from pipeline.figures import headline, slices
 
     columns = tuple(dict.fromkeys((*COLUMNS, *reads(network.preset))))
     batches = Batches([positions], split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
     stream = _first(batches.from_step(0), rows) if rows < batches.rows else batches.once()
-    table = _figures(stream, network, rule, rows, progress)
-    slices = _slices(table)
+    table = _figures(stream, network, rule, rows, players, progress)
+    cut = slices(table)
     return {
-        **_summary(table, slices["calibration"]),
+        **headline(table, cut["calibration"]),
+        "common_rule": _by_common_rule(table, where),
         "rule": rule.describe(where),
+        "reads": [name for name in reads(network.preset) if name in STEPS] if players else [],
         "seen_in_training": _seen(card, positions, split),
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": card["positions"],
         "trained_on": list(dict.fromkeys(dataset["name"] for dataset in _datasets(card["data"]))),
-        "slices": slices,
+        "slices": cut,
     }

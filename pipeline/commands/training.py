@@ -1,4 +1,4 @@
-"""Commands on networks: train, report."""
+"""Commands on networks: train, report, compare."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +54,8 @@ class Report(Common):
     """Which of the dataset's splits."""
     pgn: Path | None = None
     """Measure on all games of this file instead of a dataset."""
+    players: bool = True
+    """Whether a network that reads ratings and clocks is told them; without, they are unknown to it."""
     out: Path | None = None
     """Directory for the report as JSON, text and pictures."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
@@ -71,8 +73,38 @@ class Report(Common):
                 split=self.split,
                 pgn=self.pgn,
                 rule=self.rule,
+                players=self.players,
                 progress=progress,
             )
         if self.out is not None:
             write_report(result, self.out)
         return result
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compare(Common):
+    """Train presets one after the other, each as long on the same data, and measure all on the same unseen games.
+
+    The same command continues a comparison that was stopped; the table is written as table.md and comparison.json.
+    """
+
+    presets: tyro.conf.Positional[tuple[str, ...]]
+    """Which networks; `fianchetto presets` lists them."""
+    positions: tuple[Path, ...]
+    """Datasets to train on; the first one's test split is measured on."""
+    out: Path
+    """Directory of the checkpoints and the table."""
+    rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
+    """Which positions count."""
+    config: tyro.conf.OmitArgPrefixes[TrainConfig]
+    """How to train each of them."""
+
+    def run(self) -> dict[str, Any]:
+        """Train, measure and give the table."""
+        from pipeline.compare import compare
+
+        stop = Interrupt()
+        with bar("compare") as progress:
+            return compare(
+                self.positions, self.presets, self.config, self.out, rule=self.rule, progress=progress, stop=stop
+            )

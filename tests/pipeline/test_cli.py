@@ -70,6 +70,9 @@ def test_a_few_steps_of_training_beat_chance_on_unseen_games(journey: dict[str, 
     assert 0 < report["legal_mass"] < 1
     assert "every ply" in report["rule"]
     assert "test split" in report["rule"]
+    assert "from ply 10 on" in report["common_rule"]["rule"]
+    assert 1000 < report["common_rule"]["positions"] < 2000
+    assert report["reads"] == []
 
 
 def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
@@ -101,6 +104,28 @@ def test_a_report_on_a_pgn_counts_its_positions_under_the_rule(
     assert json.loads(out)["positions"] == 18
     _, out, _ = call(capsys, monkeypatch, *words, "--min-ply", "4")
     assert json.loads(out)["positions"] == 10
+
+
+def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["compare", "self-learning", "fianchetto-xs", "--positions", str(journey["folder"] / "positions")]
+    words += ["--out", str(tmp_path), "--steps", "3", "--batch-size", "64", "--limit", "300", "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    found = json.loads(out.splitlines()[-1])
+    assert {row["preset"] for row in found["rows"]} == {"self-learning", "fianchetto-xs"}
+    assert [row["top1"] for row in found["rows"]] == sorted((row["top1"] for row in found["rows"]), reverse=True)
+    assert [row["positions"] for row in found["rows"]] == [192, 192]
+    assert len((tmp_path / "table.md").read_text().splitlines()) == 4
+    weights = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    _, again, _ = call(capsys, monkeypatch, *words)
+    assert json.loads(again.splitlines()[-1]) == found
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == weights
+    words[1] = "fianchetto-xl"
+    code, _, err = call(capsys, monkeypatch, *words)
+    assert code == 2
+    assert "did you mean fianchetto-" in err
 
 
 def test_a_finished_run_says_so_and_changes_nothing(

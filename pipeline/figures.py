@@ -1,0 +1,109 @@
+"""The figures of a report, from a table of measured rows: headline, baselines, intervals and slices.
+
+A row of the table is a position: `rank nll legal_mass brier wdl_brier expected score legal_moves` of the network
+(model/metrics.py says what each is), `classical_*` of the hand-written evaluator, and the columns it is sliced by.
+Scores are the mover's: 1, 1/2 or 0.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+NO_CLOCK = 65535
+"""What stands for an unknown clock in a batch."""
+
+
+def interval(table: pl.DataFrame) -> tuple[float, float]:
+    """Give the 95 % interval of top-1 with games as the sampling unit (the ratio estimator's variance)."""
+    games = table.group_by("game").agg(pl.len().alias("n"), (pl.col("rank") == 1).sum().alias("hits"))
+    n, hits = games["n"].to_numpy().astype(float), games["hits"].to_numpy().astype(float)
+    rate = hits.sum() / n.sum()
+    count = len(n)
+    error = np.sqrt(np.square(hits - rate * n).sum() * count / max(count - 1, 1)) / n.sum()
+    return float(rate - 1.96 * error), float(rate + 1.96 * error)
+
+
+BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
+    "by_ply": ("ply", (10, 20, 40, 60, 80), ""),
+    "by_elo": ("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""),
+    "by_legal_moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
+    "by_clock": ("clock", (10, 30, 60, 180, 600), " s"),
+}
+"""Slice: its column, the edges between its bands, the unit."""
+UNKNOWN = {"elo": 0, "clock": NO_CLOCK}
+
+
+def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> list[dict[str, Any]]:
+    """Give the figures by bands of a column: below the first edge, between edges, from the last on."""
+    names = [f"{low}-{high - 1}{unit}" for low, high in zip((0, *edges[:-1]), edges, strict=True)]
+    names.append(f"{edges[-1]}{unit} and on")
+    known = table.filter(pl.col(column) != UNKNOWN[column]) if column in UNKNOWN else table
+    place = pl.Series("place", np.searchsorted(edges, known[column].to_numpy(), side="right"))
+    rows = (
+        known.with_columns(place)
+        .group_by("place")
+        .agg(
+            pl.len().alias("positions"),
+            (pl.col("rank") == 1).mean().alias("top1"),
+            (pl.col("classical_rank") == 1).mean().alias("hand_written_top1"),
+            pl.col("nll").mean().alias("cross_entropy"),
+            pl.col("brier").mean().alias("value_brier"),
+        )
+        .sort("place")
+    )
+    return [{"band": names[row.pop("place")], **row} for row in rows.to_dicts()]
+
+
+def slices(table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Give the figures by ply, rating, choice of moves and clock, and the value's calibration, as rows of tables."""
+    slices = {name: _by_band(table, *band) for name, band in BANDS.items()}
+    tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
+    calibration = (
+        table.with_columns(tenth)
+        .group_by("tenth")
+        .agg(
+            pl.len().alias("positions"),
+            pl.col("expected").mean().alias("expected"),
+            pl.col("score").mean().alias("score"),
+        )
+    )
+    return {**slices, "calibration": calibration.sort("tenth").to_dicts()}
+
+
+def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str, Any]:
+    """Average the rows into the headline figures."""
+    from model.metrics import summary
+
+    low, high = interval(table)
+    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / len(table)
+    means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
+    return {
+        **means,
+        "top1_low": low,
+        "top1_high": high,
+        "games": table["game"].n_unique(),
+        "value_calibration_error": error,
+        **baselines(table),
+        "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
+        "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
+        "hand_written_value_brier": float(table["classical_brier"].to_numpy().mean()),
+        "chance_top1": float((1 / table["legal_moves"].to_numpy()).mean()),
+    }
+
+
+def baselines(table: pl.DataFrame) -> dict[str, float]:
+    """Give the Brier scores of values that see no board: one number for all, and the players' ratings alone.
+
+    The number is the mean score of these very rows, which no honest constant can beat. Ratings speak through Elo's formula
+    (Elo 1978), 1 / (1 + 10^(-difference / 400)); where one is unknown, through that number.
+    """
+    score = table["score"].to_numpy().astype(float)
+    elo, other = (table[name].to_numpy().astype(float) for name in ("elo", "opponent_elo"))
+    known = (elo > 0) & (other > 0)
+    expected = np.where(known, 1 / (1 + 10 ** ((other - elo) / 400)), score.mean())
+    return {
+        "constant_value_brier": float(score.var()),
+        "rating_value_brier": float(np.square(expected - score).mean()),
+    }

@@ -1,0 +1,34 @@
+"""Compile what the suite will run, once, while the linters have the other core: `python -m tests.kernels`.
+
+Processes that start together with nothing compiled would each compile all of it.
+"""
+
+import tempfile
+from pathlib import Path
+
+from engine.handwritten import evaluate
+from engine.search import SearchConfig
+from engine.selfplay import SelfPlayConfig, play_games
+from engine.uci.thinking import warm_up
+from pipeline.batches import Batches
+from pipeline.chunk import IngestConfig
+from pipeline.ingest import ingest
+from tests.pipeline.datasets import random_game
+
+
+def compiled() -> None:
+    """Read a few games into a dataset and out of it, search with both algorithms, play two moves of a game."""
+    with tempfile.TemporaryDirectory() as folder:
+        dump = Path(folder) / "games.pgn"
+        dump.write_text("\n".join(random_game(seed) for seed in range(4)))
+        out = Path(folder) / "out"
+        ingest([str(dump)], out, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+        next(Batches([out], "train", batch_size=1).from_step(0))
+    warm_up(evaluate)
+    for algorithm in ("puct", "gumbel"):
+        search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)
+        next(play_games(evaluate, search, SelfPlayConfig(width=2, most_plies=2), games=2))
+
+
+if __name__ == "__main__":
+    compiled()
