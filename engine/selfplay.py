@@ -26,7 +26,6 @@ from engine.playing import (
     UNEVENTFUL,
     Going,
     PlayedGame,
-    Start,
     sampled_move,
     start_of,
     thought_of,
@@ -129,7 +128,7 @@ def play_games(
     """
     numbers = list(range(games) if isinstance(games, int) else games)
     search = Search(evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed)
-    table = _Table(search, config, [start_of(it) for it in openings or [Opening(chess.STARTING_FEN)]], seed)
+    table = _Table(search, config, openings or [Opening(chess.STARTING_FEN)], seed)
     waiting = iter(numbers)
     for slot in range(search.games):
         yield from table.begin(slot, waiting)
@@ -142,14 +141,14 @@ def play_games(
 class _Table:
     """The games that are under way, by slot of the search."""
 
-    def __init__(self, search: Search, config: SelfPlayConfig, starts: Sequence[Start], seed: int) -> None:
-        self.search, self.config, self.starts, self.seed = search, config, starts, seed
+    def __init__(self, search: Search, config: SelfPlayConfig, openings: Sequence[Opening], seed: int) -> None:
+        self.search, self.config, self.openings, self.seed = search, config, openings, seed
         self.going: dict[int, Going] = {}
 
     def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[PlayedGame]:
         """Begin the next game in a slot, if there is one; yield those that are over before their first move."""
         for number in numbers:
-            start = self.starts[number % len(self.starts)]
+            start = start_of(self.openings[number % len(self.openings)])
             chance = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
             sampled, plays_on = int(chance.integers(self.config.sampled_plies + 1)), chance.random()
             game = Going(number, start, chance, sampled, plays_on < self.config.played_on)

@@ -23,6 +23,7 @@ from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
+from pipeline.commands.selfplay import SelfPlay
 from pipeline.commands.training import Report, Train
 from pipeline.errors import DamagedError, Stopped
 
@@ -30,6 +31,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "ingest": Ingest,
     "train": Train,
     "report": Report,
+    "selfplay": SelfPlay,
     "presets": Presets,
     "export": Export,
     "show": Show,

@@ -31,7 +31,7 @@ class ExploreConfig(SelfPlayConfig):
     seed: int = 0
     """Of all chance; a generation's games differ from another's."""
     explorer: Literal["network", "hand-written", "uniform", "mixture"] = "network"
-    """Who plays: the checkpoint, the hand-written evaluator, one that knows nothing, or the first two a share of games each."""
+    """Who plays: the checkpoint, the hand-written evaluator, one without knowledge, or the first two a share of games each."""
     hand_written_share: float = 0.5
     """Share of a mixture's games that the hand-written evaluator plays; which ones, chance decides."""
     search: SearchConfig = field(default_factory=_search)
@@ -111,9 +111,7 @@ class ExploreConfig(SelfPlayConfig):
     def search_in(self, generation: int, generations: int) -> SearchConfig:
         """Give how a generation searches."""
         noise, search = self.noise(generation, generations), self.search
-        return replace(
-            search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise
-        )
+        return replace(search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise)
 
     def seed_in(self, generation: int) -> int:
         """Give the seed of a generation's games."""
