@@ -116,7 +116,6 @@ def _identity(
 
         _, card = load(checkpoint)  # whatever is wrong with it is said here, once, and not by every process
         player = {
-            "name": checkpoint.resolve().name,
             "weights_sha256": card["files"]["weights"]["sha256"],
             "preset": card["preset"]["name"],
             "step": card["step"],

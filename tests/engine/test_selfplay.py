@@ -32,7 +32,10 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
                 game.promotions.tolist(),
                 game.ending,
                 game.result,
-                [t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw) for t in game.thoughts],
+                [
+                    t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw)
+                    for t in game.thoughts
+                ],
                 (game.book, game.values.tolist(), game.simulations, game.given_up),
             )
         )
@@ -205,7 +208,9 @@ def test_quick_searches_have_no_noise():
 def test_openings_are_part_of_the_game_and_of_its_past():
     shuffle = ["g1f3", "g8f6", "f3g1", "f6g8"] * 2
     book = [Opening(chess.STARTING_FEN, tuple(shuffle[:-1])), Opening(chess.STARTING_FEN, ("e2e4", "c7c5"))]
-    games = sorted(play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number)
+    games = sorted(
+        play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number
+    )
     for game in games:
         assert game.book == (7, 2)[game.number % 2]
         assert game.thoughts[: game.book] == [None] * game.book
@@ -228,7 +233,9 @@ def test_games_are_stopped_by_the_halfmove_clock():
 def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong():
     start = [Opening("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
     config = SelfPlayConfig(width=8, most_plies=80, resign=0.3, resign_plies=0, resign_moves=2)
-    resigned = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)}
+    resigned = {
+        game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)
+    }
     onwards = replace(config, played_on=0.5)
     games = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, onwards, games=40, openings=start)}
     assert len([game for game in games.values() if game.given_up is not None]) in range(8, 33)
