@@ -35,6 +35,7 @@ class SelfPlay(Common):
     def run(self) -> dict[str, Any]:
         """Play and give the manifest's summary."""
         from pipeline.selfplay.play import explore
+        from pipeline.selfplay.statistics import text_of
 
         stop = Interrupt()
         with bar("selfplay") as progress:
@@ -48,6 +49,5 @@ class SelfPlay(Common):
                 progress=progress,
                 stop=stop,
             )
-        return {"out": str(self.out)} | {
-            name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")
-        }
+        told = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
+        return {"out": str(self.out), **told, "text": text_of(manifest)}

@@ -62,6 +62,8 @@ class ExploreConfig(SelfPlayConfig):
     """Taken off `root_value` in the rows of drawn games, for both sides."""
     draw_material: float = 0.0
     """Added to it in turn: this times tanh(material ahead at the end of the game / 3 pawns)."""
+    groups: int = 0
+    """Groups of games that take turns at the evaluator, so that a GPU need not wait for the trees; 0: two there, else one."""
     cache_mib: int = 32
     """MiB of each process's evaluation cache; 0 for none."""
     device: str = "auto"
@@ -76,7 +78,14 @@ class ExploreConfig(SelfPlayConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         SelfPlayConfig.__post_init__(self)
-        for name, least in (("games", 1), ("seed", 0), ("book_plies", 0), ("made_openings", 0), ("cache_mib", 0)):
+        for name, least in (
+            ("games", 1),
+            ("seed", 0),
+            ("book_plies", 0),
+            ("made_openings", 0),
+            ("cache_mib", 0),
+            ("groups", 0),
+        ):
             if getattr(self, name) < least:
                 raise ExploreError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.explorer not in ("network", "hand-written", "uniform", "mixture"):

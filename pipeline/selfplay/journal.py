@@ -26,16 +26,15 @@ class Journal:
     """One process's file."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.file = _new_file(folder)
         self.synced, self.wait = time.monotonic(), SOONEST
         self.waiting = False
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append a line and hand it to the system."""
-        self.waiting = True
         self.file.write(json.dumps(entry, separators=(",", ":"), allow_nan=False).encode() + b"\n")
         self.file.flush()
+        self.waiting = True
 
     @property
     def due(self) -> bool:

@@ -38,6 +38,22 @@ def statistics(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
+def text_of(manifest: Mapping[str, Any]) -> str:
+    """Write a generation's figures for people."""
+    played, took = manifest["selfplay"], manifest["selfplay"]["timing"]
+    games = max(played["games"], 1)
+    lines = [
+        f"{played['games']:,} games, {100 * played['decisive_share']:.1f} % decided, {played['mean_plies']:.1f} half-moves"
+        f" long; {manifest['positions']['total']:,} positions, {manifest['positions']['train']:,} of them to train on",
+        "endings: " + ", ".join(f"{name} {100 * count / games:.1f} %" for name, count in played["endings"].items()),
+        f"{played['played_on']} games played on past a resignation, which would have been wrong in"
+        f" {played['false_resignations']}",
+        f"{took['seconds']:,.1f} s, {took['games_per_hour']:,.0f} games an hour;"
+        f" the evaluator was at work {100 * took['search_efficiency']:.1f} % of the time",
+    ]
+    return "\n".join(lines)
+
+
 def timing(work: Sequence[Mapping[str, Any]], games: int, damaged: int) -> dict[str, Any]:
     """Sum the processes' work up: another run of the same games says otherwise.
 

@@ -14,7 +14,7 @@ from engine.openings import Opening
 from engine.playing import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame
 from engine.position import from_fen, to_board
 from engine.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
-from engine.search import SearchConfig
+from engine.search import Search, SearchConfig
 from engine.selfplay import SelfPlayConfig, SelfPlayError, play_games
 from tests.engine.search.test_rules import expected_ending
 
@@ -203,6 +203,22 @@ def test_quick_searches_have_no_noise():
         assert len({str(game.labels.tolist()) for game in games}) == 1
         noisy = list(play_games(handwritten.evaluate, search, replace(quick, full_share=1.0), games=4))
         assert len({str(game.labels.tolist()) for game in noisy}) > 1
+
+
+def test_values_of_many_roots_are_those_of_each():
+    search = Search(handwritten.evaluate, SEARCH, games=4)
+    fens = (
+        chess.STARTING_FEN,
+        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
+        "k7/8/1K6/8/8/8/8/Q7 b - - 0 1",
+        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
+    )
+    for slot, fen in enumerate(fens):
+        search.start(slot, from_fen(fen))
+    search.run()
+    slots = np.array([2, 0, 3, 1])
+    assert search.values(slots).tolist() == [search.root(slot).value for slot in slots.tolist()]
+    assert search.values(slots)[3] == 1.0
 
 
 def test_openings_are_part_of_the_game_and_of_its_past():

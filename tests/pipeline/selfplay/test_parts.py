@@ -2,7 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from engine.errors import UserError
 from engine.search import SearchConfig
 from pipeline.cli import main
 from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
+from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, Watch, read_journals
 from pipeline.selfplay.play import explore
 from pipeline.selfplay.statistics import timing
@@ -109,6 +112,41 @@ def test_every_process_has_a_file_of_its_own_and_a_watcher_counts_all(tmp_path: 
     assert set(found.places) == {0, 1, 2, 3, 4}
     assert found.work == [{"seconds": 2}]
     assert found.damaged == 1
+
+
+def test_groups_of_games_side_by_side_are_the_same_games(tmp_path: Path) -> None:
+    for groups in (1, 3):
+        config = small(games=10, most_plies=20, groups=groups)
+        manifest = explore(None, config, tmp_path / str(groups), workers=1)
+        assert 0 < manifest["selfplay"]["timing"]["search_efficiency"] < 1
+    assert records(tmp_path / "1") == records(tmp_path / "3")
+
+
+def test_what_one_group_raises_ends_all_and_is_raised() -> None:
+    over = Event()
+
+    def endless(number: int) -> Iterator[int]:
+        while not over.is_set():
+            yield number
+
+    def broken() -> Iterator[int]:
+        yield 7
+        raise OSError(28, "No space left on device")
+
+    seen = set()
+    with pytest.raises(OSError, match="No space left"):
+        for item in side_by_side([endless(1), broken(), endless(2)], over):
+            seen.add(item)
+    assert seen == {1, 2, 7}
+    over.clear()
+    whole = [item for item in side_by_side([iter(range(5)), iter(range(10, 13))], over) if item is not None]
+    assert sorted(whole) == [0, 1, 2, 3, 4, 10, 11, 12]
+    assert [item for item in whole if item < 5] == [0, 1, 2, 3, 4]
+    over.clear()
+    listening = side_by_side([endless(1)], over)
+    assert next(listening) == 1
+    listening.close()  # type: ignore[attr-defined]
+    assert over.is_set()
 
 
 def test_time_is_counted_once_where_processes_play_side_by_side() -> None:
