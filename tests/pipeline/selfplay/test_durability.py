@@ -15,6 +15,7 @@ import pytest
 from filelock import FileLock
 
 from pipeline.errors import Stopped
+from pipeline.selfplay import spread
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.play import explore
 from pipeline.shards import verify
@@ -75,7 +76,10 @@ def test_no_finished_game_is_lost_by_kills_at_random_moments(tmp_path: Path, und
     assert told(out) == undisturbed
 
 
-def test_a_process_that_is_killed_is_replaced(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_a_process_that_is_killed_is_replaced(
+    tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spread, "POLL", 0.01)
     killed: list[int] = []
 
     def kill(_: object) -> None:
