@@ -142,7 +142,7 @@ def test_what_one_group_raises_ends_all_and_is_raised() -> None:
     over.clear()
     listening = side_by_side([endless(1)], over)
     assert next(listening) == 1
-    listening.close()  # type: ignore[attr-defined]
+    listening.close()
     assert over.is_set()
 
 
