@@ -23,6 +23,7 @@ from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
+from pipeline.commands.selfplay import SelfPlay
 from pipeline.commands.training import Compare, Report, Train
 from pipeline.errors import DamagedError, Stopped
 
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "train": Train,
     "report": Report,
     "compare": Compare,
+    "selfplay": SelfPlay,
     "presets": Presets,
     "export": Export,
     "show": Show,

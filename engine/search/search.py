@@ -21,7 +21,7 @@ from engine.position import Position
 from engine.rules import GOES_ON
 from engine.search.choice import RULES, Root, choose_all, choose_edge, root_of
 from engine.search.config import SearchConfig, SearchError
-from engine.search.forest import EDGE, HISTORY, MAX_MOVES, bytes_of, empty_forest
+from engine.search.forest import EDGE, HISTORY, MAX_MOVES, UNKNOWN, bytes_of, empty_forest
 from engine.search.opening import list_moves
 from engine.search.roots import advance, ending_of, plant
 from engine.search.rounds import begin, empty_round, judge_roots, select, take_in
@@ -58,6 +58,8 @@ class Search:
         self._blank = np.zeros(LABELS, dtype=np.float32)
         self._fresh = np.ones(games, dtype=np.bool_)
         self._started = np.zeros(games, dtype=np.bool_)
+        self.spent = np.zeros(games, dtype=np.int64)
+        """Simulations of each slot since its game began, int64[G]."""
         self._narrow = np.zeros(games, dtype=np.bool_)
         self._all = np.arange(games, dtype=np.int64)
 
@@ -77,6 +79,7 @@ class Search:
         self._forest.past[slot, : len(past)] = past
         self._forest.slots["pasts"][slot] = len(past)
         self._forest.slots["refused"][slot] = 0
+        self.spent[slot] = 0
         seeded(self._forest.chance[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         plant(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
@@ -109,14 +112,16 @@ class Search:
         slots: NDArray[np.int64] | None = None,
         *,
         simulations: int | NDArray[np.int64] | None = None,
+        noise: bool | NDArray[np.bool_] = True,
         allowed: Sequence[tuple[int, int]] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
         """Search the slots (all by default).
 
         Each root gets `simulations` more simulations (the configuration's by default, or int64[N]), unless it is proven,
-        decided by an option, or `stop()` says so, which is asked after every round. `allowed` are the (label, promotion) that
-        the roots are restricted to; such a tree begins anew, here and at the next run. Opening a root is no simulation.
+        decided by an option, or `stop()` says so, which is asked after every round. `noise` (or bool[N]) says which roots get
+        the configuration's Dirichlet or Gumbel noise. `allowed` are the (label, promotion) that the roots are restricted to;
+        such a tree begins anew, here and at the next run. Opening a root is no simulation.
         """
         asked = self._slots(slots)
         restricted = _NO_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
@@ -127,8 +132,13 @@ class Search:
         wanted = np.zeros(len(asked), dtype=np.int64)
         wanted[:] = self.config.simulations if simulations is None else simulations
         done = np.zeros(len(asked), dtype=np.int64)
+        noisy = np.zeros(len(asked), dtype=np.bool_)
+        noisy[:] = noise
         self._open(asked)
-        self._begin(asked, wanted, restricted)
+        for given in (True, False):
+            group = np.flatnonzero(noisy == given)
+            if len(group):
+                wanted[group] = self._begin(asked[group], wanted[group], restricted, given)
         while True:
             rows = select(self._forest, asked, (wanted, done), self.config.leaves, self._rules, self._round)
             if rows:
@@ -137,6 +147,7 @@ class Search:
                 break
             if stop is not None and stop():
                 break
+        self.spent[asked] += done
         self.simulations += int(done.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -151,11 +162,13 @@ class Search:
         if rows:
             self._evaluate(rows)
 
-    def _begin(self, slots: NDArray[np.int64], wanted: NDArray[np.int64], allowed: NDArray[np.int64]) -> None:
-        """Get the roots ready for this run."""
+    def _begin(
+        self, slots: NDArray[np.int64], wanted: NDArray[np.int64], allowed: NDArray[np.int64], noise: bool
+    ) -> NDArray[np.int64]:
+        """Get the roots ready for this run, `wanted` int64[N] simulations each: give those that are allotted, int64[N]."""
         config, gumbel = self.config, self._rules.gumbel
-        shaping = (config.root_temperature, 0.0 if gumbel else config.dirichlet_share, config.dirichlet_alpha)
-        scale = float(config.gumbel_scale) if gumbel else -1.0
+        shaping = (config.root_temperature, config.dirichlet_share * (noise and not gumbel), config.dirichlet_alpha)
+        scale = float(config.gumbel_scale) * noise if gumbel else -1.0
         starting = (config.considered, scale, config.repetition_penalty, config.branching, config.endgame)
         begin(
             self._forest,
@@ -166,6 +179,7 @@ class Search:
             allowed,
             self._fresh,
         )
+        return wanted
 
     def _evaluate(self, rows: int) -> None:
         """Have a round's leaves evaluated and take the values in."""
@@ -199,6 +213,12 @@ class Search:
     def root(self, slot: int = 0) -> Root:
         """Give what the search found at a slot's root."""
         return root_of(self._forest, slot, self._rules)
+
+    def values(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""
+        roots = self._forest.nodes[slots, 0]
+        mean_N = roots["total"] / np.maximum(roots["visits"], 1)
+        return np.where(roots["verdict"] != UNKNOWN, roots["verdict"], mean_N.clip(-1.0, 1.0)).astype(np.float64)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
         """Give the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""
