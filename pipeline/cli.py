@@ -21,6 +21,7 @@ from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
+from pipeline.commands.finetune import Finetune
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
 from pipeline.commands.training import Report, Train
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "train": Train,
     "report": Report,
     "presets": Presets,
+    "finetune": Finetune,
     "export": Export,
     "show": Show,
     "sample": Sample,
