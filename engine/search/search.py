@@ -58,6 +58,8 @@ class Search:
         self._blank = np.zeros(LABELS, dtype=np.float32)
         self._fresh = np.ones(games, dtype=np.bool_)
         self._started = np.zeros(games, dtype=np.bool_)
+        self.spent = np.zeros(games, dtype=np.int64)
+        """Simulations of each slot since its game began, int64[G]."""
         self._narrow = np.zeros(games, dtype=np.bool_)
         self._all = np.arange(games, dtype=np.int64)
 
@@ -77,6 +79,7 @@ class Search:
         self._forest.past[slot, : len(past)] = past
         self._forest.slots["pasts"][slot] = len(past)
         self._forest.slots["refused"][slot] = 0
+        self.spent[slot] = 0
         seeded(self._forest.chance[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         plant(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
@@ -109,14 +112,16 @@ class Search:
         slots: NDArray[np.int64] | None = None,
         *,
         simulations: int | NDArray[np.int64] | None = None,
+        noise: bool | NDArray[np.bool_] = True,
         allowed: Sequence[tuple[int, int]] | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> None:
         """Search the slots (all by default).
 
         Each root gets `simulations` more simulations (the configuration's by default, or int64[N]), unless it is proven,
-        decided by an option, or `stop()` says so, which is asked after every round. `allowed` are the (label, promotion) that
-        the roots are restricted to; such a tree begins anew, here and at the next run. Opening a root is no simulation.
+        decided by an option, or `stop()` says so, which is asked after every round. `noise` (or bool[N]) says which roots get
+        the configuration's Dirichlet or Gumbel noise. `allowed` are the (label, promotion) that the roots are restricted to;
+        such a tree begins anew, here and at the next run. Opening a root is no simulation.
         """
         asked = self._slots(slots)
         restricted = _NO_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
@@ -127,8 +132,13 @@ class Search:
         wanted = np.zeros(len(asked), dtype=np.int64)
         wanted[:] = self.config.simulations if simulations is None else simulations
         done = np.zeros(len(asked), dtype=np.int64)
+        noisy = np.zeros(len(asked), dtype=np.bool_)
+        noisy[:] = noise
         self._open(asked)
-        self._begin(asked, wanted, restricted)
+        for given in (True, False):
+            group = np.flatnonzero(noisy == given)
+            if len(group):
+                wanted[group] = self._begin(asked[group], wanted[group], restricted, given)
         while True:
             rows = select(self._forest, asked, (wanted, done), self.config.leaves, self._rules, self._round)
             if rows:
@@ -137,6 +147,7 @@ class Search:
                 break
             if stop is not None and stop():
                 break
+        self.spent[asked] += done
         self.simulations += int(done.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -151,11 +162,13 @@ class Search:
         if rows:
             self._evaluate(rows)
 
-    def _begin(self, slots: NDArray[np.int64], wanted: NDArray[np.int64], allowed: NDArray[np.int64]) -> None:
-        """Get the roots ready for this run."""
+    def _begin(
+        self, slots: NDArray[np.int64], wanted: NDArray[np.int64], allowed: NDArray[np.int64], noise: bool
+    ) -> NDArray[np.int64]:
+        """Get the roots ready for this run, `wanted` int64[N] simulations each: give those that are allotted, int64[N]."""
         config, gumbel = self.config, self._rules.gumbel
-        shaping = (config.root_temperature, 0.0 if gumbel else config.dirichlet_share, config.dirichlet_alpha)
-        scale = float(config.gumbel_scale) if gumbel else -1.0
+        shaping = (config.root_temperature, config.dirichlet_share * (noise and not gumbel), config.dirichlet_alpha)
+        scale = float(config.gumbel_scale) * noise if gumbel else -1.0
         starting = (config.considered, scale, config.repetition_penalty, config.branching, config.endgame)
         begin(
             self._forest,
@@ -166,6 +179,7 @@ class Search:
             allowed,
             self._fresh,
         )
+        return wanted
 
     def _evaluate(self, rows: int) -> None:
         """Have a round's leaves evaluated and take the values in."""

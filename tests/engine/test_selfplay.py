@@ -1,6 +1,7 @@
 """Self-play: whole games by the rules, the same whatever their company, with what the search thought of each move."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import chess
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 from engine import handwritten
 from engine.encoding import move_of
 from engine.evaluators import uniform
+from engine.openings import Opening
+from engine.playing import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame
 from engine.position import from_fen, to_board
 from engine.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
 from engine.search import SearchConfig
-from engine.selfplay import RESIGNED, TOO_LONG, PlayedGame, SelfPlayConfig, SelfPlayError, play_games
+from engine.selfplay import SelfPlayConfig, SelfPlayError, play_games
 from tests.engine.search.test_rules import expected_ending
 
 SEARCH = SearchConfig(simulations=8, dirichlet_share=0.25)
@@ -29,7 +32,8 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
                 game.promotions.tolist(),
                 game.ending,
                 game.result,
-                [(t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw) for t in game.thoughts],
+                [t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw) for t in game.thoughts],
+                (game.book, game.values.tolist(), game.simulations, game.given_up),
             )
         )
         for game in games
@@ -42,6 +46,10 @@ def replay(game: PlayedGame) -> chess.Board:
     assert len(game.labels) == len(game.promotions) == len(game.thoughts)
     for label, promotion, thought in zip(game.labels.tolist(), game.promotions.tolist(), game.thoughts, strict=True):
         assert expected_ending(board) is None, "a game does not go on after its end"
+        if thought is None:
+            board.push(move_of(label, promotion, board.turn))
+            assert board.is_valid()
+            continue
         legal = set(board.legal_moves)
         moves = [
             move_of(*pair, board.turn)
@@ -83,7 +91,7 @@ def test_a_game_is_the_same_in_any_company():
         told(play_games(uniform, SEARCH, SelfPlayConfig(width=width, most_plies=40), games=30)) for width in (1, 7, 64)
     ]
     assert games[0] == games[1] == games[2]
-    some = told(play_games(uniform, SEARCH, SelfPlayConfig(width=3, most_plies=40), games=5, first=20))
+    some = told(play_games(uniform, SEARCH, SelfPlayConfig(width=3, most_plies=40), games=range(20, 25)))
     assert some == {number: games[0][number] for number in range(20, 25)}
     assert len(set(games[0].values())) == 30
     other = told(play_games(uniform, SEARCH, SelfPlayConfig(width=7, most_plies=40), games=5, seed=1))
@@ -106,10 +114,10 @@ def test_batches_stay_full_while_there_are_games_to_begin():
 
 def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move():
     fens = ["4k3/8/4K3/8/8/8/8/R7 w - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "8/8/4k3/8/8/4K3/8/8 w - - 0 1"]
-    starts = [from_fen(fen) for fen in fens]
-    games = {game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, starts=starts)}
+    openings = [Opening(fen) for fen in fens]
+    games = {game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, openings=openings)}
     for number, game in games.items():
-        assert game.start.tolist() == starts[number % 3].tolist()
+        assert game.start.tolist() == from_fen(fens[number % 3]).tolist()
     assert [(len(games[n].labels), games[n].ending, games[n].result) for n in (0, 1, 2)] == [
         (1, MATE, 1),
         (0, STALEMATE, 0),
@@ -141,14 +149,14 @@ def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openin
 
 
 def test_nobody_gives_up_unless_told_to():
-    start = [from_fen("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
-    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, starts=start))
+    start = [Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
+    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, openings=start))
     assert played.ending == MATE
     resigning = SelfPlayConfig(width=1, resign=0.9, resign_plies=0)
-    played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, starts=start))
+    played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, openings=start))
     assert (played.ending, played.result, len(played.labels), len(played.thoughts)) == (RESIGNED, 1, 0, 0)
     later = SelfPlayConfig(width=1, resign=0.9, resign_plies=2)
-    played = next(play_games(handwritten.evaluate, SEARCH, later, games=1, starts=start))
+    played = next(play_games(handwritten.evaluate, SEARCH, later, games=1, openings=start))
     assert played.ending in (RESIGNED, MATE)
     assert len(played.labels) >= 2
 
@@ -157,3 +165,90 @@ def test_settings_that_mean_nothing_are_refused():
     for options, said in (({"width": 0}, "width"), ({"resign": 1.0}, "resign"), ({"temperature": -1.0}, "temperature")):
         with pytest.raises(SelfPlayError, match=said):
             SelfPlayConfig(**options)  # type: ignore[arg-type]
+
+
+CAPPED = SelfPlayConfig(width=16, most_plies=60, full_share=0.25, quick_simulations=4, sampled_plies=6)
+GUMBEL = SearchConfig(algorithm="gumbel", simulations=16, considered=8)
+
+
+def test_a_share_of_moves_is_searched_in_full_and_the_others_quickly_and_the_games_are_the_same_in_any_company():
+    games = list(play_games(handwritten.evaluate, GUMBEL, CAPPED, games=40))
+    searched = full = proven = 0
+    for game in games:
+        replay(game)
+        thoughts = [thought for thought in game.thoughts if thought is not None]
+        known = int((~np.isnan(game.values)).sum())
+        sampled = len(game.labels) - known
+        assert 0 <= sampled <= 6
+        assert np.isnan(game.values[:sampled]).all()
+        searched, full = searched + known, full + len(thoughts)
+        certain = (np.abs(game.values) == 1.0).sum()
+        assert game.simulations <= 16 * len(thoughts) + 4 * (known - len(thoughts)) + sampled
+        proven += certain
+        if not certain:
+            assert game.simulations == 16 * len(thoughts) + 4 * (known - len(thoughts)) + sampled
+    assert abs(full / searched - 0.25) < 4 * (0.25 * 0.75 / searched) ** 0.5
+    assert len({int(np.isnan(game.values).sum()) for game in games}) == 7, "each game draws how many"
+    again = told(play_games(handwritten.evaluate, GUMBEL, replace(CAPPED, width=3), games=range(7, 12)))
+    assert again == {number: told(games)[number] for number in range(7, 12)}
+
+
+def test_quick_searches_have_no_noise():
+    quick = replace(CAPPED, full_share=0.0, temperature=0.0, sampled_plies=0, most_plies=12)
+    for search in (GUMBEL, SEARCH):
+        games = list(play_games(handwritten.evaluate, search, quick, games=4))
+        assert len({str(game.labels.tolist()) for game in games}) == 1
+        noisy = list(play_games(handwritten.evaluate, search, replace(quick, full_share=1.0), games=4))
+        assert len({str(game.labels.tolist()) for game in noisy}) > 1
+
+
+def test_openings_are_part_of_the_game_and_of_its_past():
+    shuffle = ["g1f3", "g8f6", "f3g1", "f6g8"] * 2
+    book = [Opening(chess.STARTING_FEN, tuple(shuffle[:-1])), Opening(chess.STARTING_FEN, ("e2e4", "c7c5"))]
+    games = sorted(play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number)
+    for game in games:
+        assert game.book == (7, 2)[game.number % 2]
+        assert game.thoughts[: game.book] == [None] * game.book
+        assert [move.uci() for move in replay(game).move_stack[: game.book]] == list(book[game.number % 2].moves)
+        assert all(thought is not None for thought in game.thoughts[game.book :])
+
+
+def test_games_are_stopped_by_the_halfmove_clock():
+    start = [Opening("4k3/4p3/8/8/8/8/4P3/RN2K1NR w - - 0 1")]
+    config = SelfPlayConfig(width=4, draw_halfmoves=6)
+    games = list(play_games(uniform, SEARCH, config, games=8, openings=start))
+    assert UNEVENTFUL in {game.ending for game in games}
+    for game in games:
+        board = replay(game)
+        assert (game.ending == UNEVENTFUL) == (board.halfmove_clock >= 6 and expected_ending(board) is None)
+        assert board.halfmove_clock <= 6
+        assert game.result == 0 or game.ending == MATE
+
+
+def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong():
+    start = [Opening("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
+    config = SelfPlayConfig(width=8, most_plies=80, resign=0.3, resign_plies=0, resign_moves=2)
+    resigned = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)}
+    onwards = replace(config, played_on=0.5)
+    games = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, onwards, games=40, openings=start)}
+    assert len([game for game in games.values() if game.given_up is not None]) in range(8, 33)
+    false = 0
+    for number, game in games.items():
+        before = resigned[number]
+        if game.given_up is None:
+            assert game.ending == before.ending
+            continue
+        assert before.ending == RESIGNED
+        assert game.given_up == len(before.labels)
+        assert game.labels[: game.given_up].tolist() == before.labels.tolist()
+        assert game.falsely_given_up == (game.result != before.result), "who did not lose after all gave up falsely"
+        false += game.falsely_given_up
+    assert 0 < false < 20
+
+
+def test_whoever_is_asked_to_stop_drops_the_games_under_way():
+    asked = iter([False] * 10 + [True] * 10)
+    config = SelfPlayConfig(width=4, most_plies=5)
+    games = list(play_games(uniform, SEARCH, config, games=100, stop=lambda: next(asked)))
+    assert [len(game.labels) for game in games] == [5] * 8
+    assert set(ENDINGS) >= {game.ending for game in games}

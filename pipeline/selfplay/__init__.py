@@ -1,0 +1,1 @@
+"""Self-play as a data job: a checkpoint plays itself, and its games become a dataset."""
