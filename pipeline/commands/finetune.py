@@ -35,6 +35,4 @@ class Finetune(Common):
 
         stop = Interrupt()
         with bar("finetune") as progress:
-            return finetune(
-                self.checkpoint, self.config, self.out, human=self.positions, progress=progress, stop=stop
-            )
+            return finetune(self.checkpoint, self.config, self.out, human=self.positions, progress=progress, stop=stop)

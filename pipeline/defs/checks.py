@@ -39,7 +39,9 @@ TUNED = [
     spec(REMEMBERS, "tuned_checkpoint", "Human top-1 has not fallen by more than is allowed.", blocking=False),
 ]
 STRENGTH = [
-    spec(STRONGER, "strength_report", "Elo against the seed is above 0 at the lower end of its interval.", blocking=False)
+    spec(
+        STRONGER, "strength_report", "Elo against the seed is above 0 at the lower end of its interval.", blocking=False
+    )
 ]
 
 
@@ -62,9 +64,7 @@ def of_checkpoint(probe: Mapping[str, Any], asset: str = "checkpoint") -> list[d
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
     passed = loss is not None
-    return [
-        dg.AssetCheckResult(asset_key=asset, check_name=LOSS, passed=passed, description=said, metadata=values)
-    ]
+    return [dg.AssetCheckResult(asset_key=asset, check_name=LOSS, passed=passed, description=said, metadata=values)]
 
 
 def of_report(figures: Mapping[str, float]) -> list[dg.AssetCheckResult]:

@@ -1,8 +1,9 @@
 """ARENA: a candidate's matches, and the verdict on a generation.
 
-The candidate meets the best in pairs of games from one opening until the SPRT has decided, and only H1 lets it through. One that
-is let through then plays all games of a match with the supervised seed, whose length does not depend on its course: that is
-the Elo which the curves show. The first candidate's best *is* the seed, and it plays both matches, from other openings.
+The candidate meets the best in pairs of games from one opening until the SPRT has decided, and only H1 lets it through. One
+that is let through then plays all games of a match with the supervised seed, whose length does not depend on its course:
+that is the Elo which the curves show. The first candidate's best *is* the seed, and it plays both matches, from other
+openings.
 """
 
 from collections.abc import Callable

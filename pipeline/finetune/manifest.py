@@ -13,8 +13,8 @@ from engine.encoding import ENCODING_VERSION, moves_hash
 from model.config import FREE_TO_CHANGE as FREE_TO_TRAIN
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.outputs import lineage
-from pipeline.finetune.state import FORMAT_VERSION, FinetuneError, State, finite
 from pipeline.finetune.stages import datasets
+from pipeline.finetune.state import FORMAT_VERSION, FinetuneError, State, finite
 from pipeline.match_files import flat
 from pipeline.shards import publish_json
 

@@ -108,9 +108,7 @@ def _pulled(config: FinetuneConfig, done: int) -> float:
 def arena_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
     """ARENA: the candidate against the best, and against the seed when it is let through."""
     out, seed = turn.folder / "arena", 1000 * turn.config.seed + turn.number
-    return matches(
-        turn.candidate, turn.best, turn.seed, turn.config.gate, out, seed=seed, progress=progress, stop=stop
-    )
+    return matches(turn.candidate, turn.best, turn.seed, turn.config.gate, out, seed=seed, progress=progress, stop=stop)
 
 
 def eval_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
