@@ -26,13 +26,12 @@ from engine.playing import (
     UNEVENTFUL,
     Going,
     PlayedGame,
-    Start,
     sampled_move,
     start_of,
     thought_of,
 )
 from engine.position import COUNTERS, HALFMOVE_MASK
-from engine.search import Root, Search, SearchConfig
+from engine.search import Search, SearchConfig
 
 
 class SelfPlayError(UserError):
@@ -129,7 +128,7 @@ def play_games(
     """
     numbers = list(range(games) if isinstance(games, int) else games)
     search = Search(evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed)
-    table = _Table(search, config, [start_of(it) for it in openings or [Opening(chess.STARTING_FEN)]], seed)
+    table = _Table(search, config, openings or [Opening(chess.STARTING_FEN)], seed)
     waiting = iter(numbers)
     for slot in range(search.games):
         yield from table.begin(slot, waiting)
@@ -142,14 +141,14 @@ def play_games(
 class _Table:
     """The games that are under way, by slot of the search."""
 
-    def __init__(self, search: Search, config: SelfPlayConfig, starts: Sequence[Start], seed: int) -> None:
-        self.search, self.config, self.starts, self.seed = search, config, starts, seed
+    def __init__(self, search: Search, config: SelfPlayConfig, openings: Sequence[Opening], seed: int) -> None:
+        self.search, self.config, self.openings, self.seed = search, config, openings, seed
         self.going: dict[int, Going] = {}
 
     def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[PlayedGame]:
         """Begin the next game in a slot, if there is one; yield those that are over before their first move."""
         for number in numbers:
-            start = self.starts[number % len(self.starts)]
+            start = start_of(self.openings[number % len(self.openings)])
             chance = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
             sampled, plays_on = int(chance.integers(self.config.sampled_plies + 1)), chance.random()
             game = Going(number, start, chance, sampled, plays_on < self.config.played_on)
@@ -169,19 +168,21 @@ class _Table:
         quick = np.where(samples, 1, self.config.quick_simulations)
         self.search.run(slots, simulations=np.where(full, self.search.config.simulations, quick), noise=full)
         labels, promotions = self._chosen(slots)
+        values = self.search.values(slots).tolist()
         ended = {}
         for index, slot in enumerate(slots.tolist()):
-            root, game = self.search.root(slot), self.going[slot]
+            game = self.going[slot]
             if samples[index]:
+                root = self.search.root(slot)
                 if root.mate <= 0:
                     labels[index], promotions[index] = sampled_move(root, self.config.sampled_temperature, drawn[index])
                 game.add(int(labels[index]), int(promotions[index]), None, NOT_SEARCHED)
-            elif self._gives_up(game, root):
+            elif self._gives_up(game, values[index]):
                 ended[slot] = RESIGNED
             else:
                 label, promotion = int(labels[index]), int(promotions[index])
-                thought = thought_of(root, label, promotion) if full[index] else None
-                game.add(label, promotion, thought, root.value)
+                thought = thought_of(self.search.root(slot), label, promotion) if full[index] else None
+                game.add(label, promotion, thought, values[index])
         on = np.array([slot not in ended for slot in slots.tolist()], dtype=np.bool_)
         self.search.play_all(labels[on], promotions[on], slots[on])
         for slot in slots.tolist():
@@ -199,12 +200,12 @@ class _Table:
                 labels[group], promotions[group] = chosen
         return labels, promotions
 
-    def _gives_up(self, game: Going, root: Root) -> bool:
+    def _gives_up(self, game: Going, value: float) -> bool:
         """Tell whether the mover resigns; in a game that is played on, note when it would have."""
         config = self.config
         if not config.resign > 0.0 or game.plies < config.resign_plies:
             return False
-        if not game.seems_lost(root.value, config.resign, config.resign_moves):
+        if not game.seems_lost(value, config.resign, config.resign_moves):
             return False
         if game.plays_on and game.given_up is None:
             game.given_up = game.plies

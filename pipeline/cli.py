@@ -24,6 +24,7 @@ from pipeline.commands.export import Export
 from pipeline.commands.finetune import Finetune
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
+from pipeline.commands.selfplay import SelfPlay
 from pipeline.commands.training import Report, Train
 from pipeline.errors import DamagedError, Stopped
 
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "ingest": Ingest,
     "train": Train,
     "report": Report,
+    "selfplay": SelfPlay,
     "presets": Presets,
     "finetune": Finetune,
     "export": Export,

@@ -6,7 +6,7 @@ sample by hash that is all of a small dump and a stated share of a large one.
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -82,8 +82,13 @@ def _count_copies(parts: Path, count: int) -> dict[str, Any]:
     return result
 
 
-def build_manifest(out: Path, sources: Sequence[Source], config: IngestConfig) -> dict[str, Any]:
-    """Publish `games.parquet` and then the manifest, and give it; raises DatasetError when there is no position."""
+def build_manifest(
+    out: Path, sources: Sequence[Source], config: IngestConfig, more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Publish `games.parquet` and then the manifest, and give it; raises DatasetError when there is no position.
+
+    `more` is what the manifest says besides, or otherwise.
+    """
     notes = _notes(out / PARTS)
     status: Counter[str] = Counter()
     for note in notes:
@@ -111,6 +116,7 @@ def build_manifest(out: Path, sources: Sequence[Source], config: IngestConfig) -
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
         "copies": _count_copies(out / PARTS, len(notes)),
+        **(more or {}),
         "files": files,
     }
     write_card(out, manifest)

@@ -21,7 +21,7 @@ from engine.position import Position
 from engine.rules import GOES_ON
 from engine.search.choice import RULES, Root, choose_all, choose_edge, root_of
 from engine.search.config import SearchConfig, SearchError
-from engine.search.forest import EDGE, HISTORY, MAX_MOVES, bytes_of, empty_forest
+from engine.search.forest import EDGE, HISTORY, MAX_MOVES, UNKNOWN, bytes_of, empty_forest
 from engine.search.opening import list_moves
 from engine.search.roots import advance, ending_of, plant
 from engine.search.rounds import begin, empty_round, judge_roots, select, take_in
@@ -213,6 +213,12 @@ class Search:
     def root(self, slot: int = 0) -> Root:
         """Give what the search found at a slot's root."""
         return root_of(self._forest, slot, self._rules)
+
+    def values(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Give the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""
+        roots = self._forest.nodes[slots, 0]
+        mean_N = roots["total"] / np.maximum(roots["visits"], 1)
+        return np.where(roots["verdict"] != UNKNOWN, roots["verdict"], mean_N.clip(-1.0, 1.0)).astype(np.float64)
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
         """Give the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""

@@ -31,7 +31,7 @@ class ExploreConfig(SelfPlayConfig):
     seed: int = 0
     """Of all chance; a generation's games differ from another's."""
     explorer: Literal["network", "hand-written", "uniform", "mixture"] = "network"
-    """Who plays: the checkpoint, the hand-written evaluator, one that knows nothing, or the first two a share of games each."""
+    """Who plays: the checkpoint, the hand-written evaluator, one without knowledge, or the first two a share of games each."""
     hand_written_share: float = 0.5
     """Share of a mixture's games that the hand-written evaluator plays; which ones, chance decides."""
     search: SearchConfig = field(default_factory=_search)
@@ -62,6 +62,8 @@ class ExploreConfig(SelfPlayConfig):
     """Taken off `root_value` in the rows of drawn games, for both sides."""
     draw_material: float = 0.0
     """Added to it in turn: this times tanh(material ahead at the end of the game / 3 pawns)."""
+    groups: int = 0
+    """Groups of games that take turns at the evaluator, so that a GPU need not wait for the trees; 0: two there, else one."""
     cache_mib: int = 32
     """MiB of each process's evaluation cache; 0 for none."""
     device: str = "auto"
@@ -76,7 +78,14 @@ class ExploreConfig(SelfPlayConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         SelfPlayConfig.__post_init__(self)
-        for name, least in (("games", 1), ("seed", 0), ("book_plies", 0), ("made_openings", 0), ("cache_mib", 0)):
+        for name, least in (
+            ("games", 1),
+            ("seed", 0),
+            ("book_plies", 0),
+            ("made_openings", 0),
+            ("cache_mib", 0),
+            ("groups", 0),
+        ):
             if getattr(self, name) < least:
                 raise ExploreError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.explorer not in ("network", "hand-written", "uniform", "mixture"):
@@ -111,9 +120,7 @@ class ExploreConfig(SelfPlayConfig):
     def search_in(self, generation: int, generations: int) -> SearchConfig:
         """Give how a generation searches."""
         noise, search = self.noise(generation, generations), self.search
-        return replace(
-            search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise
-        )
+        return replace(search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise)
 
     def seed_in(self, generation: int) -> int:
         """Give the seed of a generation's games."""

@@ -14,7 +14,7 @@ from engine.openings import Opening
 from engine.playing import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame
 from engine.position import from_fen, to_board
 from engine.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
-from engine.search import SearchConfig
+from engine.search import Search, SearchConfig
 from engine.selfplay import SelfPlayConfig, SelfPlayError, play_games
 from tests.engine.search.test_rules import expected_ending
 
@@ -32,7 +32,10 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
                 game.promotions.tolist(),
                 game.ending,
                 game.result,
-                [t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw) for t in game.thoughts],
+                [
+                    t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw)
+                    for t in game.thoughts
+                ],
                 (game.book, game.values.tolist(), game.simulations, game.given_up),
             )
         )
@@ -202,10 +205,28 @@ def test_quick_searches_have_no_noise():
         assert len({str(game.labels.tolist()) for game in noisy}) > 1
 
 
+def test_values_of_many_roots_are_those_of_each():
+    search = Search(handwritten.evaluate, SEARCH, games=4)
+    fens = (
+        chess.STARTING_FEN,
+        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
+        "k7/8/1K6/8/8/8/8/Q7 b - - 0 1",
+        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
+    )
+    for slot, fen in enumerate(fens):
+        search.start(slot, from_fen(fen))
+    search.run()
+    slots = np.array([2, 0, 3, 1])
+    assert search.values(slots).tolist() == [search.root(slot).value for slot in slots.tolist()]
+    assert search.values(slots)[3] == 1.0
+
+
 def test_openings_are_part_of_the_game_and_of_its_past():
     shuffle = ["g1f3", "g8f6", "f3g1", "f6g8"] * 2
     book = [Opening(chess.STARTING_FEN, tuple(shuffle[:-1])), Opening(chess.STARTING_FEN, ("e2e4", "c7c5"))]
-    games = sorted(play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number)
+    games = sorted(
+        play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number
+    )
     for game in games:
         assert game.book == (7, 2)[game.number % 2]
         assert game.thoughts[: game.book] == [None] * game.book
@@ -228,7 +249,9 @@ def test_games_are_stopped_by_the_halfmove_clock():
 def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong():
     start = [Opening("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
     config = SelfPlayConfig(width=8, most_plies=80, resign=0.3, resign_plies=0, resign_moves=2)
-    resigned = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)}
+    resigned = {
+        game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)
+    }
     onwards = replace(config, played_on=0.5)
     games = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, onwards, games=40, openings=start)}
     assert len([game for game in games.values() if game.given_up is not None]) in range(8, 33)

@@ -1,0 +1,192 @@
+"""The journal of a finished generation into a dataset: the way that ingest goes, through the games' own PGN.
+
+    journal -> games.jsonl, games.pgn -> replay -> the rows of full searches, with what was thought -> shards -> manifest
+
+A row is what ingesting games.pgn makes of the position, with `visits` and `root_value` beside it, so there is one way from
+moves to rows, and games.parquet tells where in games.pgn each game lies. All follows from the journal's games by number.
+
+Axes: R rows replayed, T thoughts.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pipeline import pgn
+from pipeline.chunk import ChunkTask, games_table, key_rate, part_name, read_games, split_of
+from pipeline.manifest import build_manifest
+from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
+from pipeline.selfplay.journal import FOLDER, Journals
+from pipeline.shards import PARTS, SPLITS, number_array, publish, publish_json, rows_table, schema, write_rows
+from pipeline.sources import Chunk, Source, chunks
+
+PGN, RECORDS = "games.pgn", "games.jsonl"
+CHUNK_BYTES = 4 << 20
+"""PGN text that becomes shards at a time: about 300,000 half-moves, 185 MB of planes."""
+COLUMNS = (
+    "label",
+    "promotion",
+    "castling",
+    "ep_file",
+    "halfmove",
+    "repetition",
+    "result",
+    "eval",
+    "clock",
+    "ply",
+    "plies",
+)
+
+
+def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the dataset of a generation whose games are all in the journal, and give its manifest; the journal then goes."""
+    lines = [found.places[number] for number in range(config.games)]
+
+    def write_pgn(target: Any) -> None:
+        for line in lines:
+            target.write(line.read()["pgn"].encode())
+
+    def write_records(target: Any) -> None:
+        for line in lines:
+            target.write(json_line(line.read()["record"]))
+
+    publish(out, PGN, len(lines), write_pgn)
+    publish(out, RECORDS, len(lines), write_records)
+    parts = out / PARTS
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir()
+    source = Source(str(out / PGN))
+    games = 0
+    for chunk in chunks([source], CHUNK_BYTES):
+        entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
+        _encode(ChunkTask(chunk, str(out), config.ingest()), entries, config)
+        games += len(entries)
+    if games != len(lines):
+        raise ExploreError(f"{out / PGN} has {games} games and should have {len(lines)}: run the same command again")
+    manifest = build_manifest(out, [source], config.ingest(), more)
+    clear(out)
+    return manifest
+
+
+def clear(out: Path) -> None:
+    """Take away what a finished dataset needs no longer."""
+    for folder in (PARTS, FOLDER):
+        shutil.rmtree(out / folder, ignore_errors=True)
+
+
+def json_line(record: Mapping[str, Any]) -> bytes:
+    """Write a record as a line of games.jsonl."""
+    return json.dumps(record, allow_nan=False).encode() + b"\n"
+
+
+def _encode(task: ChunkTask, entries: Sequence[Mapping[str, Any]], config: ExploreConfig) -> None:
+    """Turn a chunk of games.pgn and its journal lines into shards, and the notes that the manifest is made of."""
+    parts, chunk = Path(task.out) / PARTS, task.chunk
+    text = np.frombuffer(chunk.text, dtype=np.uint8)
+    tagged = read_games(text, chunk.starts, task.config)
+    rows = pgn.empty_rows(sum(entry["record"]["plies"] for entry in entries) + pgn.MAX_PLIES + 2)
+    _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, 1, rows)
+    _check(chunk, tagged.games, entries)
+    thoughts = [(game, *thought) for game, entry in enumerate(entries) for thought in entry["thoughts"]]
+    first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
+    rows_T = np.array([first_G[thought[0]] + thought[1] for thought in thoughts], dtype=np.int64)
+    splits_G = split_of(tagged.games.identity, task.config)
+    told = {"visits": _visits(thoughts), "root_value": _root_values(thoughts, entries, rows, rows_T, config)}
+    files = _write(task, rows, rows_T, splits_G[rows.game[rows_T]], told)
+    table = games_table(task, tagged, text)
+    publish(parts, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
+    rate = key_rate(chunk.index)
+    sampled_T = rows_T[rows.key[rows_T] >> np.uint64(64 - rate) == 0] if rate else rows_T
+    columns = {"key": rows.key[sampled_T], "split": splits_G[rows.game[sampled_T]]}
+    keys = pa.table({name: number_array(column) for name, column in columns.items()})
+    publish(parts, f"keys-{chunk.index:05d}.parquet", len(keys), lambda target: pq.write_table(keys, target))
+    counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
+    note = {
+        "chunk": chunk.index,
+        "text_sha256": hashlib.sha256(chunk.text).hexdigest(),
+        "games": len(entries),
+        "status": {name: int(count) for name, count in zip(pgn.STATUS, counts, strict=True) if count},
+        "rows": len(rows_T),
+        "label_collisions": int(np.isin(rows.promotion[rows_T], (2, 3, 4)).sum()),
+        "files": files,
+    }
+    publish_json(parts, part_name(chunk.index), note)
+
+
+def _check(chunk: Chunk, games: pgn.Games, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ExploreError for a game whose PGN does not give the moves that its journal line has."""
+    for game, entry in enumerate(entries):
+        plies = entry["record"]["plies"]
+        wanted = pgn.USED if plies else pgn.NO_MOVES
+        if games.status[game] != wanted or games.plies[game] != plies:
+            raise ExploreError(
+                f"game {chunk.first_game + game} cannot be replayed ({pgn.STATUS[games.status[game]]}): the journal is"
+                f" damaged; delete {FOLDER} to play again"
+            )
+
+
+def _visits(thoughts: Sequence[Sequence[Any]]) -> pa.Array:
+    """Make the column `visits` of all thoughts; shares sum to one again."""
+    kind = schema().field("visits").type
+    lengths_T = np.array([len(thought[4]) for thought in thoughts], dtype=np.int64)
+    offsets = np.zeros(len(thoughts) + 1, dtype=np.int32)
+    np.cumsum(lengths_T, out=offsets[1:])
+    labels = np.array([label for thought in thoughts for label in thought[4]], dtype=np.uint16)
+    shares = np.array([share for thought in thoughts for share in thought[5]], dtype=np.float64)
+    if len(thoughts):
+        shares /= np.repeat(np.add.reduceat(shares, offsets[:-1]), lengths_T)
+    moves = pa.StructArray.from_arrays(
+        [number_array(labels), number_array(shares.astype(np.float32))], fields=list(kind.value_type)
+    )
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), moves, type=kind)
+
+
+def _root_values(
+    thoughts: Sequence[Sequence[Any]],
+    entries: Sequence[Mapping[str, Any]],
+    rows: pgn.Rows,
+    rows_T: NDArray[np.int64],
+    config: ExploreConfig,
+) -> NDArray[np.float32]:
+    """Give the search's values, mover's view, with what the configuration says of drawn games."""
+    values_T = np.array([thought[2] for thought in thoughts], dtype=np.float64)
+    if not (config.draw_penalty or config.draw_material):
+        return values_T.astype(np.float32)
+    drawn_G = np.array([entry["record"]["result"] == "1/2-1/2" for entry in entries])
+    white_G = np.array([draw_score(config, entry["record"]) for entry in entries])
+    games_T = np.array([thought[0] for thought in thoughts], dtype=np.int64)
+    whites_T = np.where(rows.planes[rows_T, 12] == 0, 1.0, -1.0)
+    values_T += whites_T * white_G[games_T] - config.draw_penalty * drawn_G[games_T]
+    return values_T.clip(-1.0, 1.0).astype(np.float32)
+
+
+def _write(
+    task: ChunkTask, rows: pgn.Rows, rows_T: NDArray[np.int64], splits_T: NDArray[np.uint8], told: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Write a shard a split, its rows shuffled: give the files."""
+    files = []
+    place = schema().get_field_index("visits")
+    for number, split in enumerate(SPLITS):
+        mine = np.flatnonzero(splits_T == number)
+        if not len(mine):
+            continue
+        mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
+        picked = rows_T[mine]
+        columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in COLUMNS}
+        columns["game"] = rows.game[picked] + np.uint32(task.chunk.first_game)
+        columns["root_value"] = told["root_value"][mine]
+        table = rows_table(rows.planes[picked], columns)
+        table = table.set_column(place, schema().field(place), told["visits"].take(number_array(mine)))
+        name = f"{split}-{task.chunk.index:05d}-0.parquet"
+        done = publish(Path(task.out), name, len(mine), partial(write_rows, table))
+        files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
+    return files

@@ -1,0 +1,206 @@
+"""A generation of self-play, begun, continued after a kill, and made into a dataset.
+
+    checkpoint, configuration -> [process: games -> journal] -> games.pgn, games.jsonl, shards, manifest
+
+explore.json tells what the directory is of; anything else is refused there, by name. Until the manifest stands, `.journal/`
+has the finished games. A game depends on the seed, its number, the settings and the evaluator, so a generation that was
+killed ends with the files of one that was not; the manifest's `selfplay.timing` alone differs. (A network's word on a
+position may differ in its last bits with the size of the batch that it stands in, and a game with it.)
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.handwritten import evaluate
+from engine.openings import Opening, chosen, generate, read_book
+from engine.progress import Progress, silent
+from pipeline.errors import Stopped
+from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
+from pipeline.selfplay.dataset import build, clear
+from pipeline.selfplay.journal import FOLDER, Journals, read_journals
+from pipeline.selfplay.spread import spread
+from pipeline.selfplay.statistics import statistics, timing
+from pipeline.selfplay.worker import Task
+from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
+
+FORMAT_VERSION = 1
+IDENTITY = "explore.json"
+
+
+def explore(
+    checkpoint: Path | None,
+    config: ExploreConfig,
+    out: Path,
+    *,
+    generation: int = 0,
+    generations: int = 1,
+    lineage: Mapping[str, Any] | None = None,
+    workers: int = 0,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Play a generation of games into the dataset `out` and give its manifest; what is there already is not played again.
+
+    `generation` of `generations`, from 0, decides how much noise there is. `lineage` is written into the manifest. `workers`
+    are processes, 0 for one a core, or one where the network runs on a GPU.
+
+    Raises ExploreError (another checkpoint or other settings than the directory was begun with, two at once, a full disk),
+    BookError, CheckpointError, and Stopped.
+    """
+    identity, openings = _identity(checkpoint, config, generation, generations, lineage)
+    with _alone(out):
+        _claim(out, identity)
+        if (out / MANIFEST).exists():
+            manifest = read_manifest(out)
+            clear(out)
+            return manifest
+        task = Task(
+            numbers=tuple(range(config.games)),
+            config=config,
+            search=config.search_in(generation, generations),
+            seed=config.seed_in(generation),
+            generation=generation,
+            openings=openings,
+            checkpoint=checkpoint if config.uses_network else None,
+            journal=out / FOLDER,
+            go_on=out / FOLDER / f"go-on-{os.getpid()}",
+            owner=os.getpid(),
+        )
+        try:
+            found = _played(task, workers, progress, stop)
+            return build(out, found, config, _more(found, identity))
+        except OSError as error:
+            raise ExploreError(
+                f"{error.strerror or error} ({out}): the games that were finished are kept, run again to continue"
+            ) from error
+
+
+def _played(task: Task, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
+    """Play what is missing, and give all games; Stopped when it was asked to stop before."""
+    task.journal.mkdir(exist_ok=True)
+    for left in task.journal.parent.glob("**/.*.tmp"):  # files that a killed run left open
+        left.unlink(missing_ok=True)
+    found = read_journals(task.journal)
+    if len(found.places) < task.config.games:
+        spread(task, len(found.places), workers, progress, stop)
+        found = read_journals(task.journal)
+    if len(found.places) < task.config.games:
+        raise Stopped(
+            f"stopped after {len(found.places)} of {task.config.games} games; run the same command to continue"
+        )
+    return found
+
+
+def _identity(
+    checkpoint: Path | None,
+    config: ExploreConfig,
+    generation: int,
+    generations: int,
+    lineage: Mapping[str, Any] | None,
+) -> tuple[dict[str, Any], tuple[Opening, ...]]:
+    """Give what makes the games what they are, and the openings that they begin with."""
+    noise = config.noise(generation, generations)
+    player = None
+    if config.uses_network:
+        if checkpoint is None:
+            raise ExploreError(f"the explorer {config.explorer} plays a checkpoint: name its directory")
+        from model.checkpoint import load
+
+        _, card = load(checkpoint)  # whatever is wrong with it is said here, once, and not by every process
+        player = {
+            "weights_sha256": card["files"]["weights"]["sha256"],
+            "preset": card["preset"]["name"],
+            "step": card["step"],
+        }
+    book, openings = None, []
+    if config.book is not None:
+        openings = read_book(config.book, plies=config.book_plies)
+        openings = chosen(openings, len(openings), seed=config.seed_in(generation))
+        book = hashlib.sha256(config.book.read_bytes()).hexdigest()
+    elif config.made_openings:
+        openings = generate(config.made_openings, evaluate, seed=config.seed_in(generation), plies=config.book_plies)
+    identity = {
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+        "checkpoint": player,
+        "config": plain(config),
+        "book_sha256": book,
+        "generation": generation,
+        "generations": generations,
+        "noise": noise,
+        "lineage": dict(lineage or {}),
+    }
+    made: dict[str, Any] = json.loads(json.dumps(identity, default=str))
+    return made, tuple(openings)
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Make the directory, and keep others out of it meanwhile."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / ".lock", timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        raise ExploreError(f"another process plays into {out}: wait for it, or choose another directory") from error
+    except OSError as error:
+        raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """Write what the directory is of, or find the same there; ExploreError names what differs."""
+    path = out / IDENTITY
+    begun = (out / MANIFEST).exists() or bool(read_journals(out / FOLDER).places)
+    if not path.exists() and (begun or (out / PARTS).exists()):
+        raise ExploreError(f"{out} holds something else than self-play: choose another directory")
+    if not begun:  # with nothing done there is nothing to mix
+        try:
+            publish_json(out, IDENTITY, identity)
+        except OSError as error:
+            raise ExploreError(f"{path} cannot be written: {error.strerror}") from error
+        return
+    try:
+        before = _flat(json.loads(path.read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ExploreError(f"{path} cannot be read: choose another directory") from error
+    now = _flat(identity)
+    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    if names:
+        told = [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:4]]
+        raise ExploreError(f"{out} was begun otherwise ({'; '.join(told)}): choose another directory, or remove it")
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """Give the leaves of nested objects by their dotted names."""
+    if not isinstance(tree, dict) or not tree:
+        return {prefix: tree}
+    leaves: dict[str, Any] = {}
+    for name, value in tree.items():
+        leaves |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
+    return leaves
+
+
+def _more(found: Journals, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Give what a self-play manifest says beside an ingest's."""
+    records = (found.places[number].read()["record"] for number in sorted(found.places))
+    told = statistics(records)
+    told["timing"] = timing(found.work, told["games"], found.damaged)
+    origin = {name: identity[name] for name in ("checkpoint", "generation", "generations", "noise", "book_sha256")}
+    return {
+        "config": identity["config"],
+        "lineage": {**identity["lineage"], **origin, "seed": identity["config"]["seed"]},
+        "selfplay": told,
+    }

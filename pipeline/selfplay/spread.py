@@ -1,0 +1,132 @@
+"""The games of a generation spread over processes: one that dies is replaced, and its unfinished games begun anew."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+from engine.progress import Progress, Tick
+from pipeline.selfplay.config import ExploreError
+from pipeline.selfplay.journal import Watch
+from pipeline.selfplay.worker import Task, play_task
+from pipeline.workers import Failure, LocalEngine, Result, available_cores
+
+POLL = 0.5
+"""Seconds between two looks at what the processes have done."""
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+def spread(task: Task, before: int, workers: int, progress: Progress, stop: Callable[[], bool]) -> None:
+    """Play what is missing of a task's games, `before` of them being finished; raises ExploreError when a process cannot.
+
+    Comes back early when `stop` says so.
+    """
+    processes = min(workers or _suited(task), max(1, len(task.numbers) - before))
+    for left in task.journal.glob("go-on-*"):  # whoever still plays for a job that is gone stops
+        left.unlink(missing_ok=True)
+    began, finished = time.perf_counter(), before
+
+    def tick(games: int) -> None:
+        nonlocal finished
+        finished = min(max(finished, games), len(task.numbers))
+        rate = 3600.0 * (finished - before) / max(time.perf_counter() - began, 1e-9)
+        progress(Tick(finished, len(task.numbers), "games", {"games/h": rate}))
+
+    task.go_on.touch()
+    try:
+        if processes == 1:
+            with _one_thread(task):
+                play_task(task, lambda: tick(finished + 1), stop)
+        else:
+            _many(_parts(task, processes), processes, before, tick, stop)
+    finally:
+        with suppress(OSError):
+            task.go_on.unlink()
+
+
+def _suited(task: Task) -> int:
+    """Give how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
+    if task.config.uses_network:
+        from model.precision import device_for
+
+        if device_for(task.config.device).type != "cpu":
+            return 1
+    return available_cores()
+
+
+def _parts(task: Task, processes: int) -> list[Task]:
+    """Deal the games out."""
+    return [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
+
+
+def _many(
+    tasks: Sequence[Task], processes: int, before: int, tick: Callable[[int], None], stop: Callable[[], bool]
+) -> None:
+    """Play in several processes, looking at their journal meanwhile."""
+    go_on, watch = tasks[0].go_on, Watch(tasks[0].journal)
+
+    def collect() -> list[Result]:
+        results = []
+        for result in LocalEngine(processes).map(play_task, tasks):
+            results.append(result)
+            if result[1] != "ok":
+                go_on.unlink(missing_ok=True)  # the others need not play to the end first
+        return results
+
+    with _pinned(), ThreadPoolExecutor(1, "self-play") as thread:
+        future = thread.submit(collect)
+        try:
+            while wait([future], timeout=POLL).not_done:
+                tick(before + watch.look())
+                if stop():
+                    break
+        finally:
+            go_on.unlink(missing_ok=True)
+        results = future.result()
+    tick(before + watch.look())
+    for _, status, value in results:
+        if status != "ok":
+            raise _failure(status, value)
+
+
+def _failure(status: str, value: Failure | None) -> Exception:
+    """Make the error that ends the job from what a process left."""
+    kept = "the games that were finished are kept, run again to continue"
+    if status == "lost" or value is None:
+        return ExploreError(f"a process was killed three times (out of memory?): try fewer --workers; {kept}")
+    if value.system:
+        return ExploreError(f"{value.message}: {kept}")
+    return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")
+
+
+@contextmanager
+def _pinned() -> Iterator[None]:
+    """Let processes that are started meanwhile use one thread each for linear algebra."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _one_thread(task: Task) -> Iterator[None]:
+    """Let torch use one thread in this process meanwhile."""
+    if not task.config.uses_network:
+        yield
+        return
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,174 @@
+"""One process's part of a generation: games played, each written to the journal as it ends.
+
+It looks at two things before every move: whether the file that says "go on" is still there (taking one away works on a full
+disk too), and whether the process that began it is still alive; so nobody plays on for a job that is gone.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.evaluation_cache import Cached
+from engine.evaluators import Evaluator, uniform
+from engine.handwritten import evaluate
+from engine.openings import Opening
+from engine.search import SearchConfig
+from engine.selfplay import play_games
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.groups import side_by_side
+from pipeline.selfplay.journal import Journal, read_journals
+from pipeline.selfplay.records import entry_of
+
+COMPILED = "compiled"
+"""What the evaluators that are no networks run on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """Games for one process."""
+
+    numbers: tuple[int, ...]
+    """Those that are finished already are not played again."""
+    config: ExploreConfig
+    search: SearchConfig
+    """The generation's."""
+    seed: int
+    """The generation's."""
+    generation: int
+    openings: tuple[Opening, ...]
+    checkpoint: Path | None
+    journal: Path
+    """The journal's folder."""
+    go_on: Path
+    """While this file is there."""
+    owner: int
+    """Process that the games are played for."""
+
+    @property
+    def wanted(self) -> bool:
+        """Tell whether the games are still waited for."""
+        alive = os.getpid() == self.owner or os.getppid() == self.owner
+        return alive and self.go_on.exists()
+
+
+class Timed:
+    """An evaluator that answers one thread at a time, and counts what it is asked and how long it takes."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator, self.lock = evaluator, Lock()
+        self.seconds, self.rows, self.batches = 0.0, 0, 0
+
+    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Ask the evaluator."""
+        with self.lock:
+            began = time.perf_counter()
+            said = self.evaluator(planes_BP)
+            self.seconds += time.perf_counter() - began
+            self.rows += len(planes_BP)
+            self.batches += 1
+        return said
+
+
+def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
+    """Give an explorer's evaluator, and on what it runs: a device and its arithmetic, or COMPILED."""
+    if explorer != "network":
+        return (uniform if explorer == "uniform" else evaluate), COMPILED
+    import torch
+
+    from model.evaluator import evaluator
+
+    if os.getpid() != task.owner:
+        torch.set_num_threads(1)
+    assert task.checkpoint is not None, "a network is a checkpoint's"
+    network = evaluator(task.checkpoint, device=task.config.device, amp=task.config.amp)
+    return network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
+
+
+def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False) -> int:
+    """Play what is missing of a task's games, and give how many that were; `told` is called after every game."""
+    if not task.wanted:
+        return 0
+    missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())
+    by_explorer: dict[str, list[int]] = {}
+    for number in missing:
+        by_explorer.setdefault(task.config.explorer_of(number, task.seed), []).append(number)
+    journal, games = Journal(task.journal), 0
+    try:
+        player = _Player(task, stop)
+        for explorer, numbers in sorted(by_explorer.items()):
+            for entry in player.play(explorer, numbers):
+                if entry is not None:
+                    journal.add(entry)
+                    games += 1
+                    told()
+                if journal.due:
+                    journal.sync(player.work())
+        journal.sync(player.work())
+    finally:
+        journal.close()
+    return games
+
+
+class _Player:
+    """Plays, and knows what it has cost."""
+
+    def __init__(self, task: Task, stop: Callable[[], bool]) -> None:
+        self.task, self.asked = task, stop
+        self.began, self.clock = time.time(), time.perf_counter()
+        self.timed: list[Timed] = []
+        self.devices: list[str] = []
+        self.loading = 0.0
+        self.over = Event()
+
+    def stop(self) -> bool:
+        """Tell whether to leave it at that; asked before every move."""
+        return self.over.is_set() or self.asked() or not self.task.wanted
+
+    def play(self, explorer: str, numbers: list[int]) -> Iterator[dict[str, Any] | None]:
+        """Play the games of one explorer: give their journal lines as they end, and now and then None."""
+        before = time.perf_counter()
+        evaluator, device = evaluator_of(explorer, self.task)
+        self.loading += time.perf_counter() - before
+        self.timed.append(Timed(evaluator))
+        self.devices.append(device)
+        on_device = not device.startswith(("cpu", COMPILED))
+        groups = min(self.task.config.groups or 1 + on_device, self.task.config.width, len(numbers))
+        self.over.clear()
+        return side_by_side(
+            [self._group(explorer, numbers[first::groups], groups) for first in range(groups)], self.over
+        )
+
+    def _group(self, explorer: str, numbers: list[int], groups: int) -> Iterator[dict[str, Any]]:
+        """Play some of the games with an explorer's evaluator, which other groups ask too."""
+        task, evaluator = self.task, self.timed[-1]
+        cached = explorer == "network" and task.config.cache_mib > 0  # the others are as quick as the cache
+        games = play_games(
+            Cached(evaluator, max(1, task.config.cache_mib // groups)) if cached else evaluator,
+            task.search,
+            replace(task.config, width=-(-task.config.width // groups)),
+            games=numbers,
+            seed=task.seed,
+            openings=task.openings,
+            stop=self.stop,
+        )
+        for game in games:
+            yield entry_of(game, explorer, task.generation)
+
+    def work(self) -> dict[str, Any]:
+        """Say what was done so far: moments are seconds since 1970, the rest seconds and counts."""
+        return {
+            "began": round(self.began, 3),
+            "ended": round(time.time(), 3),
+            "seconds": round(time.perf_counter() - self.clock - self.loading, 3),
+            "evaluator_seconds": round(sum(timed.seconds for timed in self.timed), 3),
+            "evaluations": sum(timed.rows for timed in self.timed),
+            "batches": sum(timed.batches for timed in self.timed),
+            "devices": self.devices,
+        }
