@@ -98,7 +98,7 @@ class FinetuneConfig:
     human_share: float = 1 / 3
     """Share of human rows in a training batch; nothing where no human positions are given."""
     most_uses: float = 1.0
-    """Times that one training may use a self-play row."""
+    """Times that a self-play row may be used by the trainings that lead to one network."""
     anneal: int = 10
     """Generations over which exploration's noise and the pull to the seed go from their first to their last value."""
     workers: int = 0

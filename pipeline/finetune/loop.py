@@ -154,6 +154,7 @@ class _Loop:
                 "played_by": best,
                 "seed_weights_sha256": self.wanted["seed_checkpoint"]["weights_sha256"],
             },
+            spent=self.state.generations[best]["stages"].get("train", {}).get("spent", {}),
         )
 
     def _ticks(self, number: int) -> Progress:

@@ -87,6 +87,7 @@ def row(record: Record, state: State) -> dict[str, Any]:
     first = state.generations[0]["stages"].get("eval", {})
     row: dict[str, Any] = {"generation": record["number"], "verdict": word(judged)}
     row |= {name: games.get(name) for name in GAMES}
+    row |= {name: games.get("timing", {}).get(name) for name in ("games_per_hour", "search_efficiency")}
     row |= {"steps": training.get("step"), "training_positions": training.get("positions")}
     row |= {"train_loss": training.get("loss"), "train_seed_kl": training.get("seed_kl")}
     row |= {"gate_verdict": gate.get("sprt", {}).get("verdict"), "gate_llr": gate.get("sprt", {}).get("llr")}
@@ -112,8 +113,6 @@ GAMES = (
     "resignations",
     "played_on",
     "false_resignations",
-    "games_per_hour",
-    "search_efficiency",
 )
 MATCH = ("games", "score", "elo", "elo_low", "elo_high")
 

@@ -43,6 +43,8 @@ class Turn:
     """Whether the gate has let the candidate through; the seed is."""
     lineage: Mapping[str, Any]
     """What the games' manifest tells of the loop."""
+    spent: Mapping[str, float]
+    """How often the best's trainings have used the rows of datasets, by their manifests' hashes."""
 
 
 Stage = Callable[[Turn, Progress, Callable[[], bool]], dict[str, Any]]
@@ -67,17 +69,20 @@ def explore_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> d
         stop=stop,
     )
     write_samples(turn.folder / "selfplay" / "games.pgn", turn.folder / "eval")
-    return {**manifest["selfplay"], "positions": manifest["positions"]["total"]}
+    return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
 
 
 def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
-    """TRAIN: make the candidate of the buffer's rows and human ones, from the best; a diverged run is a failed candidate."""
+    """TRAIN: make the candidate of the buffer's rows and human ones, from the best; a diverged run is a failed candidate.
+
+    A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
+    """
     from model.run import DivergedError
-    from pipeline.tuning import tune_on
+    from pipeline.tuning import spent_after, tune_on
 
     settings = turn.config
     begin, end = (_pulled(settings, turn.number - 1), _pulled(settings, turn.number))
-    config = replace(settings.train, seed=settings.seed + turn.number, seed_kl_weight=begin, seed_kl_final=end)
+    config = replace(settings.train, seed=settings.seed, seed_kl_weight=begin, seed_kl_final=end)
     try:
         card = tune_on(
             turn.buffer,
@@ -88,6 +93,7 @@ def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dic
             turn.candidate,
             human_share=settings.human_share if turn.human else 0.0,
             most_uses=settings.most_uses,
+            spent=turn.spent,
             progress=progress,
             stop=stop,
         )
@@ -95,8 +101,8 @@ def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dic
         return {"failed": str(error)}
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
-    weights = card["files"]["weights"]["sha256"]
-    return {"step": card["step"], "positions": card["positions"], "weights_sha256": weights, **card["metrics"]}
+    told = {"step": card["step"], "positions": card["positions"], "weights_sha256": card["files"]["weights"]["sha256"]}
+    return {**told, **card["metrics"], "uses": card["uses"], "spent": spent_after(card, turn.spent)}
 
 
 def _pulled(config: FinetuneConfig, done: int) -> float:

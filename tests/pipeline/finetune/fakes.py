@@ -56,6 +56,7 @@ class Script:
     def __init__(self, made: Path, script: Mapping[int, Mapping[str, Any]] = SCRIPT) -> None:
         self.made, self.script = made, script
         self.seen: list[tuple[int, str, int, tuple[str, ...]]] = []
+        self.spent: dict[int, dict[str, float]] = {}
         self.fail: Callable[[int, str], None] = lambda number, stage: None
 
     def stages(self) -> dict[str, Stage]:
@@ -86,7 +87,8 @@ class Script:
         if "failed" in self.script[turn.number]:
             return {"failed": self.script[turn.number]["failed"]}
         shutil.copytree(self.made / str(turn.number), turn.candidate, dirs_exist_ok=True)
-        return {"step": 3, "positions": 48, "loss": 1.0}
+        self.spent[turn.number] = dict(turn.spent)
+        return {"step": 3, "positions": 48, "loss": 1.0, "spent": {**turn.spent, f"rows of {turn.number}": 1.0}}
 
     def arena(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
         self.begin(turn, "arena", progress, stop)

@@ -129,7 +129,14 @@ def test_the_table_of_the_gate() -> None:
 
 
 def figures(**told: object) -> dict[str, object]:
-    gate = {"games": 90, "elo": 40.0, "elo_low": 2.0, "elo_high": 80.0, "score": 0.56, "sprt": {"verdict": "H1", "llr": 3}}
+    gate = {
+        "games": 90,
+        "elo": 40.0,
+        "elo_low": 2.0,
+        "elo_high": 80.0,
+        "score": 0.56,
+        "sprt": {"verdict": "H1", "llr": 3},
+    }
     stages = {"train": {"step": 5}, "arena": {"best": gate, "seed": gate}, "eval": {"top1": 0.44}}
     return stages | told
 
