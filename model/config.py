@@ -84,6 +84,12 @@ class TrainConfig:
     """Error of the score, which is from -1 to 1, beyond which huber grows straight."""
     eval_blend: float = 0.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the game's end is the rest."""
+    root_value_share: float = 0.0
+    """Share of the value's target that is a search's value, in rows that have one; what it is without is the rest."""
+    seed_kl_weight: float = 0.0
+    """Weight of the Kullback-Leibler divergence from the policy of the seed, the network that a run must stay near."""
+    seed_kl_final: float = 0.0
+    """The same at the end of the run; in between the weight goes straight from one to the other."""
     moves_left_weight: float = 0.05
     """Weight of the moves-left loss, in a network that says how long a game will last."""
     seed: int = 0
@@ -164,6 +170,9 @@ LIMITS: dict[str, tuple[float, float]] = {
     "value_weight": (0.0, 1e3),
     "huber_delta": (1e-3, 2.0),
     "eval_blend": (0.0, 1.0),
+    "root_value_share": (0.0, 1.0),
+    "seed_kl_weight": (0.0, 1e3),
+    "seed_kl_final": (0.0, 1e3),
     "moves_left_weight": (0.0, 1e3),
     "seed": (0, 2**63 - 1),
     "threads": (0, 4096),

@@ -18,7 +18,7 @@ from model.journal import Journal
 from model.network import parameters
 from model.presets import preset_row
 from model.provenance import commit, dtype_name
-from model.run import COLUMNS, DivergedError, Run, check_finite, keep_best, measure, take_step, tensors_of
+from model.run import DivergedError, Run, check_finite, keep_best, measure, take_step, tensors_of
 from model.schedules import learning_rate, progressed, total_steps
 from model.watch import Watch
 from model.world import by_first, told
@@ -55,7 +55,7 @@ class Loop:
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
         self.watch = Watch.from_row(card.get("watch") if card else None)
         self.begun = time.perf_counter() - run.seconds
-        self.sums = torch.zeros(len(COLUMNS), device=run.device)
+        self.sums = torch.zeros(len(run.columns), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # where the line of metrics being averaged began
         self.measured = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.measured_at = -1
@@ -147,7 +147,7 @@ class Loop:
         rows = run.positions - positions
         if rows == 0:
             return {}
-        means = dict(zip(COLUMNS, (self.sums / rows).tolist(), strict=True))
+        means = dict(zip(run.columns, (self.sums / rows).tolist(), strict=True))
         return means | {"positions_per_second": rows / max(1e-9, run.seconds - seconds)}
 
     def _report(self, rate: float) -> None:
@@ -217,6 +217,7 @@ class Loop:
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
             "watch": self.watch.row(),
             "config": config_row(config),
+            "teacher": run.teacher.row() if run.teacher is not None else None,
             "data": self.data,
             "device": run.device.type,
             "dtype": dtype_name(run.dtype, config.amp),

@@ -3,6 +3,7 @@
 Axes: B batch, A label, V value outputs. Win, draw, loss are in that order, seen by the mover; the score is win - loss.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,22 @@ def wdl_from_centipawns(evals_B: Tensor) -> Tensor:
     cp_B = evals_B.float().clamp(-EVAL_LIMIT, EVAL_LIMIT)
     win_B = torch.sigmoid((cp_B - EVAL_MARGIN) / EVAL_SLOPE)
     loss_B = torch.sigmoid((-cp_B - EVAL_MARGIN) / EVAL_SLOPE)
+    return torch.stack((win_B, 1 - win_B - loss_B, loss_B), 1)
+
+
+def wdl_from_score(scores_B: Tensor) -> Tensor:
+    """Give probabilities of win, draw, loss `[B, 3]` by a score, win - loss, in -1..1: those of the evaluation that has it.
+
+    With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the score
+    sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better side, where nothing cancels.
+    """
+    margin = EVAL_MARGIN / EVAL_SLOPE
+    sizes_B = scores_B.float().abs().clamp(max=1 - 1e-6)
+    shifted_B = sizes_B * math.cosh(margin)
+    x_B = torch.log((shifted_B + (shifted_B.square() + 1 - sizes_B.square()).sqrt()) / (1 - sizes_B))
+    better_B, worse_B = torch.sigmoid(x_B - margin), torch.sigmoid(-x_B - margin)
+    ahead_B = scores_B >= 0
+    win_B, loss_B = torch.where(ahead_B, better_B, worse_B), torch.where(ahead_B, worse_B, better_B)
     return torch.stack((win_B, 1 - win_B - loss_B, loss_B), 1)
 
 
@@ -123,6 +140,7 @@ class Targets:
     results: Tensor  # [B] int64, +1 / 0 / -1: the game's end for the mover
     visits: Visits | None = None
     evals: Tensor | None = None  # [B] int, centipawns in the mover's view, or NO_EVAL
+    roots: Tensor | None = None  # [B] float32, a search's value in -1..1 in the mover's view, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     weights: Tensor | None = None  # [B] float32, what a row counts
 
@@ -142,6 +160,22 @@ def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: 
         parts["moves_left_loss"] = moves_left_loss(left[0][:, 0], targets.plies_left)
         loss_B = loss_B + config.moves_left_weight * parts["moves_left_loss"]
     return {"loss": loss_B, **parts}
+
+
+def value_target(config: TrainConfig, targets: Targets) -> Tensor | None:
+    """Give the distributions over win, draw, loss `[B, 3]` that the value is taught; None for the games' ends alone."""
+    evals_B = targets.evals if config.eval_blend else None
+    roots_B = targets.roots if config.root_value_share else None
+    if evals_B is None and roots_B is None:
+        return None
+    if evals_B is None:
+        target_B3 = F.one_hot(1 - targets.results, 3).float()
+    else:
+        target_B3 = blended(targets.results, evals_B, config.eval_blend)
+    if roots_B is None:
+        return target_B3
+    share_B1 = config.root_value_share * (~roots_B.isnan()).float()[:, None]
+    return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(roots_B.nan_to_num())
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:
@@ -174,14 +208,12 @@ def _policy(config: TrainConfig, policy: Policy, logits_BA: Tensor, targets: Tar
 
 def _value(config: TrainConfig, form: ValueForm, value_BV: Tensor, targets: Targets) -> Tensor:
     """Give the value's loss by the form's own rule, or by the score's error."""
-    evals_B = targets.evals if config.eval_blend else None
+    target_B3 = value_target(config, targets)
     if config.value_loss == "auto" or form.loss is no_loss:
-        if evals_B is None:
+        if target_B3 is None:
             return form.loss(value_BV, targets.results)
-        return form.soft_loss(value_BV, blended(targets.results, evals_B, config.eval_blend))
-    wanted_B = targets.results.float()
-    if evals_B is not None:
-        wanted_B = _score(blended(targets.results, evals_B, config.eval_blend))
+        return form.soft_loss(value_BV, target_B3)
+    wanted_B = targets.results.float() if target_B3 is None else _score(target_B3)
     error_B = _score(form.wdl(value_BV)) - wanted_B
     if config.value_loss == "mse":
         return error_B.square()

@@ -10,7 +10,7 @@ from engine.encoding import LABELS
 from engine.views import view
 from engine.vocabularies import NONE, UNDER_PROMOTIONS, Vocabulary, vocabulary
 from model.heads import Policy
-from model.inputs import black, promoting, table
+from model.planes import black, promoting, table
 from model.presets import Preset
 
 

@@ -25,12 +25,13 @@ from model.optimisers import Optimiser
 from model.outputs import flat
 from model.precision import autocast, check_compiler, device_for, dtype_for
 from model.presets import Preset
-from model.schedules import ema_decay, learning_rate
+from model.schedules import ema_decay, learning_rate, seed_weight
 from model.targets import prepared
+from model.teacher import Teacher, divergence
 from model.world import World, share_norms, summed
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
-"""What is summed over the rows of each step."""
+"""What is summed over the rows of each step; with a teacher `seed_kl` too."""
 
 SMALLEST_SCALE = 2.0**-14
 """A loss that overflows fp16 even when scaled by this is not finite by itself."""
@@ -55,14 +56,21 @@ class Run:
     ema: Network
     optimizer: Optimiser
     scaler: torch.amp.GradScaler
+    teacher: Teacher | None = None
+    """The seed that the policy is kept near, where the configuration says so."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The averaged weights that were measured best, kept where `patience` may go back to them."""
     step: int = 0
     positions: int = 0
     seconds: float = 0.0
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Name what is summed over the rows of each step."""
+        return (*COLUMNS, "seed_kl") if self.teacher is not None else COLUMNS
 
-def begin(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
+
+def begin(config: TrainConfig, preset: Preset, world: World | None = None, teacher: Teacher | None = None) -> Run:
     """Make a run at step 0."""
     world = world or World()
     device = device_for(config.device, world.local if world.size > 1 else None)
@@ -82,6 +90,7 @@ def begin(config: TrainConfig, preset: Preset, world: World | None = None) -> Ru
         ema=ema,
         optimizer=Optimiser(config, network),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
+        teacher=None if teacher is None else teacher.on(device, dtype),
         best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
 
@@ -107,13 +116,13 @@ def _parts(batch: Batch, parts: int) -> Iterator[Batch]:
 
 
 def take_step(run: Run, batch: Batch, fraction: float) -> Tensor:
-    """Do one optimizer step and give the sums of COLUMNS over its rows; DivergedError if it would not be finite."""
+    """Do one optimizer step and give the sums of `run.columns` over its rows; DivergedError if it would not be finite."""
     config, world, parts = run.config, run.world, run.config.accumulate
     run.optimizer.zero_grad()
     sums = []
     for number, part in enumerate(_parts(batch, parts)):
         with _alone(run) if number < parts - 1 else nullcontext():
-            sums.append(_backward(run, part, parts))
+            sums.append(_backward(run, part, parts, seed_weight(config, fraction)))
     run.scaler.unscale_(run.optimizer.as_torch())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), config.clip)
     totals = summed(torch.stack(sums).sum(0) if parts > 1 else sums[0])
@@ -135,25 +144,26 @@ def _alone(run: Run) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def _backward(run: Run, batch: Batch, parts: int) -> Tensor:
-    """Add a part's gradients to the weights', and give its rows' sums of COLUMNS."""
+def _backward(run: Run, batch: Batch, parts: int, seed_kl_weight: float) -> Tensor:
+    """Add a part's gradients to the weights', and give its rows' sums of `run.columns`."""
     read, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, training=True)
     with autocast(run.device, run.dtype):
         outputs = run.forward(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
+    if run.teacher is not None:
+        losses["seed_kl"] = divergence(run.teacher.logits(read), flat(outputs[0]), targets.legal)
+        losses["loss"] = losses["loss"] + seed_kl_weight * losses["seed_kl"]
     loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
     loss = loss_B.mean() / parts if parts > 1 else loss_B.mean()
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flat(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
-        columns = (
-            loss_B,
-            losses["policy_loss"],
-            losses["value_loss"],
-            (best_B == targets.labels).float(),
-            torch.exp(-losses["illegal"]),
-        )
-        return torch.stack([column.detach().sum() for column in columns])
+        figures = losses | {
+            "loss": loss_B,
+            "top1": (best_B == targets.labels).float(),
+            "legal_mass": torch.exp(-losses["illegal"]),
+        }
+        return torch.stack([figures[name].detach().sum() for name in run.columns])
 
 
 def _finite(run: Run, totals: Tensor, norm: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""What follows from how far a run has come: the learning rate, and the decay of the averaged weights."""
+"""What follows from how far a run has come: the learning rate, the averaged weights' decay, the pull to the seed."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -55,6 +55,11 @@ def learning_rate(config: TrainConfig, fraction: float) -> float:
         return config.learning_rate * max(fraction / config.warmup, 0.01)
     after = (fraction - config.warmup) / max(1e-9, 1 - config.warmup)
     return config.learning_rate * DECAYS[config.decay](config, after)
+
+
+def seed_weight(config: TrainConfig, fraction: float) -> float:
+    """Give the weight of the divergence from the seed when that fraction of the run is done."""
+    return config.seed_kl_weight + (config.seed_kl_final - config.seed_kl_weight) * fraction
 
 
 def ema_decay(config: TrainConfig, step: int) -> float:

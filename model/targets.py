@@ -14,8 +14,9 @@ from engine.encoding import TURN_PLANE
 from engine.views import view
 from engine.vocabularies import index_of, vocabulary
 from model.config import TrainConfig
-from model.inputs import Batch, inputs, tensor
+from model.inputs import Batch, inputs
 from model.losses import Targets
+from model.planes import tensor
 from model.policy_losses import Visits
 from model.presets import Preset
 
@@ -28,8 +29,8 @@ def prepared(
 ) -> tuple[Read, Targets]:
     """Carry a batch to the device and turn it into what the preset's network reads and is taught.
 
-    The columns `visits` (as `visit_entries` has it), `weight` (float32 `[B]`) and `eval` are used where they are there and
-    the configuration gives them a share. In training, some rows' ratings and clocks are hidden.
+    The columns `visits` (as `visit_entries` has it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
+    are there and the configuration gives them a share. In training, some rows' ratings and clocks are hidden.
     """
     data = inputs(batch, preset, device, dtype, hidden=training)
     targets = Targets(
@@ -38,6 +39,7 @@ def prepared(
         results=data.results,
         visits=_visits(preset, batch, device) if config.visits_share and "visits" in batch else None,
         evals=_column(batch["eval"], device) if config.eval_blend and "eval" in batch else None,
+        roots=_column(batch["root_value"], device) if config.root_value_share and "root_value" in batch else None,
         plies_left=data.plies_left,
         weights=_column(batch["weight"].astype(np.float32), device) if "weight" in batch else None,
     )
@@ -53,15 +55,21 @@ def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
 
     A row is None, or its moves: mappings, or records, with `label` (this project's, mover's view) and `share`.
     """
-    entries = [
-        (row, int(move["label"]), float(move["share"]))
-        for row, moves in enumerate(visits)
-        if moves is not None
-        for move in moves
-        if move["share"] > 0
-    ]
-    rows_N, labels_N, shares_N = zip(*entries, strict=True) if entries else ((), (), ())
-    return np.array(rows_N, np.int64), np.array(labels_N, np.int64), np.array(shares_N, np.float32)
+    searched = [(row, _records(moves)) for row, moves in enumerate(visits) if moves is not None and len(moves)]
+    if not searched:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
+    rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
+    moves_N = np.concatenate([moves for _, moves in searched])
+    kept_N = moves_N["share"] > 0
+    return rows_N[kept_N], moves_N["label"][kept_N].astype(np.int64), moves_N["share"][kept_N].astype(np.float32)
+
+
+def _records(moves: Any) -> NDArray[Any]:
+    """Give a row's moves as records, which those of a shard's batch are already."""
+    if isinstance(moves, np.ndarray) and moves.dtype.names:
+        return moves
+    pairs = [(move["label"], move["share"]) for move in moves]
+    return np.array(pairs, [("label", np.int64), ("share", np.float32)])
 
 
 def _visits(preset: Preset, batch: Batch, device: torch.device) -> Visits | None:

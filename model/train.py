@@ -21,6 +21,7 @@ from model.loop import Batches, Loop, TrainingDataError, Validation
 from model.precision import device_for, keep_freed_memory
 from model.presets import Preset, changed_fields
 from model.run import DivergedError, Run, begin, restore
+from model.teacher import Teacher, is_kept_near, teacher_of
 from model.world import World, by_first, joined, told, world
 
 __all__ = [
@@ -54,13 +55,15 @@ def train(
     stop: Callable[[], bool],
     epoch_rows: int | None = None,
     start: Path | None = None,
+    teacher: Path | None = None,
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and give the checkpoint's card, with a `message`.
 
     A run found in `out` is continued from its last save, and a finished one is given back as it is. `stop` is asked
     before each step; when it says True, the run is saved and given back unfinished. `epoch_rows` are the training rows,
     of all processes, that epochs are counted in. A fresh run begins with the weights of the checkpoint `start`, where one
-    is given. Raises TrainingMismatchError for a run that is not this one or a start of another preset,
+    is given; where the configuration says so, its policy is kept near that of the checkpoint `teacher`, which the card
+    names. Raises TrainingMismatchError for a run that is not this one, or a start or teacher of another preset,
     TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by
     `config.spike` (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
@@ -68,10 +71,11 @@ def train(
         raise TrainConfigError("a run given in epochs must be told how many rows an epoch has")
     if config.patience and validation is None:
         raise TrainConfigError("patience counts measurements, and there are no validation positions to measure on")
+    seed = _seed(config, preset, teacher)
     place = world()
     device = device_for(config.device, place.local if place.size > 1 else None)
     with joined(place, device), _alone(out, place):
-        card = by_first(place, lambda: _found(config, preset, out, data))
+        card = by_first(place, lambda: _found(config, preset, out, data, seed))
         if card is not None and card["finished"]:
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
@@ -81,7 +85,7 @@ def train(
                 torch.set_num_threads(config.threads)
             if device.type == "cpu":
                 keep_freed_memory()
-            run = begin(config, preset, place)
+            run = begin(config, preset, place, seed)
             if card is not None:
                 tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
                 restore(run, card, tensors, str(out))
@@ -132,7 +136,25 @@ def _adopt(run: Run, start: Path) -> None:
         part.load_state_dict(network.state_dict())
 
 
-def _found(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any]) -> dict[str, Any] | None:
+def _seed(config: TrainConfig, preset: Preset, teacher: Path | None) -> Teacher | None:
+    """Load the network that the run is kept near, None for a run that is near none."""
+    if not is_kept_near(config):
+        return None
+    if teacher is None:
+        raise TrainConfigError(
+            "seed_kl_weight and seed_kl_final keep a run near the checkpoint that it begins with: name one"
+        )
+    return teacher_of(teacher, preset)
+
+
+def _hash(teacher: object) -> object:
+    """Give the hash of the weights of a card's teacher, None for none."""
+    return teacher.get("weights_sha256") if isinstance(teacher, dict) else None
+
+
+def _found(
+    config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any], seed: Teacher | None
+) -> dict[str, Any] | None:
     """Find the run to continue: None when the directory is free, TrainingMismatchError when another's run is in it."""
     if not (out / CARD).exists():
         return None
@@ -140,6 +162,7 @@ def _found(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, An
     changes = [f"preset field {name} differs" for name in changed_fields(preset, card["preset"])]
     changes += changed_settings(config, card["config"])
     changes += [] if card["data"] == dict(data) else ["the data are others"]
+    changes += [] if _hash(card.get("teacher")) == _hash(seed and seed.row()) else ["the teacher is another"]
     if changes:
         raise TrainingMismatchError(
             f"{out} holds another run ({'; '.join(changes[:4])}): choose a new directory, or remove it"

@@ -5,7 +5,7 @@
 The stream is one endless sequence of rows, fixed by (seed, files): epoch after epoch, each row once an epoch. Step k is its
 rows k * batch_size and on, so a run that is killed and resumed sees exactly the batches that it would have seen.
 
-A batch is a dict of the shard's columns as numpy arrays; nulls are pipeline.shards.BATCH_SENTINELS.
+A batch is a dict of the columns asked for as numpy arrays, as `pipeline.shards.batch_columns` gives them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -117,7 +117,10 @@ class Batches:
             for name, values in self._rows(group).items():
                 if name not in store:
                     store[name] = np.empty((largest, *values.shape[1:]), dtype=values.dtype)
-                place_rows(store[name], places[at : at + group.rows], values)
+                if values.dtype == object:  # references, which no kernel copies
+                    store[name][places[at : at + group.rows]] = values
+                else:
+                    place_rows(store[name], places[at : at + group.rows], values)
             at += group.rows
         return {name: values[:rows] for name, values in store.items()}
 

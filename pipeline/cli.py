@@ -105,6 +105,7 @@ def main() -> None:
 
     def work() -> None:
         command = _parsed()
-        _print(command.run(), command.json)
+        if result := command.run():
+            _print(result, command.json)
 
     sys.exit(guarded(work))

@@ -17,6 +17,7 @@ from engine.progress import Progress, Tick, silent
 from pipeline.batches import Batch, Batches
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.shards import MANIFEST, file_hash, read_manifest
+from pipeline.training import datasets_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -218,16 +219,10 @@ def report(
         return _report(card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, progress)
 
 
-def _datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """List what a network was trained on, by its card: its own datasets, and those of the checkpoint it began with."""
-    before = data.get("start")
-    return [*data.get("datasets", []), *(_datasets(before["data"]) if before else [])]
-
-
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
     """Say whether the network was trained on these games: `no`, `yes` or `unknown`, by the hashes in its card."""
     manifest = read_manifest(positions)
-    trained = _datasets(card["data"])
+    trained = datasets_of(card["data"])
     if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
         return "yes" if split == "train" else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
@@ -263,6 +258,6 @@ def _report(
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": card["positions"],
-        "trained_on": list(dict.fromkeys(dataset["name"] for dataset in _datasets(card["data"]))),
+        "trained_on": list(dict.fromkeys(dataset["name"] for dataset in datasets_of(card["data"]))),
         "slices": slices,
     }

@@ -292,10 +292,26 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(pieces) if pieces else pa.nulls(0, column.type)
 
 
+def _visits(column: pa.ListArray) -> NDArray[Any]:
+    """Give each row's visits, views of one array of records; None for a row that was not searched."""
+    rows = np.empty(len(column), dtype=object)
+    if column.null_count == len(column):
+        return rows
+    moves = column.values
+    records = np.empty(len(moves), dtype=[("label", np.uint16), ("share", np.float32)])
+    for name, values in zip(("label", "share"), moves.flatten(), strict=True):
+        records[name] = values.fill_null(0).to_numpy()
+    ends = column.offsets.to_numpy()
+    for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
+        rows[row] = records[ends[row] : ends[row + 1]]
+    return rows
+
+
 def batch_columns(table: pa.Table) -> dict[str, NDArray[Any]]:
     """Turn rows of a shard's table into a batch: numpy arrays by column name, BATCH_SENTINELS for null.
 
-    `planes` is uint64[R, 77] little-endian; `visits` and `root_value` are left out when they are wholly null.
+    `planes` is uint64[R, 77] little-endian; `root_value` is NaN for null, and `visits` has an object a row: None for null, or
+    the records `label` and `share` of its moves.
     """
     batch: dict[str, NDArray[Any]] = {}
     for name in table.schema.names:
@@ -303,9 +319,10 @@ def batch_columns(table: pa.Table) -> dict[str, NDArray[Any]]:
         if name == "planes":
             words = np.frombuffer(column.buffers()[1], dtype="<u8", count=77 * (column.offset + len(column)))
             batch[name] = words.reshape(-1, 77)[column.offset :]
-        elif name in ("visits", "root_value"):
-            if column.null_count < len(column):
-                batch[name] = column.to_numpy(zero_copy_only=False)
+        elif name == "visits":
+            batch[name] = _visits(column)
+        elif name == "root_value":
+            batch[name] = column.fill_null(float("nan")).to_numpy()
         elif column.null_count:
             batch[name] = column.fill_null(BATCH_SENTINELS[name]).to_numpy()
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
-from pipeline.batches import Batch, Batches
+from pipeline.batches import HUMAN_COLUMNS, Batch, Batches
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.shards import MANIFEST, file_hash, read_manifest
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from model.config import TrainConfig
 
 
-def _data(positions: Sequence[Path]) -> dict[str, Any]:
+def data_of(positions: Sequence[Path]) -> dict[str, Any]:
     """Say what a checkpoint was trained on, for its card: hashes, not places."""
     datasets = []
     for directory in positions:
         manifest = read_manifest(directory)
-        sources = [{key: source[key] for key in ("name", "sha256")} for source in manifest["sources"]]
+        sources = [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]]
         datasets.append(
             {
                 "name": directory.resolve().name,
@@ -31,7 +31,7 @@ def _data(positions: Sequence[Path]) -> dict[str, Any]:
     return {"datasets": datasets}
 
 
-def _lineage(start: Path) -> dict[str, Any]:
+def lineage_of(start: Path) -> dict[str, Any]:
     """Say what a run begins with: the checkpoint's weights by hash, and everything that they have seen."""
     from model.checkpoint import read_card
 
@@ -46,6 +46,18 @@ def _lineage(start: Path) -> dict[str, Any]:
     }
 
 
+def datasets_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """List what a network was trained on, by its card: its own datasets, and those of the checkpoint it began with."""
+    before = data.get("start")
+    return [*data.get("datasets", []), *(datasets_of(before["data"]) if before else [])]
+
+
+def columns_of(config: "TrainConfig") -> tuple[str, ...]:
+    """Name the columns to read: what human games fill, and of a search what it is to teach."""
+    searched = {"visits": config.visits_share, "root_value": config.root_value_share}
+    return (*HUMAN_COLUMNS, *(name for name, share in searched.items() if share))
+
+
 def train_on(
     positions: Sequence[Path],
     preset_name: str,
@@ -57,7 +69,8 @@ def train_on(
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and give the checkpoint's card; a stopped run is continued.
 
-    `start` is a checkpoint whose weights a fresh run begins with; the card names it and what it was trained on.
+    `start` is a checkpoint whose weights a fresh run begins with, and the seed that it is kept near where the configuration
+    says so; the card names it and what it was trained on.
 
     Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
     Raises UnknownPresetError, DatasetError, and what model.train says of a checkpoint that does not fit.
@@ -71,17 +84,23 @@ def train_on(
     row = preset(preset_name)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
-    data = _data(positions) if start is None else {**_data(positions), "start": _lineage(start)}
+    data = data_of(positions) if start is None else {**data_of(positions), "start": lineage_of(start)}
     place = world()
     batches = Batches(
-        positions, "train", batch_size=config.batch_size, seed=config.seed, rank=place.rank, world=place.size
+        positions,
+        "train",
+        batch_size=config.batch_size,
+        seed=config.seed,
+        rank=place.rank,
+        world=place.size,
+        columns=columns_of(config),
     )
     require(needs(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
     if batches.rows < config.batch_size:
         raise DatasetError(f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}")
     if place.size > len(batches.groups):
         raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
-    validation = _validation(positions, config.batch_size) if _has(data, "val") else None
+    validation = validation_of(positions, config.batch_size) if has(data, "val") else None
     return train(
         config,
         row,
@@ -93,16 +112,17 @@ def train_on(
         stop=stop,
         epoch_rows=batches.rows,
         start=start,
+        teacher=start,
     )
 
 
-def _validation(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
+def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
     """Give a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
     batches = Batches(positions, "val")
     batches.batch_size = min(batch_size, 1024, batches.rows)
     return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
 
 
-def _has(data: dict[str, Any], split: str) -> bool:
+def has(data: dict[str, Any], split: str) -> bool:
     """Tell whether every dataset has positions in a split."""
     return all(dataset["positions"][split] > 0 for dataset in data["datasets"])

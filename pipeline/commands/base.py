@@ -30,5 +30,5 @@ class Common:
     """Print the result as one JSON object on the last line."""
 
     def run(self) -> dict[str, Any]:
-        """Do the work and give what is printed."""
+        """Do the work and give what is printed; nothing is, when it is empty."""
         raise NotImplementedError

@@ -29,7 +29,8 @@ class Train(Common):
     """How to train."""
 
     def run(self) -> dict[str, Any]:
-        """Train and give the checkpoint's card."""
+        """Train and give the checkpoint's card; under torchrun, process 0 alone has something to say."""
+        from model.world import world
         from pipeline.training import train_on
 
         stop = Interrupt()
@@ -37,6 +38,8 @@ class Train(Common):
             card = train_on(self.positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']}; run the same command to continue")
+        if not world().first:
+            return {}
         return {"out": str(self.out)} | {
             name: card[name] for name in ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
         }

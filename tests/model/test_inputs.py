@@ -12,8 +12,9 @@ from engine.views import MissingColumnError, apply, apply_labels, counters, view
 from engine.vocabularies import MoveIndexError, index_of, legal, vocabulary
 from model.conditions import CONDITIONS, STEPS, features, hide, width
 from model.costs import playout_rows
-from model.inputs import bytes_of, carry, inputs, inputs_of, legal_of, needs, target_of
+from model.inputs import carry, inputs, inputs_of, legal_of, needs, target_of
 from model.outputs import flat, marro_logits
+from model.planes import bytes_of
 from model.presets import Preset, presets
 from pipeline.shards import BATCH_SENTINELS, schema
 from tests.model.synthetic import TINY_SEED, batch, bits

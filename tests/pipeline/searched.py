@@ -1,0 +1,77 @@
+"""Datasets of positions from random playouts, with the visits and values that a search would have left, made to measure."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from engine.encoding import legal_mask
+from model.costs import playout_rows
+from pipeline import shards
+from pipeline.shards import publish, publish_json, rows_table, schema, write_rows
+
+Moves = list[dict[str, Any]] | None
+
+
+@cache
+def playouts(count: int, seed: int) -> dict[str, Any]:
+    """Give rows of random playouts, each with a number of its own in `game`."""
+    rows = playout_rows(count, seed)
+    return rows | {"game": np.arange(seed * 100_000, seed * 100_000 + count, dtype=np.uint32)}
+
+
+def legal_labels(rows: Mapping[str, Any], row: int) -> list[int]:
+    """List a row's legal labels."""
+    return np.flatnonzero(legal_mask(rows["planes"][row : row + 1])[0]).tolist()
+
+
+def on_the_last_move(rows: Mapping[str, Any], row: int) -> Moves:
+    """Search a row: most visits on the highest legal label, the rest on the lowest."""
+    labels = legal_labels(rows, row)
+    return [{"label": labels[-1], "share": 0.9}, {"label": labels[0], "share": 0.1}]
+
+
+def dataset(
+    directory: Path,
+    rows: Mapping[str, Any],
+    visits: Callable[[Mapping[str, Any], int], Moves] | None = None,
+    root: Callable[[int], float | None] | None = None,
+    held_out: int = 0,
+) -> Path:
+    """Write rows as a dataset of one shard a split; the last `held_out` of them are the validation split."""
+    directory.mkdir(parents=True, exist_ok=True)
+    count = len(rows["planes"])
+    columns = {name: column for name, column in rows.items() if name != "planes"}
+    table = rows_table(rows["planes"], columns)
+    for name, values in (
+        ("visits", [visits(rows, row) for row in range(count)] if visits else None),
+        ("root_value", [root(row) for row in range(count)] if root else None),
+    ):
+        if values is not None:
+            field = schema().field(name)
+            table = table.set_column(schema().get_field_index(name), field, pa.array(values, field.type))
+    files = []
+    for split, part in (("train", table[: count - held_out]), ("val", table[count - held_out :])):
+        if len(part):
+            done = publish(
+                directory, f"{split}-00000-0.parquet", len(part), lambda target, it=part: write_rows(it, target)
+            )
+            files.append(
+                {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+            )
+    manifest = {
+        "format_version": shards.FORMAT_VERSION,
+        "encoding_version": shards.ENCODING_VERSION,
+        "moves_hash": shards.moves_hash(),
+        "sources": [{"name": directory.name, "sha256": "0" * 64}],
+        "config": {},
+        "games": {},
+        "positions": {"total": count, "train": count - held_out, "val": held_out, "test": 0},
+        "copies": {},
+        "files": files,
+    }
+    publish_json(directory, "manifest.json", manifest)
+    return directory
