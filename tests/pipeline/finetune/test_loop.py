@@ -100,7 +100,7 @@ def test_stages_follow_each_other_and_the_best_explores(made: Path, tmp_path: Pa
     buffers = [buffer for _, stage, _, buffer in script.seen if stage == "train"]
     assert buffers[0] == ("001",)
     assert buffers[3] == ("002", "003", "004"), "the buffer is the last three generations, whoever was promoted"
-    assert script.spent == {1: {}} | dict.fromkeys((2, 3, 4, 5, 7), {"rows of 1": 1.0}), (
+    assert script.spent == {1: {}} | {number: {"rows of 1": 1.0} for number in (2, 3, 4, 5, 7)}, (
         "only what led to the best counts"
     )
     assert result["generation"] == 7
