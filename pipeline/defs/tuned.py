@@ -46,7 +46,6 @@ def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> R
 @dg.asset(
     deps=[tuned_checkpoint],
     group_name="reports",
-    kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
     config_schema=form(StrengthOptions),

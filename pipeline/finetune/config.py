@@ -130,5 +130,5 @@ class FinetuneConfig:
             raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
 
 
-FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "gate.concurrency", "explore.width"})
+FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "gate.concurrency"})
 """Settings that a continued loop may change: they say how long it goes on and how it is computed, not what it does."""

@@ -4,6 +4,7 @@ best/               the network that is best so far: an ordinary checkpoint, who
 generations.csv     a row a generation
 events.jsonl        a line an event: starts of the loop, stages done, verdicts
 curves.png          the curves over generations (pipeline/finetune/pictures.py)
+elo.png             Elo against the seed alone
 """
 
 import csv
@@ -15,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipeline.finetune.pictures import draw_curves
+from pipeline.finetune.pictures import draw_curves, draw_elo
 from pipeline.finetune.state import Record, State, checkpoint_of
 from pipeline.shards import publish
 
-CSV, EVENTS, CURVES, BEST = "generations.csv", "events.jsonl", "curves.png", "best"
+CSV, EVENTS, CURVES, ELO, BEST = "generations.csv", "events.jsonl", "curves.png", "elo.png", "best"
 
 
 def refresh(state: State) -> None:
@@ -35,6 +36,7 @@ def refresh(state: State) -> None:
     _publish(state.out, EVENTS, "".join(json.dumps(line) + "\n" for line in events(state)).encode())
     if len(state.judged) > 1:
         _publish(state.out, CURVES, draw_curves(rows))
+        _publish(state.out, ELO, draw_elo(rows))
 
 
 def _publish(out: Path, name: str, data: bytes) -> None:

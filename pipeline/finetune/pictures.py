@@ -1,4 +1,4 @@
-"""Pictures of a loop: its curves as a PNG, and sample games as boards (SVG) with their PGN."""
+"""Pictures of a loop: its curves as PNG, and sample games as boards (SVG) with their PGN."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -44,6 +44,25 @@ def draw_curves(rows: Sequence[Row]) -> bytes:
         axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
     for axes in panels[1]:
         axes.set_xlabel("generation", fontsize=8)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()
+
+
+def draw_elo(rows: Sequence[Row]) -> bytes:
+    """Draw the one picture that tells the story, as a PNG: Elo against the supervised seed by generation."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _elo(axes, rows)
+    axes.set_xlabel("generation")
+    axes.set_ylabel("Elo")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
+    axes.grid(alpha=0.3)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     return drawn.getvalue()

@@ -15,7 +15,7 @@ from PIL import Image
 from engine.encoding import legal_mask
 from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import _divergences, outsiders
-from pipeline.finetune.pictures import BOARDS, SAMPLES, draw_curves, write_samples
+from pipeline.finetune.pictures import BOARDS, SAMPLES, draw_curves, draw_elo, write_samples
 from tests.model.synthetic import batch
 from tests.pipeline.datasets import dump
 
@@ -69,5 +69,6 @@ def test_curves_are_drawn_of_any_rows() -> None:
     undone = {"generation": 1, "verdict": "undone", "seed_elo": -9.0, "seed_elo_low": -80.0, "seed_elo_high": 60.0}
     rejected = {"generation": 2, "verdict": "rejected", "seed_elo": None, "top1": 0.4, "games": 20}
     for rows in ([seed], [seed, undone, rejected]):
-        with Image.open(io.BytesIO(draw_curves(rows))) as image:
-            assert image.size == (1200, 650)
+        for drawn, size in ((draw_curves(rows), (1200, 650)), (draw_elo(rows), (770, 440))):
+            with Image.open(io.BytesIO(drawn)) as image:
+                assert image.size == size

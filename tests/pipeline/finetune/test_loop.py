@@ -41,7 +41,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw nothing, and ask the machine only once what it is."""
-    monkeypatch.setattr(outputs, "draw_curves", lambda rows: b"picture")
+    for name in ("draw_curves", "draw_elo"):
+        monkeypatch.setattr(outputs, name, lambda rows: b"picture")
     here = {"device": "none", "host": "test"}
     monkeypatch.setattr(loop.manifest, "here", lambda: dict(here))
 
@@ -83,7 +84,8 @@ def timeless(out: Path) -> dict[str, Any]:
 def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Three generations, left alone."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "draw_curves", lambda rows: b"picture")
+        for name in ("draw_curves", "draw_elo"):
+            patch.setattr(outputs, name, lambda rows: b"picture")
         patch.setattr(loop.manifest, "here", lambda: {"device": "none", "host": "test"})
         out = tmp_path_factory.mktemp("undisturbed") / "out"
         run(made, out)
@@ -184,7 +186,7 @@ def test_killed_at_any_write_it_ends_where_an_undisturbed_loop_does(
 ) -> None:
     writes = fsyncs(lambda: run(made, tmp_path / "counted"), 0, kill)
     assert writes > 80
-    every = list(range(1, writes + 1, 7))
+    every = list(range(1, writes + 1, 11))
     for at in every:
         out = tmp_path / f"killed-{at}"
         assert forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill)) == -signal.SIGKILL  # type: ignore[misc]
