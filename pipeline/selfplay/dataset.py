@@ -116,6 +116,7 @@ def _encode(task: ChunkTask, entries: Sequence[Mapping[str, Any]], config: Explo
         "games": len(entries),
         "status": {name: int(count) for name, count in zip(pgn.STATUS, counts, strict=True) if count},
         "rows": len(rows_T),
+        "rows_dropped": {},  # that the others are no rows is what was asked for
         "label_collisions": int(np.isin(rows.promotion[rows_T], (2, 3, 4)).sum()),
         "files": files,
     }

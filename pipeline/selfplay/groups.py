@@ -3,7 +3,7 @@
 The trees' kernels let go of Python's lock, as a network does while it computes, so two groups keep both busy.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from queue import Empty, Queue
 from threading import Event, Thread
 from typing import TypeVar
@@ -13,7 +13,7 @@ PATIENCE = 1.0
 """Seconds after which a None says that nothing has come."""
 
 
-def side_by_side(groups: Sequence[Iterator[T]], over: Event) -> Iterator[T | None]:
+def side_by_side(groups: Sequence[Iterator[T]], over: Event) -> Generator[T | None, None, None]:
     """Run each iterator in a thread of its own and give what they give, as it comes; None when nothing does for a while.
 
     What one of them raises is raised here, once the others have ended. `over` is set when one has raised something or nobody

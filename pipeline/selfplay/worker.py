@@ -6,7 +6,8 @@ disk too), and whether the process that began it is still alive; so nobody plays
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
@@ -103,13 +104,14 @@ def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Callabl
     try:
         player = _Player(task, stop)
         for explorer, numbers in sorted(by_explorer.items()):
-            for entry in player.play(explorer, numbers):
-                if entry is not None:
-                    journal.add(entry)
-                    games += 1
-                    told()
-                if journal.due:
-                    journal.sync(player.work())
+            with closing(player.play(explorer, numbers)) as entries:
+                for entry in entries:
+                    if entry is not None:
+                        journal.add(entry)
+                        games += 1
+                        told()
+                    if journal.due:
+                        journal.sync(player.work())
         journal.sync(player.work())
     finally:
         journal.close()
@@ -131,7 +133,7 @@ class _Player:
         """Tell whether to leave it at that; asked before every move."""
         return self.over.is_set() or self.asked() or not self.task.wanted
 
-    def play(self, explorer: str, numbers: list[int]) -> Iterator[dict[str, Any] | None]:
+    def play(self, explorer: str, numbers: list[int]) -> Generator[dict[str, Any] | None, None, None]:
         """Play the games of one explorer: give their journal lines as they end, and now and then None."""
         before = time.perf_counter()
         evaluator, device = evaluator_of(explorer, self.task)

@@ -156,12 +156,14 @@ def test_batches_hold_what_was_thought(made: Path) -> None:
     batches = Batches([made], "train", batch_size=32, columns=[*HUMAN_COLUMNS, "visits", "root_value"])
     rows = {(row["game"], row["ply"]): row for row in datasets.table(made).to_pylist() if row["split"] == "train"}
     assert batches.rows == len(rows)
-    batch = next(batches.from_step(0))
+    batch = next(batches.once())
+    assert len(batch["visits"]) == 32
     for index in range(32):
         row = rows[int(batch["game"][index]), int(batch["ply"][index])]
         assert batch["planes"][index].tobytes() == row["planes"]
         assert list(batch["visits"][index]) == row["visits"]
         assert batch["root_value"][index] == np.float32(row["root_value"])
+    assert len(next(Batches([made], "train", batch_size=32).from_step(0))["planes"]) == 32
 
 
 def test_a_finished_generation_is_given_as_it_is(made: Path) -> None:

@@ -133,11 +133,8 @@ def test_what_one_group_raises_ends_all_and_is_raised() -> None:
         yield 7
         raise OSError(28, "No space left on device")
 
-    seen = set()
     with pytest.raises(OSError, match="No space left"):
-        for item in side_by_side([endless(1), broken(), endless(2)], over):
-            seen.add(item)
-    assert seen == {1, 2, 7}
+        list(side_by_side([endless(1), broken(), endless(2)], over))
     over.clear()
     whole = [item for item in side_by_side([iter(range(5)), iter(range(10, 13))], over) if item is not None]
     assert sorted(whole) == [0, 1, 2, 3, 4, 10, 11, 12]
@@ -145,7 +142,7 @@ def test_what_one_group_raises_ends_all_and_is_raised() -> None:
     over.clear()
     listening = side_by_side([endless(1)], over)
     assert next(listening) == 1
-    listening.close()  # type: ignore[attr-defined]
+    listening.close()
     assert over.is_set()
 
 
