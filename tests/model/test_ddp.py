@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -35,11 +36,13 @@ JOB = """
 import json, os, sys
 from pathlib import Path
 import numpy as np
+from engine.errors import UserError
 from model.config import TrainConfig
 from pipeline.batches import Batches
 from pipeline.training import train_on
 
-positions, out, settings = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
+settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
 seen, real = [], Batches.from_step
 
 def from_step(self, step):
@@ -48,12 +51,19 @@ def from_step(self, step):
         yield batch
 
 Batches.from_step = from_step
-calls = iter(range(10**6))
-card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), out,
-                stop=lambda: next(calls) >= int(os.environ.get("STOP", "1000000")))
-np.save(out.parent / f"seen-{os.environ['RANK']}-{len(seen)}.npy", np.stack(seen) if seen else np.zeros(0))
-said = [card["step"], card["positions"], card["finished"], card["processes"]]
-Path(out.parent / f"card-{os.environ['RANK']}.json").write_text(json.dumps(said))
+for number, (name, steps, port) in enumerate(runs):
+    if number:  # torchrun's own store still has the addresses of the last meeting
+        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(port)}
+    seen.clear()
+    calls = iter(range(10**6))
+    try:
+        card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), folder / name,
+                        stop=lambda: next(calls) >= steps)
+        said = [card["step"], card["positions"], card["finished"], card["processes"]]
+    except UserError as error:
+        said = [type(error).__name__, str(error)]
+    np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen))
+    Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
 """
 
 
@@ -69,45 +79,52 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "positions"
 
 
-def torchrun(processes: int, positions: Path, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    script = out.parent / "job.py"
-    script.write_text(JOB)
-    command += [str(script), str(positions), str(out), json.dumps(SETTINGS)]
+def free_port() -> int:
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return int(some.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Let two processes do three runs: one that is stopped, the same to its end, and one into a file, which cannot be.
+
+    All three under one torchrun: to start and import is nearly all of their time.
+    """
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "file").write_text("a file")
+    (folder / "job.py").write_text(JOB)
+    runs = json.dumps([("two", 4, 0), ("two", 10**6, free_port()), ("file", 1, free_port())])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(folder / "job.py"), str(positions), str(folder), json.dumps(SETTINGS), runs]
     paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths} | environment
-    return subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder
 
 
-def cards(folder: Path) -> list[list[object]]:
-    return [json.loads((folder / f"card-{rank}.json").read_text()) for rank in (0, 1)]
+def said(folder: Path, run: int) -> list[list[object]]:
+    return [json.loads((folder / f"said-{run}-{rank}.json").read_text()) for rank in (0, 1)]
 
 
 def losses(out: Path) -> list[float]:
     return [line["loss"] for line in lines(out) if "loss" in line]
 
 
-def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Path, tmp_path: Path) -> None:
+def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Path, pair: Path, tmp_path: Path) -> None:
     rows = Batches([positions]).rows
     steps = -(-rows // 32)
-    done = torchrun(2, positions, tmp_path / "two", STOP="4")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert cards(tmp_path) == [[4, 128, False, 2]] * 2
-    done = torchrun(2, positions, tmp_path / "two")
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert cards(tmp_path) == [[steps, steps * 32, True, 2]] * 2
-
-    shares = [
-        np.concatenate([np.load(next(tmp_path.glob(f"seen-{rank}-{count}.npy"))) for count in (4, steps - 4)])
-        for rank in (0, 1)
-    ]
+    assert said(pair, 0) == [[4, 128, False, 2]] * 2
+    assert said(pair, 1) == [[steps, steps * 32, True, 2]] * 2
+    shares = [np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)]) for rank in (0, 1)]
     assert shares[0].shape == shares[1].shape == (steps, 16, 2)
     order = np.stack(shares, 2).reshape(-1, 2)[:rows]
     assert len(np.unique(order, axis=0)) == rows, "each row once"
 
     one = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "one")
     assert one["processes"] == 1
-    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
+    assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
     assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"
     halves = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS | {"batch_size": 16}), tmp_path / "half")
     assert halves["step"] > steps
@@ -115,13 +132,11 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Pa
     assert apart > 0.02, "half the batch is another curve"
 
 
-def test_what_stops_the_first_process_is_told_to_all(positions: Path, tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file")
-    done = torchrun(2, positions, tmp_path / "out")
-    assert done.returncode != 0
-    assert "CheckpointError: " in done.stderr
-    assert "WorldError: process 0: " in done.stderr
-    assert "cannot be made into a directory" in done.stderr
+def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:
+    (first, why), (other, told) = said(pair, 2)
+    assert (first, other) == ("CheckpointError", "WorldError")
+    assert "cannot be made into a directory" in str(why)
+    assert told == f"process 0: {why}"
 
 
 def place(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from model.config import TrainConfig, TrainConfigError
-from model.losses import EVAL_MARGIN, NO_EVAL, VALUE_FORMS, Targets, blended, row_losses, wdl_from_centipawns
+from model.losses import (
+    EVAL_MARGIN,
+    NO_EVAL,
+    VALUE_FORMS,
+    Targets,
+    blended,
+    row_losses,
+    wdl_from_centipawns,
+    wdl_from_score,
+)
 from model.outputs import flat
 from model.policy_losses import (
     Visits,
@@ -239,3 +248,37 @@ def test_the_loss_is_its_parts_by_weight() -> None:
     plain, illegal = policy_terms(random(ROWS, LABELS), legal_rows(), torch.full((ROWS,), 7))
     assert torch.equal(found["policy_loss"], plain)
     assert torch.equal(found["illegal"], illegal)
+
+
+def test_a_searchs_value_is_the_chances_of_the_evaluation_that_has_its_score() -> None:
+    evals = torch.arange(-1000, 1001, 50)
+    chances = wdl_from_centipawns(evals)
+    assert torch.allclose(wdl_from_score(chances[:, 0] - chances[:, 2]), chances, atol=2e-6)
+    scores = torch.tensor([-1.0, -0.999, -0.5, -0.01, 0.0, 0.3, 0.97, 1.0, 1.02])
+    wdl = wdl_from_score(scores)
+    assert (wdl[:, 0] - wdl[:, 2]).tolist() == pytest.approx(scores.clamp(-1, 1).tolist(), abs=3e-6)
+    assert wdl.sum(1).tolist() == pytest.approx([1.0] * 9)
+    assert float(wdl.min()) > -1e-6
+
+
+@pytest.mark.parametrize("blend", [0.0, 0.25])
+def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: float) -> None:
+    """In float64, where a row has one; rows without are as they were."""
+    nan = float("nan")
+    rows = targets(roots=torch.tensor([0.5, nan, -0.9, 0.0, nan]), evals=torch.tensor([NO_EVAL, 80, 80, NO_EVAL, -40]))
+    config = {"root_value_share": 0.4, "eval_blend": blend}
+    value = random(ROWS, 3)
+    before = losses({"eval_blend": blend}, random(ROWS, LABELS), value, rows)["value_loss"]
+    after = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert after[[1, 4]].tolist() == pytest.approx(before[[1, 4]].tolist())
+    for row in (0, 2, 3):
+        logs = [float(it) - math.log(math.fsum(math.exp(float(it)) for it in value[row])) for it in value[row]]
+        root = wdl_from_score(rows.roots[row : row + 1])[0].tolist() if rows.roots is not None else []
+        searched = -math.fsum(share * log for share, log in zip(root, logs, strict=True))
+        assert float(after[row]) == pytest.approx(0.6 * float(before[row]) + 0.4 * searched, abs=1e-5)
+    tanh = random(ROWS, 1).tanh()
+    found = losses({**config, "eval_blend": 0.0}, random(ROWS, LABELS), tanh, rows, "tanh")["value_loss"]
+    wanted = [0.6 * 1 + 0.4 * 0.5, 0.0, 0.6 * -1 + 0.4 * -0.9, 0.6 * 1, 0.0]
+    assert found.tolist() == pytest.approx(
+        [(float(said) - it) ** 2 for said, it in zip(tanh[:, 0], wanted, strict=True)], abs=1e-5
+    )

@@ -18,17 +18,14 @@ from tests.conftest import REPOSITORY
 
 KILLS = 12
 
-SERVER = """
-import os, sys
+RUN = """
 from pathlib import Path
-import torch
 import matplotlib.backends.backend_agg, matplotlib.figure
 from engine.progress import silent
 from model.config import TrainConfig
 from model.train import train
 from tests.model.synthetic import TINY, batch, stream
 
-torch.set_num_threads(1)
 config = TrainConfig(steps=120, batch_size=16, threads=1, amp="off", device="cpu", save_every_seconds=0.03,
                      report_every_steps=20, validation_every_steps=25, patience=100)
 rows = [batch(16, seed) for seed in range(4)]
@@ -38,11 +35,19 @@ def batches(step):
         yield rows[step % 4]
         step += 1
 
+def run(out):
+    train(config, TINY, batches, out, validation=lambda: iter(rows[:1]), data={}, progress=silent, stop=lambda: False)
+"""
+
+SERVER = """
+import os, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
 for line in sys.stdin:
     pid = os.fork()  # a process of its own without the seconds that importing takes; no thread was started yet
     if not pid:
-        train(config, TINY, batches, Path(line.strip()), validation=lambda: iter(rows[:1]), data={}, progress=silent,
-              stop=lambda: False)
+        run(Path(line.strip()))
         os._exit(0)
     print(pid, flush=True)
     print(os.waitpid(pid, 0)[1], flush=True)
@@ -50,12 +55,12 @@ for line in sys.stdin:
 
 
 class Trainer:
-    """Starts training runs in processes of their own."""
+    """Starts training runs in processes of their own: calls of the code's function `run` with the directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: str, *arguments: Path) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         self.server = subprocess.Popen(
-            [sys.executable, "-c", SERVER],
+            [sys.executable, "-c", code + SERVER, *map(str, arguments)],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -82,8 +87,8 @@ class Trainer:
 
 
 @contextmanager
-def trainer() -> Iterator[Trainer]:
-    server = Trainer()
+def served(code: str, *arguments: Path) -> Iterator[Trainer]:
+    server = Trainer(code, *arguments)
     try:
         yield server
     finally:
@@ -93,7 +98,7 @@ def trainer() -> Iterator[Trainer]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None:
     chance = random.Random(5)
-    with trainer() as runs:
+    with served(RUN) as runs:
         runs.start(tmp_path / "whole")
         assert runs.end() == 0
         whole = read_card(tmp_path / "whole")

@@ -115,6 +115,20 @@ def test_a_finished_run_says_so_and_changes_nothing(
     assert {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir()} == before
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_one_prints(
+    rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = dict.fromkeys(("preset", "parameters", "step", "positions", "seconds", "metrics", "message"), 1)
+    monkeypatch.setattr("pipeline.training.train_on", lambda *_: card | {"finished": True})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert (json.loads(out) == card | {"out": "y"}) if rank == 0 else (out == "")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
