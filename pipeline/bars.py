@@ -26,11 +26,11 @@ def bar(what: str) -> Iterator[Progress]:
     drawn: list[Any] = []
 
     def show(tick: Tick) -> None:
-        if not drawn:
+        if not drawn or drawn[-1].unit != tick.unit:  # another kind of work has begun: it has a bar of its own
             drawn.append(tqdm(total=tick.total, desc=what, unit=tick.unit, unit_scale=True, dynamic_ncols=True))
-        drawn[0].total = tick.total
-        drawn[0].set_postfix_str(", ".join(_figure(name, value) for name, value in tick.values.items()), refresh=False)
-        drawn[0].update(tick.done - drawn[0].n)
+        drawn[-1].total = tick.total
+        drawn[-1].set_postfix_str(", ".join(_figure(name, value) for name, value in tick.values.items()), refresh=False)
+        drawn[-1].update(tick.done - drawn[-1].n)
 
     try:
         yield show

@@ -21,6 +21,7 @@ from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
+from pipeline.commands.finetune import Finetune
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
 from pipeline.commands.selfplay import SelfPlay
@@ -34,6 +35,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "compare": Compare,
     "selfplay": SelfPlay,
     "presets": Presets,
+    "finetune": Finetune,
     "export": Export,
     "show": Show,
     "sample": Sample,

@@ -54,20 +54,20 @@ def claim(out: Path, identity: Mapping[str, Any]) -> None:
         found = json.loads((out / MATCH).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise MatchFilesError(f"{out / MATCH} cannot be read: choose a new directory") from error
-    before, now = _flat(found), _flat(json.loads(json.dumps(wanted)))
+    before, now = flat(found), flat(json.loads(json.dumps(wanted)))
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if names:
         told = [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:4]]
         raise MatchFilesError(f"{out} holds another match ({'; '.join(told)}): choose a new directory, or remove it")
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Give the leaves of nested objects by their dotted names."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
-        leaves |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
+        leaves |= flat(value, f"{prefix}.{name}" if prefix else str(name))
     return leaves
 
 

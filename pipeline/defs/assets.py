@@ -143,16 +143,17 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     )
 
 
-def trained(instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
-    """Give the folder of the checkpoint that this run materialised, or one that it retries; else of the newest."""
+def trained(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey = checkpoint.key) -> Path:
+    """Give the folder of what this run materialised as `key`, or one that it retries; else of the newest."""
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]
     made = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]
-    event = instance.get_latest_materialization_event(checkpoint.key)
+    event = instance.get_latest_materialization_event(key)
     made.append(event.asset_materialization if event else None)
-    found = next((one for one in made if one is not None and one.asset_key == checkpoint.key), None)
+    found = next((one for one in made if one is not None and one.asset_key == key), None)
     if found is None:
-        raise UserError("no checkpoint has been materialised: train one, or name one in datasets/checkpoints")
+        name = key.to_user_string()
+        raise UserError(f"no {name} has been materialised: make one, or name one in datasets/")
     return Path(str(found.metadata["path"].value))
 
 

@@ -12,6 +12,9 @@ ROWS = "rows_match_source"
 LOSS = "loads_with_finite_loss"
 CHANCE = "accuracy_beats_chance"
 CLASSICAL = "accuracy_beats_hand_written"
+NOT_WORSE = "not_weaker_than_its_seed"
+REMEMBERS = "human_top1_kept"
+STRONGER = "stronger_than_its_seed"
 
 
 def spec(name: str, asset: str, description: str, *, blocking: bool = True) -> dg.AssetCheckSpec:
@@ -30,6 +33,16 @@ REPORT = [
     spec(CHANCE, "accuracy_report", "Top-1 is above that of a move drawn from the legal ones.", blocking=False),
     spec(CLASSICAL, "accuracy_report", "Top-1 is above that of the hand-written evaluator.", blocking=False),
 ]
+TUNED = [
+    spec(LOSS, "tuned_checkpoint", "The best network loads, and its loss on stored rows is finite."),
+    spec(NOT_WORSE, "tuned_checkpoint", "Its match with the seed was not lost.", blocking=False),
+    spec(REMEMBERS, "tuned_checkpoint", "Human top-1 has not fallen by more than is allowed.", blocking=False),
+]
+STRENGTH = [
+    spec(
+        STRONGER, "strength_report", "Elo against the seed is above 0 at the lower end of its interval.", blocking=False
+    )
+]
 
 
 def of_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
@@ -45,15 +58,13 @@ def of_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckRes
     ]
 
 
-def of_checkpoint(probe: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
+def of_checkpoint(probe: Mapping[str, Any], asset: str = "checkpoint") -> list[dg.AssetCheckResult]:
     """Turn the answer of the `probe` task into a result."""
     loss = probe["loss"]
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
     passed = loss is not None
-    return [
-        dg.AssetCheckResult(asset_key="checkpoint", check_name=LOSS, passed=passed, description=said, metadata=values)
-    ]
+    return [dg.AssetCheckResult(asset_key=asset, check_name=LOSS, passed=passed, description=said, metadata=values)]
 
 
 def of_report(figures: Mapping[str, float]) -> list[dg.AssetCheckResult]:
@@ -72,6 +83,37 @@ def of_report(figures: Mapping[str, float]) -> list[dg.AssetCheckResult]:
             (CLASSICAL, "hand_written_top1", "the hand-written evaluator"),
         )
     ]
+
+
+def of_tuned(result: Mapping[str, Any], allowed: float, probe: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
+    """Judge the best network of a loop by what the loop found; a seed that nothing has beaten is as good as itself."""
+    match, before, after = result["against_seed"], result["seed_eval"].get("top1"), result["eval"].get("top1")
+    score = 0.5 if match is None else match["score"]
+    fall = 0.0 if before is None or after is None else before - after
+    met = "it is the seed" if match is None else f"the seed was met {match['games']} times, score {score:.3f}"
+    kept = "nothing human was measured" if before is None else f"top-1 was {before:.4f} and is {after:.4f}"
+    return [
+        *of_checkpoint(probe, "tuned_checkpoint"),
+        _warning("tuned_checkpoint", NOT_WORSE, score >= 0.5, met, score=score),
+        _warning("tuned_checkpoint", REMEMBERS, fall <= allowed, kept, fall=fall, allowed=allowed),
+    ]
+
+
+def of_strength(row: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
+    """Judge the match with the seed, a row of the ladder."""
+    said = f"Elo {row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}] in {row['games']} games"
+    return [_warning("strength_report", STRONGER, row["elo_low"] > 0, said, elo=row["elo"], elo_low=row["elo_low"])]
+
+
+def _warning(asset: str, name: str, passed: bool, said: str, **values: float) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=asset,
+        check_name=name,
+        passed=passed,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=said,
+        metadata=values,
+    )
 
 
 def _result(

@@ -7,6 +7,7 @@ from dagster import DagsterRunStatus, RunsFilter
 
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, positions
 from pipeline.defs.resources import Datasets
+from pipeline.defs.tuned import strength_report, tuned_checkpoint
 
 build_positions = dg.define_asset_job("build_positions", [dump, positions], description="Turn one dump into positions.")
 train = dg.define_asset_job(
@@ -16,6 +17,12 @@ everything = dg.define_asset_job(
     "everything",
     [dump, positions, checkpoint, accuracy_report],
     description="Turn one dump into positions, train a network on all positions and measure it.",
+)
+
+finetune = dg.define_asset_job(
+    "finetune",
+    [tuned_checkpoint, strength_report],
+    description="Make a trained network stronger by self-play, and measure its strength.",
 )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
 from pipeline.errors import ConfigError
+from pipeline.finetune.config import FinetuneConfig
 from pipeline.report import Rule
 from pipeline.shards import SPLITS
 
@@ -60,6 +61,44 @@ class ReportOptions:
         _within("drawn", self.drawn, 64)
         if self.split not in SPLITS:
             raise ConfigError(f"split is {self.split!r}, and must be one of {', '.join(SPLITS)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedOptions:
+    """What is fine-tuned, and how."""
+
+    checkpoint: str = ""
+    """Folder in datasets/checkpoints to begin with, "" for that of this run, or else the one materialised last."""
+    positions: tuple[str, ...] = ()
+    """Human positions datasets by name, to mix in and to measure on; none for all that are complete."""
+    name: str = ""
+    """Folder in datasets/tuned; a name that exists is continued. "" makes one from the checkpoint and the run."""
+    finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
+    """The loop, as `fianchetto finetune` has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrengthOptions:
+    """Whom a tuned network meets, and how often."""
+
+    tuned: str = ""
+    """Folder in datasets/tuned, "" for that of this run, or else the one materialised last."""
+    simulations: tuple[int, ...] = (64,)
+    """Simulations of the network's moves, a row each; its seed plays with as many as the first."""
+    games: int = 200
+    """Games against each opponent."""
+    hand_written: int = 64
+    """Simulations of the hand-written opponent; 0 leaves it out."""
+    engine: str = "stockfish"
+    """Command of an engine that is an opponent where it is installed; "" leaves it out."""
+    nodes: tuple[int, ...] = (100,)
+    """Nodes of that engine's moves, an opponent each."""
+
+    def __post_init__(self) -> None:
+        if self.games < 2 or self.games % 2:
+            raise ConfigError(f"games come in pairs: 2, 4, 6 ..., not {self.games}")
+        if not self.simulations or min(self.simulations) < 1 or self.hand_written < 0 or min(self.nodes, default=1) < 1:
+            raise ConfigError("simulations and nodes must be 1 or more, and one simulation count is needed")
 
 
 def _within(name: str, value: int, most: int) -> None:

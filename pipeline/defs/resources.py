@@ -14,7 +14,7 @@ SAMPLE = "sample"
 
 
 class Datasets(dg.ConfigurableResource[None]):
-    """The folder of datasets: `dumps/ positions/ checkpoints/ reports/` and the embedded `sample/`."""
+    """The folder of datasets: `dumps/ positions/ checkpoints/ tuned/ reports/` and the embedded `sample/`."""
 
     root: str = ""
     """The folder; "" takes the environment variable FIANCHETTO_DATASETS, or `datasets/` beside the packages."""
@@ -63,9 +63,17 @@ class Datasets(dg.ConfigurableResource[None]):
 
     def checkpoint(self, name: str) -> Path:
         """Give the directory of a checkpoint."""
+        return self._named("checkpoints", name)
+
+    def tuned(self, name: str) -> Path:
+        """Give the directory of a fine-tuning."""
+        return self._named("tuned", name)
+
+    def _named(self, kind: str, name: str) -> Path:
+        """Give the directory of something that a person has named."""
         if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
             raise UserError(f"a checkpoint's name is a plain folder name that begins with no dot, not {name!r}")
-        return self.path / "checkpoints" / name
+        return self.path / kind / name
 
 
 def key_of(path: Path) -> str | None:

@@ -113,6 +113,36 @@ def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "choices": choices}
 
 
-TASKS: Mapping[str, Task] = {"ingest": ingest, "verify": verify, "train": train, "report": report, "probe": probe}
-ASKING = ("ingest", "train")
+def finetune(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Fine-tune `checkpoint` in `out` and return the loop's result with its rows."""
+    from pipeline.finetune.config import FinetuneConfig
+    from pipeline.finetune.loop import finetune as library
+    from pipeline.finetune.outputs import row
+    from pipeline.finetune.state import State
+
+    out, human = Path(arguments["out"]), [Path(name) for name in arguments["positions"]]
+    config = filled(FinetuneConfig, arguments["config"])
+    result = library(Path(arguments["checkpoint"]), config, out, human=human, progress=progress, stop=stop)
+    state = State(out)
+    return {**result, "rows": [row(record, state) for record in state.judged]}
+
+
+def strength(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Play the best network of the fine-tuning `tuned` against its seed and outsiders; the seed's row is the first."""
+    from pipeline.finetune.strength import strength as library
+
+    options = {name: arguments[name] for name in ("simulations", "games", "hand_written", "engine", "nodes")}
+    return library(Path(arguments["tuned"]), Path(arguments["out"]), progress=progress, stop=stop, **options)
+
+
+TASKS: Mapping[str, Task] = {
+    "ingest": ingest,
+    "verify": verify,
+    "train": train,
+    "report": report,
+    "probe": probe,
+    "finetune": finetune,
+    "strength": strength,
+}
+ASKING = ("ingest", "train", "finetune", "strength")
 """Tasks that ask `stop` and keep what they did; the others write nothing that half of would be worth keeping."""

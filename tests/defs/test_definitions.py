@@ -17,7 +17,7 @@ from model.config import TrainConfig
 from pipeline.definitions import defs
 from pipeline.defs import jobs
 from pipeline.defs.forms import filled
-from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions
+from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, StrengthOptions, TunedOptions
 from pipeline.defs.resources import Datasets, key_of
 from pipeline.sample import SAMPLE
 from tests.defs.conftest import ROOT, random_pgn
@@ -27,6 +27,8 @@ dump (datasets, by dumps) <- nothing
 positions (datasets, by dumps) <- dump
 checkpoint (model, whole) <- positions
 accuracy_report (reports, whole) <- checkpoint, positions
+tuned_checkpoint (selfplay, whole) <- checkpoint, positions
+strength_report (reports, whole) <- tuned_checkpoint
 """
 
 CHECKS = """\
@@ -37,6 +39,10 @@ positions: dump_read_to_its_end warns
 positions: files_match_manifest blocks
 positions: no_game_in_two_splits blocks
 positions: rows_match_source blocks
+strength_report: stronger_than_its_seed warns
+tuned_checkpoint: human_top1_kept warns
+tuned_checkpoint: loads_with_finite_loss blocks
+tuned_checkpoint: not_weaker_than_its_seed warns
 """
 
 
@@ -64,7 +70,7 @@ def test_the_checks_are_these() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert names == {"build_positions", "train", "everything", "register_dumps", "clean_up_runs"}
+    assert names == {"build_positions", "train", "everything", "finetune", "register_dumps", "clean_up_runs"}
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
     assert found.executor is dg.in_process_executor
@@ -78,14 +84,18 @@ def test_heavy_libraries_stay_out_of_the_code_server() -> None:
 
 
 def test_the_launchpad_is_filled_with_every_default() -> None:
-    job = JobSnap.from_job_def(defs().resolve_job_def("everything"))
-    schema = job.config_schema_snapshot
-    top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
-    shown = default_values_from_type_snap(top, schema)["ops"]
+    shown = {}
+    for name in ("everything", "finetune"):
+        job = JobSnap.from_job_def(defs().resolve_job_def(name))
+        schema = job.config_schema_snapshot
+        top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
+        shown |= default_values_from_type_snap(top, schema)["ops"]
     for asset, cls in (
         ("positions", PositionsOptions),
         ("checkpoint", CheckpointOptions),
         ("accuracy_report", ReportOptions),
+        ("tuned_checkpoint", TunedOptions),
+        ("strength_report", StrengthOptions),
     ):
         assert filled(cls, shown[asset]["config"]) == cls()
     assert set(shown["checkpoint"]["config"]["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
@@ -120,8 +130,9 @@ def test_a_dumps_key_is_its_stem(name: str, key: str | None) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../a", "/a", "a\\b", "a\0b", "a\nb"])
 def test_a_checkpoints_name_is_a_plain_one(root: Path, name: str) -> None:
-    with pytest.raises(UserError, match="a plain folder name"):
-        Datasets().checkpoint(name)
+    for give in (Datasets().checkpoint, Datasets().tuned):
+        with pytest.raises(UserError, match="a plain folder name"):
+            give(name)
     assert Datasets().checkpoint("xs-1..2") == root / "checkpoints" / "xs-1..2"
 
 

@@ -1,0 +1,134 @@
+"""What the fine-tuning loop is told; light, since the command line and the launchpad make their forms from it."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from engine.sprt import SprtConfig
+from model.config import TrainConfig
+from pipeline.errors import ConfigError
+from pipeline.selfplay.config import ExploreConfig
+
+
+def gate_test() -> SprtConfig:
+    """Give the gate's test: with it a network 20 Elo worse passes less than once in 20 times (tests: test_gate.py)."""
+    return SprtConfig(elo0=-15.0, elo1=35.0, alpha=0.05, beta=0.1)
+
+
+def tuning() -> TrainConfig:
+    """Give the training of one generation: gentle, near the supervised seed, as long as its rows last."""
+    return TrainConfig(
+        epochs=1.0,
+        learning_rate=1e-4,
+        ema=0.99,
+        warmup=0.05,
+        root_value_share=0.25,
+        seed_kl_weight=0.1,
+        seed_kl_final=0.01,
+    )
+
+
+FirstExplorer = Literal["same", "network", "hand-written", "mixture"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GateConfig:
+    """How a candidate earns its place: a match against the best, then one against the supervised seed."""
+
+    games: int = 400
+    """Games against the best at most; the test ends the match earlier, and one that is undecided at the end is lost."""
+    simulations: int = 64
+    """Simulations of both players' moves."""
+    seed_games: int = 100
+    """Games against the supervised seed, for a candidate that the test accepts: all are played, so its Elo is honest."""
+    options: tuple[str, ...] = ()
+    """NAME=VALUE of both players' searches, as `fianchetto arena --a-option` has them."""
+    concurrency: int = 0
+    """Games side by side; 0 for 64."""
+    sprt: SprtConfig = field(default_factory=gate_test)
+    """The test against the best."""
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        for name in ("games", "seed_games"):
+            if getattr(self, name) < 2 or getattr(self, name) % 2:
+                raise ConfigError(f"{name} of the gate come in pairs: 2, 4, 6 ..., not {getattr(self, name)}")
+        if self.simulations < 1 or self.concurrency < 0:
+            raise ConfigError("simulations of the gate must be 1 or more, concurrency 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalConfig:
+    """What is measured of every candidate, and when a generation is undone."""
+
+    positions: int = 16_384
+    """Human positions of the test splits that are measured, at most."""
+    max_top1_drop: float = 0.015
+    """Human top-1 that a generation may lose against the seed's before it is undone."""
+    games: int = 40
+    """Games against each outside opponent, of the seed and of accepted candidates; 0 for none."""
+    hand_written: int = 64
+    """Simulations of the hand-written opponent; 0 leaves it out."""
+    engine: str = "stockfish"
+    """Command of an engine that is the other opponent where it is installed; "" leaves it out."""
+    nodes: int = 100
+    """Nodes of that engine's moves."""
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        if self.positions < 1 or not 0.0 <= self.max_top1_drop <= 1.0:
+            raise ConfigError("eval needs 1 position or more and a max_top1_drop of 0 to 1")
+        if self.games < 0 or self.games % 2:
+            raise ConfigError(f"games of eval come in pairs, or are 0, not {self.games}")
+        if self.hand_written < 0 or self.nodes < 1:
+            raise ConfigError("hand_written of eval must be 0 or more, nodes 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinetuneConfig:
+    """The loop; how long it is, is said by generations or minutes or both."""
+
+    generations: int | None = None
+    """Generations in all; more may be asked for later."""
+    minutes: float | None = None
+    """Minutes in all, over every start of the loop: the stage that is under way is stopped cleanly, and can be continued."""
+    seed: int = 0
+    """Of all chance: games, order of training rows, openings; every generation has its own from it."""
+    buffer: int = 4
+    """Generations whose games a training reads, the newest included."""
+    human_share: float = 1 / 3
+    """Share of human rows in a training batch; nothing where no human positions are given."""
+    most_uses: float = 1.0
+    """Times that a self-play row may be used by the trainings that lead to one network."""
+    anneal: int = 10
+    """Generations over which exploration's noise and the pull to the seed go from their first to their last value."""
+    workers: int = 0
+    """Processes that play games; 0 for one a core."""
+    first_explorer: FirstExplorer = "same"
+    """Who plays the first generation's games, where it is not who `explore` says."""
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
+    """EXPLORE: the games of one generation."""
+    train: TrainConfig = field(default_factory=tuning)
+    """TRAIN: the training of one generation; its seed comes from the loop's."""
+    gate: GateConfig = field(default_factory=GateConfig)
+    """ARENA: who is promoted."""
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    """EVAL: what is measured, and when a generation is undone."""
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        if self.generations is None and self.minutes is None:
+            raise ConfigError("say how long to fine-tune: generations, or minutes, or both")
+        if (self.generations is not None and self.generations < 1) or (self.minutes is not None and self.minutes <= 0):
+            raise ConfigError("generations must be 1 or more, minutes above 0")
+        if self.seed < 0 or self.workers < 0:
+            raise ConfigError("seed and workers must be 0 or more")
+        if self.first_explorer not in get_args(FirstExplorer):
+            raise ConfigError(f"first_explorer is one of {', '.join(get_args(FirstExplorer))}")
+        if self.buffer < 1 or self.anneal < 1:
+            raise ConfigError("buffer and anneal must be 1 generation or more")
+        if not 0.0 <= self.human_share < 1.0 or not self.most_uses > 0.0:
+            raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
+
+
+FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "gate.concurrency"})
+"""Settings that a continued loop may change: they say how long it goes on and how it is computed, not what it does."""

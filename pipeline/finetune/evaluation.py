@@ -1,0 +1,156 @@
+"""EVAL: what a network still knows of people's moves, how far it has gone from the seed, and what outsiders say of it.
+
+Axes: B batch, A label (4096).
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding import legal_mask
+from engine.progress import Progress, Tick, silent
+from pipeline.batches import Batches
+from pipeline.errors import Stopped
+from pipeline.finetune.config import EvalConfig, GateConfig
+from pipeline.ladder import ladder
+from pipeline.match import ArenaConfig, SideConfig
+from pipeline.players import DEBIANS_GAMES
+from pipeline.report import Rule, report
+from pipeline.reports import write_report
+from pipeline.shards import read_manifest
+
+if TYPE_CHECKING:
+    from model.evaluator import NetworkEvaluator
+
+BATCH = 1024
+FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
+"""Figures of a report that are averaged over the datasets, weighted by positions."""
+
+
+def evaluate(
+    candidate: Path,
+    seed_checkpoint: Path,
+    human: Sequence[Path],
+    config: EvalConfig,
+    gate: GateConfig,
+    out: Path,
+    *,
+    outside: bool,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Measure a candidate: human figures and `kl_seed` where human test positions are given, and matches with outsiders.
+
+    The same rows are measured for every candidate. Reports go to `out/<dataset>`, matches to `out/ladder`. `outside`
+    asks for the matches. Raises Stopped, and what `report` and `ladder` raise; the same call goes on.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    measured = tested(human)
+    figures: dict[str, Any] = {}
+    if measured:
+        share = max(1, config.positions // len(measured))
+        figures = _human(candidate, measured, share, out, progress, stop)
+        distance = divergence(candidate, seed_checkpoint, measured, share, progress=progress, stop=stop)
+        figures["kl_seed"] = round(distance, 6)
+    against = outsiders(config) if outside else []
+    if against and config.games:
+        match = ArenaConfig(games=config.games)
+        told = ladder(str(candidate), (gate.simulations,), against, match, out / "ladder", progress=progress, stop=stop)
+        figures["outside"] = [
+            {name: row[name] for name in ("b", "games", "score", "elo", "elo_low", "elo_high")} for row in told["rows"]
+        ]
+    return figures
+
+
+def tested(human: Sequence[Path]) -> list[Path]:
+    """Give the datasets that have test positions."""
+    return [directory for directory in human if read_manifest(directory)["positions"].get("test", 0) > 0]
+
+
+def outsiders(config: EvalConfig) -> list[SideConfig]:
+    """List the opponents that are neither the seed nor made of it: the hand-written player, and an engine if installed."""
+    found = []
+    if config.hand_written:
+        found.append(SideConfig(who="hand-written", simulations=config.hand_written))
+    if config.engine and (shutil.which(config.engine) or shutil.which(config.engine, path=DEBIANS_GAMES)):
+        options = ("Threads=1", "Hash=16") if "stockfish" in config.engine.lower() else ()
+        found.append(SideConfig(who=f"uci:{config.engine}", nodes=config.nodes, options=options))
+    return found
+
+
+def _human(
+    candidate: Path, human: Sequence[Path], limit: int, out: Path, progress: Progress, stop: Callable[[], bool]
+) -> dict[str, Any]:
+    """Report on every dataset, and average."""
+    reports = []
+    for directory in human:
+        _go_on(stop)
+        result = report(candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
+        write_report(result, out / directory.resolve().name)
+        reports.append(result)
+    weights = [result["positions"] for result in reports]
+    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in FIGURES}
+    return {"positions": sum(weights)} | {name: round(value, 6) for name, value in means.items()}
+
+
+def divergence(
+    candidate: Path,
+    seed_checkpoint: Path,
+    human: Sequence[Path],
+    limit: int,
+    *,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> float:
+    """Give the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
+
+    The mean over rows of the sum over legal moves of p_seed * log(p_seed / p_candidate); `limit` rows of each dataset.
+    """
+    from model.checkpoint import load
+    from model.evaluator import NetworkEvaluator
+    from model.inputs import reads
+
+    networks = [NetworkEvaluator(load(directory)[0]) for directory in (seed_checkpoint, candidate)]
+    columns = ("planes", *dict.fromkeys(name for network in networks for name in reads(network.preset)))
+    total, rows = 0.0, 0
+    for directory in human:
+        batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))
+        whole = batches.rows <= limit
+        stream = batches.once() if whole else islice(batches.from_step(0), -(-limit // BATCH))
+        left = batches.rows if whole else limit
+        for batch in stream:
+            _go_on(stop)
+            part = {name: values[:left] for name, values in batch.items()}
+            total += float(_divergences(networks[0], networks[1], part).sum())
+            rows, left = rows + len(part["planes"]), left - len(part["planes"])
+            progress(Tick(rows, None, "positions", {"kl_seed": total / rows}))
+    return total / max(1, rows)
+
+
+def _divergences(
+    seed: "NetworkEvaluator", candidate: "NetworkEvaluator", batch: dict[str, NDArray[Any]]
+) -> NDArray[np.float64]:
+    """Give the divergence of every row, float64[B]."""
+    legal_BA = legal_mask(batch["planes"])
+    seed_BA, candidate_BA = (_log_policy(network(batch["planes"], batch)[0], legal_BA) for network in (seed, candidate))
+    terms_BA = np.where(legal_BA, np.exp(seed_BA) * (seed_BA - candidate_BA), 0.0)
+    return np.asarray(terms_BA.sum(axis=1))
+
+
+def _log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Give the logarithms of a policy over legal moves, float64[B, A]; 0 where a move is illegal."""
+    masked_BA = np.where(legal_BA, logits_BA.astype(np.float64), -np.inf)
+    shifted_BA = masked_BA - masked_BA.max(axis=1, keepdims=True)
+    log_BA = shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True))
+    return np.where(legal_BA, log_BA, 0.0)
+
+
+def _go_on(stop: Callable[[], bool]) -> None:
+    """Raise Stopped when it is asked for."""
+    if stop():
+        raise Stopped("stopped while measuring")

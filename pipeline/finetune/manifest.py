@@ -1,0 +1,93 @@
+"""manifest.json of a loop: what it is (and must stay, to be gone on with), where it ran, and what came of it."""
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from engine.encoding import ENCODING_VERSION, moves_hash
+from model.config import FREE_TO_CHANGE as FREE_TO_TRAIN
+from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
+from pipeline.finetune.outputs import lineage
+from pipeline.finetune.stages import datasets
+from pipeline.finetune.state import FORMAT_VERSION, FinetuneError, State, finite
+from pipeline.match_files import flat
+from pipeline.shards import publish_json
+
+MANIFEST = "manifest.json"
+LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "chess")
+FREE = {f"config.{name}" for name in FREE_TO_CHANGE} | {f"config.train.{name}" for name in FREE_TO_TRAIN}
+
+
+def identity(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
+    """Give what makes a loop this one: the seed's weights, the human datasets, the configuration."""
+    from model.checkpoint import read_card
+
+    card = read_card(checkpoint)
+    seed = {"name": checkpoint.resolve().name, "weights_sha256": card["files"]["weights"]["sha256"]}
+    seed |= {"preset": card["preset"]["name"], "step": card["step"]}
+    about = {"format_version": FORMAT_VERSION, "encoding_version": ENCODING_VERSION, "moves_hash": moves_hash()}
+    settings = finite(asdict(config))
+    found: dict[str, Any] = json.loads(
+        json.dumps({**about, "seed_checkpoint": seed, "human": datasets(human), "config": settings})
+    )
+    return found
+
+
+def claim(out: Path, wanted: Mapping[str, Any]) -> None:
+    """Write a loop's identity into a free directory, or find the same there; FinetuneError names what differs."""
+    path = out / MANIFEST
+    if not path.exists():
+        strangers = sorted(name.name for name in out.iterdir() if not name.name.startswith("."))
+        if strangers:
+            raise FinetuneError(f"{out} holds something else ({', '.join(strangers[:3])}): choose a new --out")
+        publish_json(out, MANIFEST, wanted)
+        return
+    try:
+        found = json.loads(path.read_bytes())
+        before = {name: found[name] for name in wanted}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FinetuneError(f"{path} is no manifest of a fine-tuning: choose a new --out") from error
+    changes = differences(before, wanted)
+    if changes:
+        raise FinetuneError(f"{out} holds another fine-tuning ({'; '.join(changes[:4])}): choose a new --out")
+
+
+def differences(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
+    """Describe what differs; a setting that is younger than the manifest did then what its default does now."""
+    defaults = flat(finite({"config": asdict(FinetuneConfig(generations=1))}))
+    was, now = defaults | flat(before), flat(wanted)
+    names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name) and name not in FREE)
+    return [f"{name} was {was.get(name)!r}, not {now.get(name)!r}" for name in names]
+
+
+def write(state: State, wanted: Mapping[str, Any]) -> None:
+    """Publish the manifest: the identity, the runs with their devices and versions, and the result so far."""
+    verdicts = [{"generation": record["number"], **record["verdict"]} for record in state.judged]
+    result = {"best": state.best, "lineage": lineage(state), "verdicts": verdicts, "seconds": round(state.seconds, 1)}
+    publish_json(state.out, MANIFEST, finite({**wanted, "runs": state.runs, "result": result}))
+
+
+def here() -> dict[str, Any]:
+    """Tell where a run takes place: device, processor, versions, commit."""
+    from model.precision import device_for
+    from model.provenance import commit
+
+    device = device_for("auto")
+    name = platform.processor() or platform.machine()
+    if device.type == "cuda":
+        import torch
+
+        name = torch.cuda.get_device_name(device)
+    return {
+        "device": f"{device.type}: {name}",
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "versions": {library: version(library) for library in LIBRARIES},
+        "commit": commit(),
+    }

@@ -1,0 +1,134 @@
+"""Pictures of a loop: its curves as PNG, and sample games as boards (SVG) with their PGN."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import chess
+import chess.pgn
+import chess.svg
+
+from pipeline.shards import publish
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SAMPLES = "samples.pgn"
+BOARDS = "samples.svg"
+SIDE = 220
+"""Pixels across of a board."""
+
+Row = Mapping[str, Any]
+
+
+def draw_curves(rows: Sequence[Row]) -> bytes:
+    """Draw the curves over generations as a PNG; `rows` are those of generations.csv, the seed's first."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 6.5), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 4)
+    _elo(panels[0, 0], rows)
+    for axes, (title, names) in zip(panels.flat[1:], PANELS.items(), strict=True):
+        for name in names:
+            points = [(one["generation"], one[name]) for one in rows if one.get(name) is not None]
+            axes.plot(*zip(*points, strict=True) if points else ((), ()), marker="o", label=name.replace("_", " "))
+        axes.set_title(title, fontsize=9)
+        if len(names) > 1:
+            axes.legend(fontsize=7)
+    for axes in panels.flat:
+        axes.grid(alpha=0.3)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
+    for axes in panels[1]:
+        axes.set_xlabel("generation", fontsize=8)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()
+
+
+def draw_elo(rows: Sequence[Row]) -> bytes:
+    """Draw the one picture that tells the story, as a PNG: Elo against the supervised seed by generation."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    _elo(axes, rows)
+    axes.set_xlabel("generation")
+    axes.set_ylabel("Elo")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
+    axes.grid(alpha=0.3)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()
+
+
+PANELS: Mapping[str, tuple[str, ...]] = {
+    "human top-1": ("top1",),
+    "KL to the seed on human positions [nats]": ("kl_seed",),
+    "self-play games": ("games",),
+    "decisive share": ("decisive_share",),
+    "mean length [half-moves]": ("mean_plies",),
+    "resignations": ("resignations", "played_on", "false_resignations"),
+    "human cross-entropy [nats]": ("cross_entropy",),
+}
+"""Curves beside the Elo: title, and columns of generations.csv."""
+
+
+def _elo(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Draw Elo against the seed with its 95 % interval, of every generation that met the seed; crosses are the others."""
+    styles = {"promoted": ("o", "tab:blue"), "undone": ("s", "tab:red")}
+    for verdict, (marker, colour) in styles.items():
+        met = [one for one in rows if one["verdict"] == verdict and one["seed_elo"] is not None]
+        if met:
+            elo = [one["seed_elo"] for one in met]
+            below = [max(0.0, one["seed_elo"] - one["seed_elo_low"]) for one in met]
+            above = [max(0.0, one["seed_elo_high"] - one["seed_elo"]) for one in met]
+            numbers = [one["generation"] for one in met]
+            axes.errorbar(numbers, elo, [below, above], fmt=marker, color=colour, capsize=3, label=verdict)
+    best = [one for one in rows if one["verdict"] == "promoted" and one["seed_elo"] is not None]
+    axes.plot([one["generation"] for one in best], [one["seed_elo"] for one in best], color="tab:blue", alpha=0.5)
+    turned = [one["generation"] for one in rows if one["verdict"] == "rejected"]
+    if turned:
+        low = axes.get_xaxis_transform()
+        axes.plot(turned, [0.04] * len(turned), "x", color="0.5", transform=low, label="rejected at the gate")
+    axes.axhline(0.0, color="0.7", linewidth=1)
+    axes.set_title("Elo against the supervised seed, 95 %", fontsize=9)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
+
+
+def write_samples(games: Path, out: Path, count: int = 4) -> None:
+    """Keep the first games of a PGN file in `out`: their text, and one picture of the boards that they ended on."""
+    found = []
+    if games.is_file():
+        with games.open(encoding="utf-8", errors="replace") as file:
+            while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
+                found.append(game)
+    if not found:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{game}\n\n" for game in found).encode()
+    picture = draw_boards(found).encode()
+    publish(out, SAMPLES, 0, lambda target: target.write(text))
+    publish(out, BOARDS, 0, lambda target: target.write(picture))
+
+
+def draw_boards(games: Sequence[chess.pgn.Game]) -> str:
+    """Draw the last positions of games side by side as one SVG, the last move marked, result and length under each."""
+    parts = []
+    for index, game in enumerate(games):
+        end = game.end()
+        board = end.board()
+        drawn = chess.svg.board(board, lastmove=end.move, size=SIDE, coordinates=False)
+        parts.append(f'<g transform="translate({index * (SIDE + 10)} 0)">{drawn}')
+        caption = f"{game.headers.get('Result', '*')}, {board.ply()} half-moves"
+        parts.append(f'<text x="4" y="{SIDE + 16}" font-family="sans-serif" font-size="13">{caption}</text></g>')
+    size = f'width="{len(games) * (SIDE + 10)}" height="{SIDE + 24}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
+    return head + "".join(parts) + "</svg>"

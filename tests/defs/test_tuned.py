@@ -1,0 +1,77 @@
+"""The self-play assets: their checks on figures, and a whole run of their job on a tiny network."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline.defs import checks
+from pipeline.defs.tuned import strength_report, tuned_checkpoint
+from tests.defs.conftest import execute
+
+RESULT = {"seed_eval": {"top1": 0.45}, "eval": {"top1": 0.44}, "against_seed": {"games": 100, "score": 0.6}}
+PROBE = {"loss": 2.0, "rows": 10}
+TINY = {
+    "generations": 1,
+    "workers": 1,
+    "explore": {"games": 4, "width": 4, "most_plies": 30, "full_share": 1.0, "quick_simulations": 2, "val_share": 0.0},
+    "train": {"batch_size": 16, "threads": 1},
+    "gate": {"games": 2, "simulations": 2, "seed_games": 2, "sprt": {"elo0": -900.0, "elo1": -800.0}},
+    "eval": {"positions": 50, "games": 0, "max_top1_drop": 1.0},
+}
+TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "considered": 4}}  # type: ignore[operator]
+
+
+def passed(results: list[dg.AssetCheckResult]) -> dict[str | None, bool]:
+    return {result.check_name: result.passed for result in results}
+
+
+@pytest.mark.parametrize(
+    ("changed", "not_worse", "remembers"),
+    [
+        ({}, True, True),
+        ({"against_seed": {"games": 100, "score": 0.49}}, False, True),
+        ({"eval": {"top1": 0.43}}, True, False),
+        ({"against_seed": None}, True, True),
+        ({"eval": {}, "seed_eval": {}}, True, True),
+    ],
+)
+def test_a_tuned_network_is_warned_of_by_its_own_figures(
+    changed: dict[str, object], not_worse: bool, remembers: bool
+) -> None:
+    found = passed(checks.of_tuned(RESULT | changed, 0.015, PROBE))
+    assert found == {checks.LOSS: True, checks.NOT_WORSE: not_worse, checks.REMEMBERS: remembers}
+
+
+def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
+    row = {"elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
+    assert passed(checks.of_strength(row)) == {checks.STRONGER: True}
+    assert passed(checks.of_strength(row | {"elo_low": -1.0})) == {checks.STRONGER: False}
+
+
+@pytest.mark.slow
+def test_the_job_fine_tunes_and_measures(
+    made: tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult], copied: Path
+) -> None:
+    (network,) = (copied / "checkpoints").iterdir()
+    ops: dict[str, object] = {
+        "tuned_checkpoint": {"checkpoint": network.name, "name": "first", "finetune": TINY},
+        "strength_report": {"games": 2, "simulations": [2], "hand_written": 2, "engine": ""},
+    }
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = execute("finetune", instance, ops)
+        assert result.success, [event.event_specific_data for event in result.get_step_failure_events()]
+        (event,) = result.asset_materializations_for_node("tuned_checkpoint")
+        said = {name: value.value for name, value in event.metadata.items()}
+        assert said["path"] == str(copied / "tuned" / "first")
+        assert "data:image/png;base64" in str(said["curves"])
+        assert "data:image/svg+xml;base64" in str(said["sample_games"])
+        assert '[Result "' in str(said["sample_games"])
+        assert len(said["verdicts"].records) == 2  # type: ignore[attr-defined]
+        (event,) = result.asset_materializations_for_node("strength_report")
+        assert "| best 2 | seed 2 |" in str(event.metadata["text"].value)
+        assert event.metadata["elo_low"].value <= event.metadata["elo"].value  # type: ignore[operator]
+        again = execute("finetune", instance, ops)
+        assert again.success
+        found = {event.asset_key for event in again.get_asset_materialization_events()}
+        assert found == {tuned_checkpoint.key, strength_report.key}

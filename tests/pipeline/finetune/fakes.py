@@ -1,0 +1,115 @@
+"""A loop without games or training: stages that follow a script, write files as the real ones do, and can be killed."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.progress import Progress, Tick
+from model.checkpoint import save
+from model.network import build, parameters
+from model.presets import preset_row
+from pipeline.errors import Stopped
+from pipeline.finetune.stages import Stage, Turn
+from pipeline.shards import publish_json
+from tests.model.synthetic import TINY
+
+SCRIPT = {
+    1: {"gate": "H1", "seed": 0.6, "top1": 0.40},
+    2: {"gate": "H0", "seed": None, "top1": 0.40},
+    3: {"gate": "undecided", "seed": None, "top1": 0.39},
+    4: {"gate": "H1", "seed": 0.7, "top1": 0.38},
+    5: {"gate": "H1", "seed": 0.45, "top1": 0.40},
+    6: {"failed": "the loss is not finite at step 3"},
+    7: {"gate": "H1", "seed": 0.75, "top1": 0.395},
+}
+"""What happens to each generation; the seed's top-1 is 0.4. Promoted are 1 and 7, undone 4 and 5."""
+
+
+def network(directory: Path, seed: int) -> Path:
+    """Write a checkpoint of a tiny untrained network."""
+    directory.mkdir(parents=True)
+    made = build(TINY, seed=seed)
+    card: dict[str, Any] = {"preset": preset_row(TINY), "parameters": parameters(made), "step": 3, "positions": 48}
+    card |= {"seconds": 1.0, "finished": True, "metrics": {}, "config": {}, "data": {"datasets": []}}
+    save(directory, card, {"weights": made.state_dict()})
+    return directory
+
+
+def networks(folder: Path, count: int = 8) -> Path:
+    """Write the checkpoints that training is going to make, `folder/0` being the seed's."""
+    for number in range(count):
+        network(folder / str(number), number)
+    return folder
+
+
+def match(verdict: str, score: float) -> dict[str, Any]:
+    """Give a match's summary, as far as it is read."""
+    elo = {"elo": 800 * (score - 0.5), "elo_low": 800 * (score - 0.5) - 50, "elo_high": 800 * (score - 0.5) + 50}
+    return {"games": 100, "score": score, **elo, "sprt": {"verdict": verdict, "llr": 1.5}, "finished": True}
+
+
+class Script:
+    """The stages; `seen` lists what they were told."""
+
+    def __init__(self, made: Path, script: Mapping[int, Mapping[str, Any]] = SCRIPT) -> None:
+        self.made, self.script = made, script
+        self.seen: list[tuple[int, str, int, tuple[str, ...]]] = []
+        self.spent: dict[int, dict[str, float]] = {}
+        self.fail: Callable[[int, str], None] = lambda number, stage: None
+
+    def stages(self) -> dict[str, Stage]:
+        """Give the stages by name."""
+        return {"explore": self.explore, "train": self.train, "arena": self.arena, "eval": self.eval}
+
+    def begin(self, turn: Turn, stage: str, progress: Progress, stop: Callable[[], bool]) -> None:
+        """Work in two steps whose files are kept, as every stage does."""
+        self.seen.append((turn.number, stage, turn.best_number, tuple(path.parent.name for path in turn.buffer)))
+        folder = turn.folder / stage
+        folder.mkdir(exist_ok=True)
+        for left in folder.glob(".*.tmp"):
+            left.unlink()
+        for step in ("one.json", "two.json"):
+            if stop():
+                raise Stopped("stopped inside a stage")
+            self.fail(turn.number, stage)
+            progress(Tick(1, 2, "steps", {}))
+            if not (folder / step).exists():
+                publish_json(folder, step, {"number": turn.number, "step": step, "best": turn.best_number})
+
+    def explore(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(turn, "explore", progress, stop)
+        return {"games": 10 * turn.number, "decisive_share": 0.5, "mean_plies": 80.0, "resignations": 3}
+
+    def train(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(turn, "train", progress, stop)
+        if "failed" in self.script[turn.number]:
+            return {"failed": self.script[turn.number]["failed"]}
+        shutil.copytree(self.made / str(turn.number), turn.candidate, dirs_exist_ok=True)
+        self.spent[turn.number] = dict(turn.spent)
+        return {"step": 3, "positions": 48, "loss": 1.0, "spent": {**turn.spent, f"rows of {turn.number}": 1.0}}
+
+    def arena(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(turn, "arena", progress, stop)
+        told = self.script[turn.number]
+        gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
+        return {"best": gate, "seed": None if told["seed"] is None else match("undecided", told["seed"])}
+
+    def eval(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(turn, "eval", progress, stop)
+        top1 = self.script[turn.number]["top1"] if turn.number else 0.4
+        return {"top1": top1, "cross_entropy": 2.0, "kl_seed": 0.01 * turn.number}
+
+
+def forked(work: Callable[[], None]) -> int:
+    """Do work in a fork of this process and tell how that ended: an exit status, or minus the signal that killed it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - nothing may get out into the parent's tests
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(9)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

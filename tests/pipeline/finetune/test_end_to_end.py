@@ -1,0 +1,173 @@
+"""The whole loop with real games, training and matches, tiny: it ends, its network works everywhere, kills change nothing."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chess.pgn
+import pytest
+
+from engine.progress import silent
+from engine.search import SearchConfig
+from engine.sprt import SprtConfig
+from model import load as load_player
+from model.checkpoint import load, read_card
+from model.config import TrainConfig
+from model.train import train
+from pipeline.batches import Batches
+from pipeline.chunk import IngestConfig
+from pipeline.finetune.config import EvalConfig, FinetuneConfig, GateConfig
+from pipeline.finetune.loop import finetune
+from pipeline.finetune.strength import strength
+from pipeline.ingest import ingest
+from pipeline.report import Rule, report
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.shards import verify
+from tests.conftest import REPOSITORY
+from tests.model.synthetic import TINY
+from tests.pipeline.datasets import dump
+
+pytestmark = pytest.mark.slow
+
+TINY_LOOP = FinetuneConfig(
+    generations=2,
+    workers=1,
+    explore=ExploreConfig(
+        games=8,
+        width=8,
+        search=SearchConfig(algorithm="gumbel", simulations=4, considered=4),
+        quick_simulations=2,
+        full_share=0.5,
+        most_plies=40,
+        val_share=0.0,
+        amp="off",
+    ),
+    train=TrainConfig(epochs=1.0, batch_size=16, learning_rate=1e-3, ema=0.9, threads=1, amp="off", seed_kl_weight=0.1),
+    gate=GateConfig(games=8, simulations=2, seed_games=4, sprt=SprtConfig(elo0=-900, elo1=-800)),
+    eval=EvalConfig(positions=200, games=2, hand_written=2, engine="", max_top1_drop=1.0),
+)
+"""The test accepts whoever does not lose everything; what is shown is the loop."""
+
+RUN = """
+import sys
+from pathlib import Path
+from pipeline.finetune.loop import finetune
+from tests.pipeline.finetune.test_end_to_end import TINY_LOOP
+
+if __name__ == "__main__":  # workers are processes that import this
+    folder = Path(sys.argv[1])
+    print("begun", flush=True)
+    finetune(folder / "net", TINY_LOOP, Path(sys.argv[2]), human=[folder / "human"])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A human dataset and a network that has seen a little of it."""
+    made = tmp_path_factory.mktemp("tiny")
+    settings = IngestConfig(test_share=0.2, val_share=0.1)
+    ingest([str(dump(made / "games.pgn", 60))], made / "human", settings, workers=1)
+    batches = Batches([made / "human"], batch_size=16)
+    config = TrainConfig(steps=4, batch_size=16, threads=1, amp="off")
+    data: dict[str, Any] = {"datasets": []}
+    out = made / "net"
+    train(config, TINY, batches.from_step, out, validation=None, data=data, progress=silent, stop=lambda: False)
+    return made
+
+
+@pytest.fixture(scope="module")
+def looped(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """Two generations, undisturbed."""
+    return folder / "out", finetune(folder / "net", TINY_LOOP, folder / "out", human=[folder / "human"])
+
+
+def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
+    out, result = looped
+    assert result["ended"] == "finished"
+    assert len(result["verdicts"]) == 3
+    rows = list(csv.DictReader((out / "generations.csv").open()))
+    assert [row["games"] for row in rows] == ["", "8", "8"]
+    assert all(0 < float(row["decisive_share"] or 1) <= 1 and row["top1"] for row in rows)
+    assert float(rows[0]["kl_seed"]) == 0.0
+    assert float(rows[1]["kl_seed"]) > 0.0
+    assert float(rows[1]["train_seed_kl"]) >= 0.0
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
+    for number in ("001", "002"):
+        place = out / "generations" / number
+        assert verify(place / "selfplay") == []
+        manifest = json.loads((place / "selfplay" / "manifest.json").read_text())
+        assert manifest["lineage"]["seed_weights_sha256"] == read_card(out / "seed")["files"]["weights"]["sha256"]
+        for games in (place / "selfplay" / "games.pgn", place / "arena" / "best" / "games.pgn"):
+            with games.open() as file:
+                game = chess.pgn.read_game(file)
+            assert game is not None
+            assert not game.errors
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["runs"][0]["versions"]["torch"]
+    assert manifest["config"]["gate"]["sprt"]["elo0"] == -900
+
+
+def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:
+    state = json.loads((looped[0] / "state.json").read_text())
+    for record in state["generations"][1:]:
+        uses = [use for use in record["stages"]["train"]["uses"] if use["names"] == ["selfplay"]]
+        assert uses
+        assert all(use["uses"] <= 1.0 for use in uses)
+
+
+def test_the_best_is_an_ordinary_checkpoint(looped: tuple[Path, dict[str, Any]], folder: Path, tmp_path: Path) -> None:
+    best = looped[0] / "best"
+    card = load(best)[1]
+    assert card["finetune"]["generation"] == looped[1]["generation"]
+    told = report(best, positions=folder / "human", rule=Rule(limit=100))
+    assert told["positions"] == 100
+    assert "human" in told["trained_on"] or looped[1]["generation"] == 0
+    assert load_player(best).choose(chess.Board()).move in chess.Board().legal_moves
+    rows = strength(
+        looped[0], tmp_path, simulations=(2,), games=2, hand_written=2, engine="no-such-engine", nodes=(1, 10)
+    )["rows"]
+    assert [row["b"] for row in rows] == ["seed 2", "hand-written 2"]
+
+
+def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, dict[str, Any]], folder: Path) -> None:
+    out, chance = folder / "killed", random.Random(1)
+    script = folder / "run.py"
+    script.write_text(RUN)
+    for _ in range(6):
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(folder), str(out)],
+            cwd=REPOSITORY,
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(chance.uniform(1.0, 12.0))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    result = finetune(folder / "net", TINY_LOOP, out, human=[folder / "human"])
+    assert result["verdicts"] == looped[1]["verdicts"]
+    assert result["eval"] == looped[1]["eval"]
+    for number in ("001", "002"):
+        cards = [read_card(path / "generations" / number / "checkpoint") for path in (out, looped[0])]
+        assert cards[0]["files"]["weights"] == cards[1]["files"]["weights"]
+        for name in ("games.pgn", "games.jsonl"):
+            kept = [(path / "generations" / number / "selfplay" / name).read_bytes() for path in (out, looped[0])]
+            assert kept[0] == kept[1]
+
+
+def test_without_human_positions_nothing_human_is_measured(folder: Path, tmp_path: Path) -> None:
+    config = replace(TINY_LOOP, generations=1, first_explorer="hand-written")
+    result = finetune(folder / "net", config, tmp_path / "out")
+    assert "top1" not in result["seed_eval"]
+    manifest = json.loads((tmp_path / "out" / "generations" / "001" / "selfplay" / "manifest.json").read_text())
+    assert manifest["selfplay"]["explorers"] == {"hand-written": 8}

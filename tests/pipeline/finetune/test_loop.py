@@ -1,0 +1,396 @@
+"""The machine: what follows what, who is best, killed at every write, refused where it must be. Its stages follow a script."""
+
+import csv
+import errno
+import hashlib
+import json
+import os
+import random
+import signal
+import stat
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from engine.errors import UserError
+from model.checkpoint import load, read_card
+from pipeline.cli import main
+from pipeline.errors import Stopped
+from pipeline.finetune import loop, outputs
+from pipeline.finetune.config import EvalConfig, FinetuneConfig, GateConfig
+from pipeline.finetune.loop import finetune
+from pipeline.finetune.state import FinetuneBusyError, FinetuneError
+from tests.pipeline.finetune.fakes import SCRIPT, Script, forked, networks
+
+SEVEN = FinetuneConfig(generations=7, buffer=3)
+THREE = FinetuneConfig(generations=3, buffer=3)
+STAGES = ("explore", "train", "arena", "eval")
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints 0 (the seed) to 7."""
+    return networks(tmp_path_factory.mktemp("networks") / "made")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing, and ask the machine only once what it is."""
+    for name in ("draw_curves", "draw_elo"):
+        monkeypatch.setattr(outputs, name, lambda rows: b"picture")
+    here = {"device": "none", "host": "test"}
+    monkeypatch.setattr(loop.manifest, "here", lambda: dict(here))
+
+
+def run(made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | None = None) -> dict[str, Any]:
+    return finetune(made / "0", config, out, stages=(script or Script(made)).stages())
+
+
+def weights(directory: Path) -> str:
+    return str(read_card(directory)["files"]["weights"]["sha256"])
+
+
+def timeless(out: Path) -> dict[str, Any]:
+    """Give the content of every file of a loop, without what tells times."""
+    found: dict[str, Any] = {}
+    for path in sorted(out.rglob("*")):
+        name = path.relative_to(out).as_posix()
+        if path.is_file() and path.name not in (".lock", "events.jsonl"):
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    state = json.loads((out / "state.json").read_text())
+    for record in state["generations"]:
+        record.pop("seconds")
+        record["ended"] = sorted(record["ended"])
+    found["state.json"] = state["generations"]
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest.pop("runs")
+    manifest["result"].pop("seconds")
+    found["manifest.json"] = manifest
+    rows = csv.DictReader((out / "generations.csv").open())
+    found["generations.csv"] = [
+        {name: value for name, value in row.items() if not name.startswith("seconds")} for row in rows
+    ]
+    lines = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    found["events.jsonl"] = [(line["generation"], line["event"]) for line in lines if "generation" in line]
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(made: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Three generations, left alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("draw_curves", "draw_elo"):
+            patch.setattr(outputs, name, lambda rows: b"picture")
+        patch.setattr(loop.manifest, "here", lambda: {"device": "none", "host": "test"})
+        out = tmp_path_factory.mktemp("undisturbed") / "out"
+        run(made, out)
+        return timeless(out)
+
+
+def test_stages_follow_each_other_and_the_best_explores(made: Path, tmp_path: Path) -> None:
+    script = Script(made)
+    result = run(made, tmp_path / "out", SEVEN, script)
+    order = [(number, stage) for number, stage, _, _ in script.seen]
+    expected = [(0, "eval"), *[(number, stage) for number in range(1, 8) for stage in STAGES]]
+    assert order == [step for step in expected if step not in ((6, "arena"), (6, "eval"))]
+    assert [best for number, stage, best, _ in script.seen if stage == "explore"] == [0, 1, 1, 1, 1, 1, 1]
+    buffers = [buffer for _, stage, _, buffer in script.seen if stage == "train"]
+    assert buffers[0] == ("001",)
+    assert buffers[3] == ("002", "003", "004"), "the buffer is the last three generations, whoever was promoted"
+    assert script.spent == {1: {}} | {number: {"rows of 1": 1.0} for number in (2, 3, 4, 5, 7)}, (
+        "only what led to the best counts"
+    )
+    assert result["generation"] == 7
+    assert weights(tmp_path / "out" / "best") == weights(made / "7")
+
+
+def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
+    result = run(made, tmp_path / "out", SEVEN)
+    told = {one["generation"]: one for one in result["verdicts"]}
+    assert [number for number, one in told.items() if one["promoted"]] == [0, 1, 7]
+    assert [number for number, one in told.items() if one["undone"]] == [4, 5]
+    for number, words in {
+        2: "not better than the best",
+        3: "ran out undecided",
+        4: "human top-1 fell from 0.4000 to 0.3800, more than 0.015",
+        5: "loses to the seed",
+        6: "training failed: the loss is not finite",
+        7: "beats the best",
+    }.items():
+        assert words in told[number]["reason"]
+    rows = list(csv.DictReader((tmp_path / "out" / "generations.csv").open()))
+    verdicts = ["promoted", "promoted", "rejected", "rejected", "undone", "undone", "rejected", "promoted"]
+    assert [row["verdict"] for row in rows] == verdicts
+    assert rows[4]["top1_drop"] == "0.02"
+    assert rows[7]["seed_elo"] == "200.0"
+
+
+def test_a_generation_that_is_undone_gives_the_best_back(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    held = []
+    for generations in range(1, 8):
+        run(made, out, FinetuneConfig(generations=generations, buffer=3))
+        held.append(weights(out / "best"))
+        network, card = load(out / "best")
+        assert card["finetune"]["generation"] == (7 if generations == 7 else 1)
+        assert network.preset.name == "tiny"
+    assert held == [weights(made / "1")] * 6 + [weights(made / "7")]
+    assert card["finetune"]["through"] == [0, 1, 7]
+    assert card["finetune"]["against_seed"]["score"] == 0.75
+    assert len(list((out / "best").glob("*.safetensors"))) == 1
+    assert weights(out / "seed") == weights(made / "0")
+
+
+def test_more_generations_are_as_if_asked_for_at_once(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    for generations in (1, 2, 3):
+        run(made, tmp_path / "out", FinetuneConfig(generations=generations, buffer=3))
+    found = timeless(tmp_path / "out")
+    found["manifest.json"]["config"]["generations"] = 1  # the manifest says what was asked for first
+    assert undisturbed["manifest.json"]["config"].pop("generations") == 3
+    found["manifest.json"]["config"].pop("generations")
+    assert found == undisturbed
+    undisturbed["manifest.json"]["config"]["generations"] = 3
+
+
+def fsyncs(work: Callable[[], Any], at: int, deed: Callable[[], None]) -> int:
+    """Do work, and a deed instead of the `at`-th fsync of a file; gives how many there were."""
+    real, count = os.fsync, 0
+
+    def fsync(descriptor: int) -> None:
+        nonlocal count
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            count += 1
+            if count == at:
+                deed()
+        real(descriptor)
+
+    os.fsync = fsync
+    try:
+        work()
+    finally:
+        os.fsync = real
+    return count
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_killed_at_any_write_it_ends_where_an_undisturbed_loop_does(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    writes = fsyncs(lambda: run(made, tmp_path / "counted"), 0, kill)
+    assert writes > 80
+    every = list(range(1, writes + 1, 11))
+    for at in every:
+        out = tmp_path / f"killed-{at}"
+        assert forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill)) == -signal.SIGKILL  # type: ignore[misc]
+        run(made, out)
+        assert timeless(out) == undisturbed, f"killed at write {at}"
+
+
+@pytest.mark.slow
+def test_killed_at_every_write_and_again_at_the_next(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    writes = fsyncs(lambda: run(made, tmp_path / "counted"), 0, kill)
+    for at in range(1, writes + 1):
+        out = tmp_path / f"killed-{at}"
+        assert forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), at, kill)) == -signal.SIGKILL  # type: ignore[misc]
+        forked(lambda at=at, out=out: fsyncs(lambda: run(made, out), 1 + at % 5, kill))  # type: ignore[misc]
+        run(made, out)
+        assert timeless(out) == undisturbed, f"killed at write {at}"
+
+
+@pytest.mark.slow
+def test_a_hundred_random_kills(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    chance, kills, loops = random.Random(5), 0, 0
+    began = time.monotonic()
+    assert forked(lambda: run(made, tmp_path / "timed")) == 0  # type: ignore[arg-type,return-value]
+    length = time.monotonic() - began
+    while kills < 100:
+        out = tmp_path / str(loops)
+        while True:
+            child = os.fork()
+            if child == 0:
+                run(made, out)
+                os._exit(0)
+            time.sleep(chance.uniform(0.0, 0.6 * length))
+            os.kill(child, signal.SIGKILL)
+            if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0:
+                break
+            kills += 1
+        run(made, out)
+        assert timeless(out) == undisturbed, f"loop {loops}, after {kills} kills in all"
+        loops += 1
+
+
+def test_a_failing_stage_leaves_what_was_done(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    script = Script(made)
+
+    def fail(number: int, stage: str) -> None:
+        if (number, stage) == (2, "train"):
+            raise ZeroDivisionError("a bug")
+
+    script.fail = fail
+    with pytest.raises(ZeroDivisionError):
+        run(made, tmp_path / "out", THREE, script)
+    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    assert [line["why"] for line in events if line["event"] == "stop"] == ["ZeroDivisionError: a bug"]
+    again = Script(made)
+    run(made, tmp_path / "out", THREE, again)
+    assert again.seen[0][:2] == (2, "train")
+    assert timeless(tmp_path / "out") == undisturbed
+
+
+def test_a_full_disk_is_one_clear_line_and_the_loop_goes_on(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for at in (1, 3, 8, 21, 34, 55):
+        out = tmp_path / str(at)
+        with pytest.raises(UserError, match="No space left on device") as told:
+            fsyncs(lambda out=out: run(made, out), at, full)  # type: ignore[misc]
+        assert "\n" not in str(told.value)
+        run(made, out)
+        assert timeless(out) == undisturbed
+
+
+def test_asked_to_stop_it_stops_inside_a_stage_and_goes_on(
+    made: Path, tmp_path: Path, undisturbed: dict[str, Any]
+) -> None:
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 12
+
+    with pytest.raises(Stopped, match="run the same command to continue"):
+        finetune(made / "0", THREE, tmp_path / "out", stages=Script(made).stages(), stop=stop)
+    assert 0 < len(json.loads((tmp_path / "out" / "state.json").read_text())["generations"]) < 4
+    assert load(tmp_path / "out" / "best")[1]["finetune"]["generation"] in (0, 1)
+    run(made, tmp_path / "out")
+    assert timeless(tmp_path / "out") == undisturbed
+
+
+def test_minutes_end_a_loop_and_more_minutes_go_on(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
+) -> None:
+    clock = 0.0
+
+    def monotonic() -> float:
+        nonlocal clock
+        clock += 1.0
+        return clock
+
+    monkeypatch.setattr(loop.time, "monotonic", monotonic)
+    result = run(made, tmp_path / "out", FinetuneConfig(minutes=0.3, buffer=3))
+    assert result["ended"] == "its minutes are over"
+    assert result["generations"] < 3
+    assert result["minutes"] == pytest.approx(0.3, abs=0.1)
+    assert (tmp_path / "out" / "best" / "checkpoint.json").exists()
+    longer = run(made, tmp_path / "out", FinetuneConfig(minutes=100.0, generations=3, buffer=3))
+    assert longer["ended"] == "finished"
+    found = timeless(tmp_path / "out")
+    for manifest in (found["manifest.json"], undisturbed["manifest.json"]):
+        manifest["config"] = manifest["config"] | {"generations": None, "minutes": None}
+    assert found == undisturbed
+
+
+def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(made, out)
+    before = timeless(out)
+    for checkpoint, config, named in (
+        ("1", THREE, "seed_checkpoint.name was '0', not '1'"),
+        ("0", FinetuneConfig(generations=3, buffer=2), "config.buffer was 3, not 2"),
+        (
+            "0",
+            FinetuneConfig(generations=3, buffer=3, gate=GateConfig(simulations=9)),
+            "config.gate.simulations was 64",
+        ),
+        ("0", FinetuneConfig(generations=3, buffer=3, eval=EvalConfig(max_top1_drop=1)), "config.eval.max_top1_drop"),
+    ):
+        with pytest.raises(FinetuneError, match="another fine-tuning") as told:
+            finetune(made / checkpoint, config, out, stages=Script(made).stages())
+        assert named in str(told.value)
+    run(made, out, FinetuneConfig(generations=3, buffer=3, workers=2, gate=GateConfig(concurrency=8)))
+    assert timeless(out) == before
+
+
+def test_a_setting_that_is_younger_than_the_loop_did_what_its_default_does(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run(made, out)
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["config"]["train"].pop("clip") == 1.0
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    run(made, out)
+
+
+def test_two_loops_on_one_directory_refuse_each_other(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(FinetuneBusyError, match="another fine-tuning is at work"):
+        run(made, tmp_path / "out")
+
+
+def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.tex").write_text("years of work")
+    with pytest.raises(FinetuneError, match=r"holds something else \(thesis.tex\)"):
+        run(made, out)
+    assert sorted(path.name for path in out.iterdir()) == [".lock", "thesis.tex"]
+    other = tmp_path / "other"
+    run(made, other)
+    for name, text, words in (
+        ("state.json", "[]", "cannot be gone on from"),
+        ("state.json", '{"format_version": 2}', "its format version is 2"),
+        ("manifest.json", "{}", "is no manifest"),
+    ):
+        kept = (other / name).read_bytes()
+        (other / name).write_text(text)
+        with pytest.raises(FinetuneError, match=words):
+            run(made, other)
+        (other / name).write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--generations", "1"], "holds no checkpoint"),
+        ([], "say how long to fine-tune: generations, or minutes, or both"),
+        (["--generations", "0"], "generations must be 1 or more"),
+        (["--generations", "1", "--human-share", "1"], "human_share must be from 0 to below 1"),
+        (["--generations", "1", "--gate.games", "3"], "come in pairs"),
+        (["--generations", "1", "--gate.sprt.elo0", "50"], "elo0 = 50 is not below elo1"),
+        (["--generations", "1", "--explore.full-share", "0"], "full_share of 0"),
+        (["--generations", "1", "--positions", "nowhere"], "no checkpoint"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fianchetto", "finetune", "--checkpoint", "x", "--out", "y", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr()
+    assert ended.value.code == 2
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    assert message in told.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_script_covers_every_verdict() -> None:
+    assert {told.get("gate", "failed") for told in SCRIPT.values()} == {"H0", "H1", "undecided", "failed"}
