@@ -6,7 +6,7 @@ the positions of one game are alike. Beside the network stand the hand-written e
 
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,10 @@ import numpy as np
 from engine.progress import Progress, Tick, silent
 from pipeline.batches import Batch, Batches
 from pipeline.errors import ConfigError, DamagedError
+from pipeline.keys import position_keys, stand_in
 from pipeline.shards import MANIFEST, file_hash, read_manifest
+from pipeline.strata import mixed
+from pipeline.training_set import LATEST, Member, Shard, members
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH = 1024
 NO_CLOCK = 65535
-COLUMNS = ("planes", "label", "result", "ply", "elo", "opponent_elo", "clock", "game")
+COLUMNS = ("planes", "castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "clock", "game")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +88,8 @@ def _figures(
         figures = measured(*network(batch["planes"], batch), batch)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
+        columns["key"] = position_keys(batch["planes"], batch["castling"])
+        columns["game"] = _games(batch)
         columns |= figures | {f"classical_{name}": classical[name] for name in ("rank", "nll", "brier")}
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
@@ -92,6 +97,13 @@ def _figures(
     if not tables:
         raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
     return pl.concat(tables)
+
+
+def _games(batch: Batch) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    """Number the games so that those of several datasets, which each count from 0, stay apart: by what a game's rows share."""
+    elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
+    same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
+    return mixed(mixed(same) ^ batch["game"].astype(np.uint64))
 
 
 def _interval(table: "pl.DataFrame") -> tuple[float, float]:
@@ -124,9 +136,15 @@ def _by_band(table: "pl.DataFrame", column: str, edges: Sequence[int], unit: str
     names.append(f"{edges[-1]}{unit} and on")
     known = table.filter(pl.col(column) != UNKNOWN[column]) if column in UNKNOWN else table
     place = pl.Series("place", np.searchsorted(edges, known[column].to_numpy(), side="right"))
+    return _by_place(known.with_columns(place), names)
+
+
+def _by_place(table: "pl.DataFrame", names: Sequence[str]) -> list[dict[str, Any]]:
+    """Give the figures by the column `place`, which numbers the bands that `names` names."""
+    import polars as pl
+
     rows = (
-        known.with_columns(place)
-        .group_by("place")
+        table.group_by("place")
         .agg(
             pl.len().alias("positions"),
             (pl.col("rank") == 1).mean().alias("top1"),
@@ -137,6 +155,18 @@ def _by_band(table: "pl.DataFrame", column: str, edges: Sequence[int], unit: str
         .sort("place")
     )
     return [{"band": names[row.pop("place")], **row} for row in rows.to_dicts()]
+
+
+TRAIN_BANDS = ("not in train", "in train too")
+"""Whether a position, not its game, stands in train."""
+
+
+def _by_train(table: "pl.DataFrame", shards: Iterable[Shard]) -> list[dict[str, Any]]:
+    """Give the figures of the positions that train does not hold, and of those that it does."""
+    import polars as pl
+
+    seen = stand_in(table["key"].to_numpy(), shards)
+    return _by_place(table.with_columns(pl.Series("place", seen.astype(np.int64))), TRAIN_BANDS)
 
 
 def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
@@ -183,13 +213,17 @@ def report(
     positions: Path | None = None,
     split: str = "test",
     pgn: Path | None = None,
+    against: Sequence[Path] = (),
     rule: Rule | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset, or on all games of a PGN file.
+    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file.
+
+    `against` are datasets whose train split the positions are looked for in, that of `positions` if there are none.
 
     Gives `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py says what each is), the interval
-    `top1_low top1_high`, the baselines, `rule` in words, and `slices`: tables by ply, rating, choice and clock.
+    `top1_low top1_high`, the baselines, `rule` in words, and `slices`: tables by ply, rating, choice and clock, and by
+    whether the position, of a game that was never seen, stands in train all the same (`top1_not_in_train top1_in_train`).
     `cross_entropy` is in nats; values and clocks are the mover's.
     """
     from model.checkpoint import load, read_card
@@ -201,9 +235,9 @@ def report(
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
     if positions is not None:
-        return _report(
-            card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, progress
-        )
+        train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
+        where = f"the {split} split of {positions.resolve().name}"
+        return _report(card, network, positions, split, where, rule, train, progress)
     from pipeline.chunk import IngestConfig
     from pipeline.ingest import ingest
 
@@ -215,7 +249,13 @@ def report(
             ingest([str(pgn)], Path(folder), everything, workers=1)
         except DamagedError:  # what came before the damage is there, and the report says so
             damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
-        return _report(card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, progress)
+        train = [shard for path in against for shard in _train_of(path)]
+        return _report(card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, train, progress)
+
+
+def _train_of(directory: Path) -> list[Shard]:
+    """Give the shards of train, which may be none."""
+    return [shard for member in members(directory) for shard in member.shards("train")]
 
 
 def _datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
@@ -226,10 +266,16 @@ def _datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
     """Say whether the network was trained on these games: `no`, `yes` or `unknown`, by the hashes in its card."""
-    manifest = read_manifest(positions)
+    said = {_seen_dataset(card, member, split) for member in members(positions) if member.shards(split)}
+    return next((word for word in ("yes", "unknown", "no") if word in said), "no, another dump")
+
+
+def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
+    """Say it of one dataset."""
+    positions, manifest = member.directory, member.manifest
     trained = _datasets(card["data"])
     if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
-        return "yes" if split == "train" else "no"
+        return "yes" if split in ("train", LATEST) else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same games.
     return (
@@ -246,6 +292,7 @@ def _report(
     split: str,
     where: str,
     rule: Rule,
+    train: Sequence[Shard],
     progress: Progress,
 ) -> dict[str, Any]:
     from model.inputs import reads
@@ -256,8 +303,13 @@ def _report(
     stream = _first(batches.from_step(0), rows) if rows < batches.rows else batches.once()
     table = _figures(stream, network, rule, rows, progress)
     slices = _slices(table)
+    by_train = _by_train(table, train) if train else []
+    if by_train:
+        slices["by_train"] = by_train
+    top1 = {row["band"]: row["top1"] for row in by_train}
     return {
         **_summary(table, slices["calibration"]),
+        **({"top1_not_in_train": top1.get(TRAIN_BANDS[0]), "top1_in_train": top1.get(TRAIN_BANDS[1])} if train else {}),
         "rule": rule.describe(where),
         "seen_in_training": _seen(card, positions, split),
         "preset": card["preset"]["name"],
