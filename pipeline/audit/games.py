@@ -24,6 +24,9 @@ from pipeline.training_set import ALL_SPLITS, Member
 if TYPE_CHECKING:
     import polars as pl
 
+LEAST_GAMES = 500
+"""Games that a month must have to be compared with others: of fewer, chance tells more than the month does."""
+
 Stop = Callable[[], bool]
 
 
@@ -52,7 +55,7 @@ def copies(datasets: Sequence[Member], stop: Stop) -> dict[str, Any]:
 
 
 def months(datasets: Sequence[Member], stop: Stop) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Count used games by month, and compare each month with the one before: rows of two tables."""
+    """Count used games by month, and compare each large month with the one before: rows of two tables."""
     found: dict[str, dict[str, NDArray[np.int64]]] = {}
     for member in datasets:
         with pq.ParquetFile(member.directory / GAMES) as file:
@@ -70,8 +73,9 @@ def months(datasets: Sequence[Member], stop: Stop) -> tuple[list[dict[str, Any]]
         }
         for name in names
     ]
-    compared = [{name: bins for name, bins in found[month].items() if name != "plies"} for month in names]
-    return rows, chain(names, compared)
+    large = [row["month"] for row in rows if row["games"] >= LEAST_GAMES]
+    compared = [{name: bins for name, bins in found[month].items() if name != "plies"} for month in large]
+    return rows, chain(large, compared)
 
 
 _READ = ("date", "dropped", "white_elo", "black_elo", "time_control", "result", "plies")

@@ -23,6 +23,7 @@ DRAWN = ("rating", "time_control", "ply", "game_length", "result", "pieces")
 def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
     """Give the titles, sentences and tables of an audit, in their order."""
     copies, labels, games, players = (result[name] for name in ("copies", "labels", "games", "players"))
+    shared = "Share of the row's positions that stand in the column." if result["between_datasets"] else ""
     found: list[tuple[str, str, Rows]] = [
         ("Datasets", "", result["datasets"]),
         (
@@ -35,7 +36,7 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
         ("Positions of tests that train holds", "All positions were compared, by 64-bit keys.", result["in_train"]),
         (
             "Positions that datasets share",
-            "Share of the row's positions that stand in the column.",
+            shared,
             result["between_datasets"],
         ),
         ("Games", _games(games), []),
@@ -60,7 +61,8 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
         sentence = (
             "Jensen-Shannon divergence in bits (0 the same, 1 nothing in common); PSI below 0.1 is the same population."
         )
-        found.append((f"Drift {words}", sentence, _worst(result["drift"][name])))
+        if result["drift"][name]:
+            found.append((f"Drift {words}", sentence, _worst(result["drift"][name])))
     found.append(("Months", "", result["months"]))
     return [(title, sentence, rows) for title, sentence, rows in found if sentence or rows]
 
