@@ -95,7 +95,7 @@ def read_training_set(directory: Path) -> dict[str, Any]:
         named = isinstance(entry, dict) and all(
             isinstance(entry.get(key), str) and entry[key] for key in ("name", "path", "manifest_sha256")
         )
-        if not named or not isinstance(entry.get("held_out"), bool):
+        if not named or not isinstance(entry.get("held_out"), bool) or not isinstance(entry.get("kept", {}), dict):
             raise DatasetError(f"{path} says too little of a dataset: it is damaged")
     return page
 

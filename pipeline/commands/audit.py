@@ -74,8 +74,9 @@ class Audit(Common):
             for member in (member for path in self.datasets for member in members(path)):
                 name = member.directory.resolve().name
                 named = {entry["name"] for entry in member.manifest["sources"]}
-                mine = self.source if len(self.source) == 1 else [path for path in self.source if path.name in named]
-                sources[name] = dumps_of(member.directory, member.manifest, mine) or []
+                mine = [path for path in self.source if path.name in named]
+                if mine or len(self.source) == len(self.datasets) == 1:
+                    sources[name] = dumps_of(member.directory, member.manifest, mine or self.source) or []
         stop = Interrupt()
         with bar("audit") as progress:
             result = audit(self.datasets, sources=sources, scratch=self.scratch, progress=progress, stop=stop)

@@ -101,7 +101,7 @@ def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Resul
             "join", request | {"remove": list(options.remove)}, progress=live(context, every=5.0), lock=out
         )
         folder = datasets.path / "reports" / "training_sets" / out.name
-        request = {"positions": [str(out)], "out": str(folder)}
+        request = {"positions": [str(out)], "out": str(folder), "players": options.players}
         audit = run_child("audit", request, progress=live(context, every=5.0)) if options.audit else None
     return Result(
         metadata=metadata.of_training_set(out, page, audit, folder),
@@ -124,7 +124,7 @@ def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     with plainly():
         options = filled(CheckpointOptions, context.op_execution_context.op_config)
         named = datasets.training_set(options.training_set) if options.training_set else None
-        joined = named or made(training_set.key, context.instance, context.run)
+        joined = named or folder_of(training_set.key, context.instance, context.run)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
         request: dict[str, Any] = {
@@ -158,7 +158,7 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     with plainly():
         options = filled(ReportOptions, context.op_execution_context.op_config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or made(checkpoint.key, context.instance, context.run)
+        network = named or folder_of(checkpoint.key, context.instance, context.run)
         shards = datasets.materialised(options.positions)
         where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
         folder = datasets.path / "reports" / network.name
@@ -179,7 +179,7 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     )
 
 
-def made(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
+def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
     """Give the folder of the asset that this run materialised, or one that it retries; else of the newest."""
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]

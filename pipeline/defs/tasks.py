@@ -73,8 +73,15 @@ def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     """Audit datasets or training sets together; keep it as text, JSON, Markdown and picture in `out`."""
     from pipeline.audit.audit import audit as library
     from pipeline.audit.pages import write_audit
+    from pipeline.dump_paths import dumps_of
+    from pipeline.training_set import members
 
-    result = library([Path(name) for name in arguments["positions"]], progress=progress, stop=stop)
+    positions = [Path(name) for name in arguments["positions"]]
+    sources = {}
+    for member in (member for path in positions for member in members(path)):
+        dumps = dumps_of(member.directory, member.manifest) if arguments["players"] else None
+        sources |= {member.directory.resolve().name: dumps} if dumps else {}
+    result = library(positions, sources=sources, progress=progress, stop=stop)
     write_audit(result, Path(arguments["out"]))
     return result
 

@@ -17,7 +17,7 @@ from model.config import TrainConfig
 from pipeline.definitions import defs
 from pipeline.defs import jobs
 from pipeline.defs.forms import filled
-from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions
+from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.resources import Datasets, key_of
 from pipeline.sample import SAMPLE
 from tests.defs.conftest import ROOT, random_pgn
@@ -25,7 +25,8 @@ from tests.defs.conftest import ROOT, random_pgn
 GRAPH = """\
 dump (datasets, by dumps) <- nothing
 positions (datasets, by dumps) <- dump
-checkpoint (model, whole) <- positions
+training_set (datasets, whole) <- positions
+checkpoint (model, whole) <- training_set
 accuracy_report (reports, whole) <- checkpoint, positions
 """
 
@@ -37,6 +38,7 @@ positions: dump_read_to_its_end warns
 positions: files_match_manifest blocks
 positions: no_game_in_two_splits blocks
 positions: rows_match_source blocks
+training_set: no_game_in_train_and_a_test warns
 """
 
 
@@ -84,6 +86,7 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
     shown = default_values_from_type_snap(top, schema)["ops"]
     for asset, cls in (
         ("positions", PositionsOptions),
+        ("training_set", TrainingSetOptions),
         ("checkpoint", CheckpointOptions),
         ("accuracy_report", ReportOptions),
     ):
@@ -122,6 +125,8 @@ def test_a_dumps_key_is_its_stem(name: str, key: str | None) -> None:
 def test_a_checkpoints_name_is_a_plain_one(root: Path, name: str) -> None:
     with pytest.raises(UserError, match="a plain folder name"):
         Datasets().checkpoint(name)
+    with pytest.raises(UserError, match="a training set's name is a plain folder name"):
+        Datasets().training_set(name)
     assert Datasets().checkpoint("xs-1..2") == root / "checkpoints" / "xs-1..2"
 
 
