@@ -50,12 +50,14 @@ def stand_in(
     keys_R: NDArray[np.uint64], shards: Iterable[Shard], stop: Callable[[], bool] = lambda: False
 ) -> NDArray[np.bool_]:
     """Tell which keys are of positions that the shards hold, bool[R]: exact, in the memory of the keys and a row group."""
+    if not len(keys_R):
+        return np.zeros(0, dtype=np.bool_)
     asked, places = np.unique(keys_R, return_inverse=True)
     found = np.zeros(len(asked), dtype=np.bool_)
     for rows in row_groups(shards, KEYED_BY):
         if stop():
             raise Stopped("stopped while looking for positions in train")
         keys = position_keys(rows["planes"], rows["castling"])
-        at = np.searchsorted(asked, keys).clip(0, max(len(asked) - 1, 0))
+        at = np.searchsorted(asked, keys).clip(max=len(asked) - 1)
         found[at[asked[at] == keys]] = True
     return found[places]

@@ -20,7 +20,7 @@ from pipeline.tally import Tally, sums
 from pipeline.training_set import ALL_SPLITS, LATEST, Member
 from pipeline.verify import sources_differ, text_of
 
-NAME = re.compile(rb'^\[(White|Black) "([^"\n]{1,200})"\]', re.MULTILINE)
+NAME = re.compile(rb'^\[(White|Black) "((?:[^"\\\n]|\\.){1,200})"\]', re.MULTILINE)
 NOBODY = frozenset({b"?", b"-", b"Anonymous", b"N, N", b"NN"})
 
 Names = tuple[NDArray[np.int64], NDArray[np.uint64]]

@@ -23,7 +23,7 @@ from pipeline.chunk import IngestConfig
 from pipeline.cli import main
 from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest import ingest
-from pipeline.join import join
+from pipeline.join import JoinConfig, join
 from pipeline.keys import position_keys, stand_in
 from pipeline.strata import CLASSES, time_class
 from pipeline.training_set import split_shards
@@ -94,14 +94,11 @@ def test_copies_and_overlap_are_those_that_python_chess_finds(made: dict[str, Pa
     assert result["copies"]["positions"] == len(rows)
     assert result["copies"]["distinct"] == len(positions)
     repeated = [row for row in rows if positions[row[1]] > 1]
-    most = {
-        position: Counter(row[2] for row in repeated if row[1] == position).most_common(1)[0][1]
-        for position in positions
-        if positions[position] > 1
-    }
-    assert result["copies"]["most_played_move_share_there"] == pytest.approx(
-        sum(most.values()) / len(repeated), abs=1e-6
-    )
+    played_there: dict[Hashable, Counter[int]] = {}
+    for row in repeated:
+        played_there.setdefault(row[1], Counter())[row[2]] += 1
+    alike = sum(max(labels.values()) for labels in played_there.values())
+    assert result["copies"]["most_played_move_share_there"] == pytest.approx(alike / len(repeated), abs=1e-6)
     by_times = {row["times"]: row for row in result["by_times"]}
     assert by_times["1"]["distinct"] == sum(count == 1 for count in positions.values())
     assert by_times["3-4"]["positions"] == sum(count for count in positions.values() if count in (3, 4))
@@ -184,22 +181,18 @@ def test_divergence_and_stability_are_their_formulas() -> None:
 
 
 def test_games_and_players_are_those_of_the_dump(made: dict[str, Path]) -> None:
-    result = audit(
-        list(made.values()), sources={name: [str(path.parent / "dumps" / f"{name}.pgn")] for name, path in made.items()}
-    )
+    dumps = {name: path.parent / "dumps" / f"{name}.pgn" for name, path in made.items()}
+    result = audit(list(made.values()), sources={name: [str(dump)] for name, dump in dumps.items()})
     seats: list[tuple[str, str]] = []
     moves: list[tuple[str, str]] = []
     for name, path in made.items():
-        with (path.parent / "dumps" / f"{name}.pgn").open() as file:
+        with dumps[name].open() as file:
             for stored in datasets.games(path):
                 read = chess.pgn.read_game(file)
                 assert read is not None
                 if stored["split"]:
-                    seats += [
-                        (stored["split"], read.headers[side])
-                        for side in ("White", "Black")
-                        if read.headers[side] != "?"
-                    ]
+                    both = [read.headers["White"], read.headers["Black"]]
+                    seats += [(stored["split"], player) for player in both if player != "?"]
                     moves.append((stored["split"], read.board().fen() + str(read.mainline_moves())))
     train = {player for split, player in seats if split == "train"}
     assert (result["players"]["players"], result["players"]["in_train"]) == (len({who for _, who in seats}), len(train))
@@ -216,11 +209,8 @@ def test_games_and_players_are_those_of_the_dump(made: dict[str, Path]) -> None:
 
 
 def test_a_held_out_month_is_a_split_of_its_own(made: dict[str, Path], tmp_path: Path) -> None:
-    join(list(made.values()), tmp_path / "set", config=None)
     page = join(list(made.values()), tmp_path / "held")
     assert not any(entry["held_out"] for entry in page["datasets"])  # both end in one month
-    from pipeline.join import JoinConfig
-
     join(list(made.values()), tmp_path / "named", JoinConfig(hold_out="b"))
     result = audit([tmp_path / "named"])
     rows = {name: replayed(path) for name, path in made.items()}
