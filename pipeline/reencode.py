@@ -152,7 +152,11 @@ def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
         if chunk.index >= file.num_row_groups:
             return [f"{GAMES}: the games from number {chunk.first_game} on are missing"]
         stored = file.read_row_group(chunk.index)
-    if stored.equals(fresh.cast(stored.schema)):
+    for field in stored.schema:  # columns that only other chunks of the dataset fill
+        if field.name not in fresh.schema.names:
+            fresh = fresh.append_column(field, pa.nulls(len(fresh), field.type))
+    fresh = fresh.select(stored.schema.names).cast(stored.schema)
+    if stored.equals(fresh):
         return []
     if len(stored) != len(fresh):
         return [
