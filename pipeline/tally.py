@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.errors import ConfigError
+
 BUFFER_ROWS = 1 << 20
 """Rows that are counted together before they are written: 12 MB, and as much again three times while they are sorted."""
-PART_ROWS = 1 << 21
-"""Pairs of a part, about: 34 MB as they lie in its file."""
+PART_ROWS = 1 << 19
+"""Pairs of a part, about: 8 MB as they lie in its file, and tens of times that in the tables that are made of them."""
 MOST_BITS = 14
 
 PAIR = np.dtype([("key", "<u8"), ("what", "<u4"), ("count", "<u4")])
@@ -32,7 +34,7 @@ class Tally:
     """Counts of pairs (key, what); `what` is any uint32. Keys are hashes: their first bits must be evenly spread."""
 
     def __init__(self, folder: Path, expected: int) -> None:
-        """Spill into an empty folder; `expected` is how many rows will come, about."""
+        """Spill into an empty folder; `expected` is how many rows will come, about. ConfigError where the disk is full."""
         self.folder = folder
         self.bits = min(MOST_BITS, max(0, (expected - 1) // PART_ROWS).bit_length())
         self.buffer: list[tuple[NDArray[np.uint64], NDArray[np.uint32]]] = []
@@ -64,9 +66,18 @@ class Tally:
             bounds[1:1] = np.searchsorted(keys, firsts).tolist()
         for part, (begin, end) in enumerate(itertools.pairwise(bounds)):
             if begin < end:
-                with (self.folder / f"part-{part:05d}").open("ab") as file:
-                    pairs[begin:end].tofile(file)
+                self._append(self.folder / f"part-{part:05d}", pairs[begin:end].tobytes())
         self.spilled += len(pairs)
+
+    @staticmethod
+    def _append(path: Path, data: bytes) -> None:
+        try:
+            with path.open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            raise ConfigError(
+                f"temporary files cannot be written in {path.parents[1]} ({error.strerror}): make room there, or set TMPDIR"
+            ) from error
 
     def parts(self) -> Iterator[Pairs]:
         """Give the pairs part by part, keys ascending throughout: all pairs of a key stand in one part."""

@@ -26,7 +26,8 @@ from engine.legal import MOVE_PLANES
 from engine.progress import Progress, silent
 from pipeline.errors import Stopped
 from pipeline.reencode import compare_all, compare_games, sample_games
-from pipeline.shards import GAMES, SPLITS, file_hash, read_manifest, verify
+from pipeline.shards import GAMES, MANIFEST, SPLITS, file_hash, read_manifest, verify
+from pipeline.training_set import is_training_set, read_training_set
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
@@ -105,6 +106,22 @@ def verify_dataset(
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
     return found
+
+
+def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
+    """Give the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
+    if not is_training_set(directory):
+        return [directory], []
+    found, problems = [], []
+    for entry in read_training_set(directory)["datasets"]:
+        folder = (directory / entry["path"]).resolve()
+        if not (folder / MANIFEST).is_file():
+            problems.append(f"{entry['name']}: is not there")
+            continue
+        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
+            problems.append(f"{entry['name']}: its manifest is another one than was joined")
+        found.append(folder)
+    return found, problems
 
 
 def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
