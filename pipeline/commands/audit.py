@@ -37,9 +37,8 @@ class Join(Common):
             page = join(self.datasets, self.out, self.config, remove=self.remove, progress=progress, stop=stop)
         shown = ("name", "first_date", "last_date", "held_out")
         listed = [{key: entry[key] for key in shown} for entry in page["datasets"]]
-        result = {"out": str(self.out)} | {
-            key: page[key] for key in ("positions", "games_on_both_sides", "shares_before")
-        }
+        result = {"out": str(self.out)} | {key: page[key] for key in ("positions", "games_on_both_sides")}
+        result |= {"shares_before": page["shares_before"]} if page["shares_before"] else {}
         return result | ({"datasets": listed} if self.json else {"slices": {"datasets": listed}})
 
 
@@ -109,14 +108,19 @@ class Verify(Common):
 
     def run(self) -> dict[str, Any]:
         """Compare; raises DifferenceError with the list."""
-        from pipeline.training_set import members
+        from pipeline.shards import read_manifest
+        from pipeline.verify import datasets_in
 
-        found = {member.directory.resolve(): member for path in self.datasets for member in members(path)}
         stop = Interrupt()
         lines: list[str] = []
         summaries: dict[str, Any] = {}
-        for directory, member in found.items():
-            problems, summary = self._one(directory, member.manifest, stop)
+        directories: dict[Path, None] = {}
+        for path in self.datasets:
+            found, problems = datasets_in(path)
+            directories |= dict.fromkeys(directory.resolve() for directory in found)
+            lines += [f"{path.name}: {problem}" for problem in problems]
+        for directory in directories:
+            problems, summary = self._one(directory, read_manifest(directory), stop)
             lines += [f"{directory.name}: {problem}" for problem in problems]
             summaries[directory.name] = summary
         result = {"datasets": summaries, "problems": lines}

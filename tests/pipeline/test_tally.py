@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline import tally
+from pipeline.errors import ConfigError
 from pipeline.tally import Tally
 
 
@@ -45,6 +46,14 @@ def test_a_tally_counts_as_a_counter_does(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_empty_tally_has_no_parts_and_a_small_one_writes_no_file(tmp_path: Path) -> None:
     assert list(Tally(tmp_path, 0).parts()) == []
     assert [part[2].tolist() for part in filled(tmp_path / "t", [(5, 1), (5, 1)], 2).parts()] == [[2]]
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    counting = filled(tmp_path / "t", [(5, 1)] * 10, 10)
+    (tmp_path / "t").rmdir()
+    counting.spilled = 1  # as if the buffer had been full before
+    with pytest.raises(ConfigError, match="temporary files cannot be written"):
+        list(counting.parts())
 
 
 def test_a_key_in_every_game_makes_no_part_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

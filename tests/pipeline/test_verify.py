@@ -15,8 +15,9 @@ from pipeline.chunk import IngestConfig
 from pipeline.cli import main
 from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest import ingest
+from pipeline.join import join
 from pipeline.shards import file_hash, read_manifest, write_rows
-from pipeline.verify import verify_dataset
+from pipeline.verify import datasets_in, verify_dataset
 from tests.pipeline.datasets import games, random_game
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
@@ -140,6 +141,16 @@ def test_a_row_that_was_left_out_or_put_in_is_found(copied: Path) -> None:
     assert any("is not stored" in line for line in found)
     rewrite(copied, "val-00002-0.parquet", lambda table: pa.concat_tables([table, table.slice(3, 1)]))
     assert any("rows are stored where the dump gives" in line for line in look(copied, everything=True, rows=0)["rows"])
+
+
+def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
+    directory = copied / "positions" / "games"
+    join([directory], copied / "set")
+    assert datasets_in(copied / "set") == ([directory.resolve()], [])
+    rewrite(copied, "test-00000-0.parquet", altered("label", 0, 4000))
+    assert datasets_in(copied / "set")[1] == ["games: its manifest is another one than was joined"]
+    directory.rename(copied / "elsewhere")
+    assert datasets_in(copied / "set") == ([], ["games: is not there"])
 
 
 def test_an_altered_game_is_found(copied: Path) -> None:
