@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from engine.encoding import moves_hash
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.permute import place_rows
-from pipeline.shards import batch_columns, schema, shard_paths
+from pipeline.shards import batch_columns, schema
+from pipeline.strata import Thinning
+from pipeline.training_set import kept_rows, split_shards
 
 Batch = dict[str, NDArray[Any]]
 
@@ -40,6 +42,8 @@ class _Group:
     path: Path
     index: int
     rows: int
+    thinning: Thinning | None = None
+    """Which of its rows count; `rows` are those."""
 
 
 def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict[Path, pq.FileMetaData]]:
@@ -47,14 +51,19 @@ def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict
     groups: list[_Group] = []
     footers: dict[Path, pq.FileMetaData] = {}
     for directory in directories:
-        for path in shard_paths(directory, split):
+        for shard in split_shards(directory, split):
+            path = shard.path
             try:
                 footer = pq.read_metadata(path)
             except (OSError, pa.ArrowInvalid) as error:
                 raise DatasetError(f"{path} cannot be read as a shard ({error}): ingest the dump again") from error
             _check_schema(path, footer)
             footers[path] = footer
-            groups += [_Group(path, index, footer.row_group(index).num_rows) for index in range(footer.num_row_groups)]
+            whole = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+            rows = shard.kept if shard.thinning is not None else whole
+            if len(rows) != len(whole):
+                raise DatasetError(f"{path} has other row groups than its training set says: join the datasets again")
+            groups += [_Group(path, index, count, shard.thinning) for index, count in enumerate(rows)]
     return groups, footers
 
 
@@ -67,7 +76,7 @@ def _check_schema(path: Path, metadata: pq.FileMetaData) -> None:
 
 
 class Batches:
-    """The batches of one split of some datasets."""
+    """The batches of one split of some datasets or training sets."""
 
     def __init__(
         self,
@@ -127,7 +136,11 @@ class Batches:
     def _rows(self, group: _Group) -> Batch:
         """Read the rows of one group in their order."""
         with pq.ParquetFile(group.path, metadata=self.metadata[group.path]) as file:
-            return batch_columns(file.read_row_group(group.index, columns=self.columns, use_threads=False))
+            rows = batch_columns(file.read_row_group(group.index, columns=self.columns, use_threads=False))
+            if group.thinning is None:
+                return rows
+            kept = kept_rows(file, group.index, group.thinning)
+            return {name: values[kept] for name, values in rows.items()}
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[Batch]:
         """Give shuffled blocks for ever, from row `skip` of an epoch on; the next is read while one is in use.

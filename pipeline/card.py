@@ -18,7 +18,7 @@ def _cell(value: object) -> str:
     return "".join(f"&#{ord(char)};" if char in "|<>&[]`*_\\" else char for char in text[:60] if char.isprintable())
 
 
-def _table(frame: "pl.DataFrame") -> str:
+def markdown_table(frame: "pl.DataFrame") -> str:
     """Write a frame as a Markdown table."""
     lines = ["| " + " | ".join(frame.columns) + " |", "|" + "---|" * len(frame.columns)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in frame.rows()]
@@ -69,12 +69,12 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
         f"{copies['test_in_train_share']:.2%} of the test split and {copies['val_in_train_share']:.2%} of validation stand in "
         f"train too (openings, mostly). {manifest['label_collisions']:,} moves are under-promotions, which share the label of "
         "the queen's.",
-        "## Splits, by a hash of each game's moves\n\n" + _table(splits),
-        "## Ratings of players, lengths of games\n\n" + _table(spread),
-        "## Results (White's)\n\n" + _table(_share_by(used, "result", 3)),
-        "## Time controls\n\n" + _table(_share_by(used, "time_control", 12)),
-        "## Terminations\n\n" + _table(_share_by(used, "termination", 8)),
-        "## Dropped games\n\n" + (_table(dropped) if len(dropped) else "None."),
+        "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
+        "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
+        "## Results (White's)\n\n" + markdown_table(_share_by(used, "result", 3)),
+        "## Time controls\n\n" + markdown_table(_share_by(used, "time_control", 12)),
+        "## Terminations\n\n" + markdown_table(_share_by(used, "termination", 8)),
+        "## Dropped games\n\n" + (markdown_table(dropped) if len(dropped) else "None."),
     ]
     return "\n\n".join(parts) + "\n"
 

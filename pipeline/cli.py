@@ -1,8 +1,8 @@
 """The command `fianchetto`: parses, runs one of pipeline/commands, prints its result, turns mistakes into one line.
 
 Each command shows a bar on a terminal and is quiet otherwise; `--json` makes the last line of standard output one JSON
-object. Exit codes: 0 what was promised is there, 1 it is not (a damaged archive, a stopped run), 2 a mistake that one line
-explains, 130 Ctrl-C.
+object. Exit codes: 0 what was promised is there, 1 it is not (a damaged archive, a stopped run, a difference found), 2 a
+mistake that one line explains, 130 Ctrl-C.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import tyro
 
 from engine.errors import UserError
 from pipeline.commands.arena import Arena, Ladder
+from pipeline.commands.audit import Audit, Join, Verify
 from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
@@ -26,10 +27,13 @@ from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
 from pipeline.commands.selfplay import SelfPlay
 from pipeline.commands.training import Compare, Report, Train
-from pipeline.errors import DamagedError, Stopped
+from pipeline.errors import DamagedError, DifferenceError, Stopped
 
 COMMANDS: dict[str, Callable[..., Common]] = {
     "ingest": Ingest,
+    "verify": Verify,
+    "audit": Audit,
+    "join": Join,
     "train": Train,
     "report": Report,
     "compare": Compare,
@@ -62,7 +66,7 @@ def guarded(work: Callable[[], None]) -> int:
     """Do the work and give the exit code; a person's mistake becomes one line on standard error."""
     try:
         work()
-    except (DamagedError, Stopped) as error:
+    except (DamagedError, DifferenceError, Stopped) as error:
         print(f"fianchetto: {error}", file=sys.stderr)  # noqa: T201
         return 1
     except UserError as error:
@@ -106,7 +110,11 @@ def main() -> None:
 
     def work() -> None:
         command = _parsed()
-        if result := command.run():
-            _print(result, command.json)
+        try:
+            if result := command.run():
+                _print(result, command.json)
+        except DifferenceError as error:  # the list is the answer, and the exit status says that it is a bad one
+            _print(error.result, command.json)
+            raise
 
     sys.exit(guarded(work))

@@ -1,5 +1,8 @@
 """What can go wrong with data and settings, by name; each message says what was wrong and what to do."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from engine.errors import UserError
 
 
@@ -25,3 +28,12 @@ class IngestError(UserError):
 
 class Stopped(UserError):  # noqa: N818 - not an error of anybody
     """Work that was asked to stop, and did, keeping what was done."""
+
+
+class DifferenceError(UserError):
+    """A dataset that is not what it should be; `result` says in which ways."""
+
+    def __init__(self, message: str, result: Mapping[str, Any]) -> None:
+        """Take the line for a person and the whole answer."""
+        super().__init__(message)
+        self.result = dict(result)

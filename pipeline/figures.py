@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 NO_CLOCK = 65535
 """What stands for an unknown clock in a batch."""
@@ -41,9 +42,13 @@ def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) 
     names.append(f"{edges[-1]}{unit} and on")
     known = table.filter(pl.col(column) != UNKNOWN[column]) if column in UNKNOWN else table
     place = pl.Series("place", np.searchsorted(edges, known[column].to_numpy(), side="right"))
+    return _by_place(known.with_columns(place), names)
+
+
+def _by_place(table: pl.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Give the figures by the column `place`, which numbers the bands that `names` names."""
     rows = (
-        known.with_columns(place)
-        .group_by("place")
+        table.group_by("place")
         .agg(
             pl.len().alias("positions"),
             (pl.col("rank") == 1).mean().alias("top1"),
@@ -54,6 +59,15 @@ def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) 
         .sort("place")
     )
     return [{"band": names[row.pop("place")], **row} for row in rows.to_dicts()]
+
+
+TRAIN_BANDS = ("not in train", "in train too")
+"""Whether a position, not its game, stands in train."""
+
+
+def by_train(table: pl.DataFrame, seen: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """Give the figures of the positions that train does not hold, and of those that it does."""
+    return _by_place(table.with_columns(pl.Series("place", seen.astype(np.int64))), TRAIN_BANDS)
 
 
 def slices(table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:

@@ -6,7 +6,7 @@ the positions of one game are alike. Beside the network stand the hand-written e
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,11 @@ import numpy as np
 from engine.progress import Progress, Tick, silent
 from pipeline.batches import Batch, Batches
 from pipeline.errors import ConfigError, DamagedError
+from pipeline.keys import position_keys, stand_in
 from pipeline.shards import MANIFEST, file_hash, read_manifest
+from pipeline.strata import mixed
 from pipeline.training import datasets_of
+from pipeline.training_set import LATEST, Member, Shard, members
 
 if TYPE_CHECKING:
     import polars as pl
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from model.evaluator import NetworkEvaluator
 
 BATCH = 1024
-COLUMNS = ("planes", "label", "result", "ply", "elo", "opponent_elo", "clock", "game")
+COLUMNS = ("planes", "castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "clock", "game")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +99,8 @@ def _figures(
         figures = measured(*network(batch["planes"], batch if players else _unknown(batch)), batch)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
+        columns["key"] = position_keys(batch["planes"], batch["castling"])
+        columns["game"] = _games(batch)
         columns |= figures | {f"classical_{name}": classical[name] for name in ("rank", "nll", "brier")}
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
@@ -105,23 +110,34 @@ def _figures(
     return pl.concat(tables)
 
 
+def _games(batch: Batch) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+    """Number the games so that those of several datasets, which each count from 0, stay apart: by what a game's rows share."""
+    elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
+    same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
+    return mixed(mixed(same) ^ batch["game"].astype(np.uint64))
+
+
 def report(
     checkpoint: Path,
     *,
     positions: Path | None = None,
     split: str = "test",
     pgn: Path | None = None,
+    against: Sequence[Path] = (),
     rule: Rule | None = None,
     players: bool = True,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset, or on all games of a PGN file.
+    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file.
+
+    `against` are datasets whose train split the positions are looked for in, that of `positions` if there are none.
 
     Without `players`, a network that reads ratings and clocks is told that they are unknown.
 
     Gives `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py says what each is), the interval
     `top1_low top1_high`, the baselines, `rule` in words, `common_rule` (the same figures by that rule), and `slices`: tables
-    by ply, rating, choice and clock.
+    by ply, rating, choice and clock, and by whether the position, of a game that was never seen, stands in train all the same
+    (`top1_not_in_train top1_in_train`).
     `cross_entropy` is in nats; values and clocks are the mover's.
     """
     from model.checkpoint import load, read_card
@@ -133,9 +149,9 @@ def report(
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
     if positions is not None:
-        return _report(
-            card, network, positions, split, f"the {split} split of {positions.resolve().name}", rule, players, progress
-        )
+        train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
+        where = f"the {split} split of {positions.resolve().name}"
+        return _report(card, network, positions, split, where, rule, players, train, progress)
     from pipeline.chunk import IngestConfig
     from pipeline.ingest import ingest
 
@@ -147,17 +163,28 @@ def report(
             ingest([str(pgn)], Path(folder), everything, workers=1)
         except DamagedError:  # what came before the damage is there, and the report says so
             damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
-        return _report(
-            card, network, Path(folder), "train", f"all games of {pgn.name}{damage}", rule, players, progress
-        )
+        train = [shard for path in against for shard in _train_of(path)]
+        where = f"all games of {pgn.name}{damage}"
+        return _report(card, network, Path(folder), "train", where, rule, players, train, progress)
+
+
+def _train_of(directory: Path) -> list[Shard]:
+    """Give the shards of train, which may be none."""
+    return [shard for member in members(directory) for shard in member.shards("train")]
 
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
     """Say whether the network was trained on these games: `no`, `yes` or `unknown`, by the hashes in its card."""
-    manifest = read_manifest(positions)
+    said = {_seen_dataset(card, member, split) for member in members(positions) if member.shards(split)}
+    return next((word for word in ("yes", "unknown", "no") if word in said), "no, another dump")
+
+
+def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
+    """Say it of one dataset."""
+    positions, manifest = member.directory, member.manifest
     trained = datasets_of(card["data"])
     if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
-        return "yes" if split == "train" else "no"
+        return "yes" if split in ("train", LATEST) else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same games.
     return (
@@ -186,11 +213,12 @@ def _report(
     where: str,
     rule: Rule,
     players: bool,
+    train: Sequence[Shard],
     progress: Progress,
 ) -> dict[str, Any]:
     from model.conditions import STEPS
     from model.inputs import reads
-    from pipeline.figures import headline, slices
+    from pipeline.figures import TRAIN_BANDS, by_train, headline, slices
 
     columns = tuple(dict.fromkeys((*COLUMNS, *reads(network.preset))))
     batches = Batches([positions], split, batch_size=BATCH, columns=columns)
@@ -198,9 +226,13 @@ def _report(
     stream = _first(batches.from_step(0), rows) if rows < batches.rows else batches.once()
     table = _figures(stream, network, rule, rows, players, progress)
     cut = slices(table)
+    if train:
+        cut["by_train"] = by_train(table, stand_in(table["key"].to_numpy(), train))
+    top1 = {row["band"]: row["top1"] for row in cut.get("by_train", [])}
     return {
         **headline(table, cut["calibration"]),
         "common_rule": _by_common_rule(table, where),
+        **({"top1_not_in_train": top1.get(TRAIN_BANDS[0]), "top1_in_train": top1.get(TRAIN_BANDS[1])} if train else {}),
         "rule": rule.describe(where),
         "reads": [name for name in reads(network.preset) if name in STEPS] if players else [],
         "seen_in_training": _seen(card, positions, split),

@@ -18,7 +18,7 @@ def plain_text(result: dict[str, Any], indent: int = 0) -> str:
     width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
     for name, value in result.items():
         if name == "slices":
-            lines += [f"\n{slice_name.replace('_', ' ')}\n{_table(rows)}" for slice_name, rows in value.items()]
+            lines += [f"\n{slice_name.replace('_', ' ')}\n{text_table(rows)}" for slice_name, rows in value.items()]
         elif isinstance(value, dict):
             lines += [" " * indent + name, plain_text(value, indent + 2)]
         else:
@@ -35,7 +35,7 @@ def _shown(value: Any) -> str:
     return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
-def _table(rows: list[dict[str, Any]]) -> str:
+def text_table(rows: list[dict[str, Any]]) -> str:
     """Draw rows as a text table."""
     import polars as pl
 
@@ -84,6 +84,9 @@ def draw_report(result: dict[str, Any]) -> bytes:
     words.axis("off")
     text = "\n".join(f"{name:<15}{_shown(result[name]):>10}" for name in HEADLINE)
     text += f"\n{'hand-written':<15}{result['hand_written_top1']:>10.4f}\n{'chance':<15}{result['chance_top1']:>10.4f}"
+    for name, said in (("top1_not_in_train", "not in train"), ("top1_in_train", "in train")):
+        if result.get(name) is not None:
+            text += f"\n{said:<15}{result[name]:>10.4f}"
     words.text(0, 1, f"{result['preset']}, step {result['step']:,}\n\n{text}", va="top", family="monospace", fontsize=9)
     figure.suptitle(result["rule"], fontsize=8)
     drawn = io.BytesIO()

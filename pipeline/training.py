@@ -8,27 +8,35 @@ from typing import TYPE_CHECKING, Any
 from engine.progress import Progress, silent
 from pipeline.batches import HUMAN_COLUMNS, Batch, Batches
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.shards import MANIFEST, file_hash, read_manifest
+from pipeline.shards import MANIFEST, file_hash
+from pipeline.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
 
 if TYPE_CHECKING:
     from model.config import TrainConfig
 
 
 def data_of(positions: Sequence[Path]) -> dict[str, Any]:
-    """Say what a checkpoint was trained on, for its card: hashes, not places."""
-    datasets = []
+    """Say what a checkpoint was trained on, for its card: hashes, not places; what a training set holds out is not there."""
+    datasets, joined = [], []
     for directory in positions:
-        manifest = read_manifest(directory)
-        sources = [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]]
-        datasets.append(
-            {
-                "name": directory.resolve().name,
-                "manifest_sha256": file_hash(directory / MANIFEST),
-                "sources": sources,
-                "positions": manifest["positions"],
-            }
-        )
-    return {"datasets": datasets}
+        found = members(directory)
+        if is_training_set(directory):
+            page = read_training_set(directory)
+            digest = file_hash(directory / TRAINING_SET)
+            joined.append({"name": directory.resolve().name, "sha256": digest, "positions": page["positions"]})
+        datasets += [_dataset(member) for member in found if not member.held_out]
+    return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
+
+
+def _dataset(member: Member) -> dict[str, Any]:
+    """Name a dataset by its hashes."""
+    manifest = member.manifest
+    return {
+        "name": member.directory.resolve().name,
+        "manifest_sha256": file_hash(member.directory / MANIFEST),
+        "sources": [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]],
+        "positions": manifest["positions"],
+    }
 
 
 def lineage_of(start: Path) -> dict[str, Any]:
@@ -73,7 +81,8 @@ def train_on(
     says so; the card names it and what it was trained on.
 
     Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
-    Raises UnknownPresetError, DatasetError, and what model.train says of a checkpoint that does not fit.
+    `positions` are datasets or training sets. Raises UnknownPresetError, DatasetError, and what model.train says of a
+    checkpoint that does not fit.
     """
     from engine.views import require
     from model.inputs import needs
@@ -100,7 +109,7 @@ def train_on(
         raise DatasetError(f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}")
     if place.size > len(batches.groups):
         raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
-    validation = validation_of(positions, config.batch_size) if has(data, "val") else None
+    validation = validation_of(positions, config.batch_size) if has(positions, "val") else None
     return train(
         config,
         row,
@@ -123,6 +132,6 @@ def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], It
     return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
 
 
-def has(data: dict[str, Any], split: str) -> bool:
-    """Tell whether every dataset has positions in a split."""
-    return all(dataset["positions"][split] > 0 for dataset in data["datasets"])
+def has(positions: Sequence[Path], split: str) -> bool:
+    """Tell whether every dataset or training set has positions in a split."""
+    return all(any(member.shards(split) for member in members(path)) for path in positions)

@@ -108,7 +108,7 @@ def tune_on(
         preset,
         mixture.from_step,
         out,
-        validation=validation_of(human, config.batch_size) if human and has(learned, "val") else None,
+        validation=validation_of(human, config.batch_size) if human and has(human, "val") else None,
         data={
             "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
             "start": _flat(lineage_of(start)),

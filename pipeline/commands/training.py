@@ -18,7 +18,7 @@ class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped."""
 
     positions: tuple[Path, ...]
-    """Datasets to train on, as `fianchetto ingest` makes them."""
+    """Datasets to train on, as `fianchetto ingest` makes them, or training sets, as `fianchetto join` does."""
     out: Path
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
@@ -52,9 +52,11 @@ class Report(Common):
     checkpoint: Path
     """Directory of the checkpoint."""
     positions: Path | None = None
-    """Dataset to measure on; or give a PGN file."""
-    split: Literal["test", "val", "train"] = "test"
-    """Which of the dataset's splits."""
+    """Dataset or training set to measure on; or give a PGN file."""
+    split: Literal["test", "val", "train", "latest"] = "test"
+    """Which of its splits; `latest` is what a training set holds out whole."""
+    against: tuple[Path, ...] = ()
+    """Datasets whose train split the measured positions are looked for in; none for the one measured on."""
     pgn: Path | None = None
     """Measure on all games of this file instead of a dataset."""
     players: bool = True
@@ -75,6 +77,7 @@ class Report(Common):
                 positions=self.positions,
                 split=self.split,
                 pgn=self.pgn,
+                against=self.against,
                 rule=self.rule,
                 players=self.players,
                 progress=progress,

@@ -14,10 +14,11 @@ from engine.progress import Progress, Tick
 from pipeline.defs import checks, metadata
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
-from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions
+from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.resources import Datasets
 from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
 from pipeline.sources import require
+from pipeline.training_set import members
 
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
@@ -78,6 +79,39 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
 
 @dg.asset(
     deps=[positions],
+    group_name="datasets",
+    kinds={"json"},
+    pool="processor",
+    code_version=CODE_VERSION,
+    config_schema=form(TrainingSetOptions),
+    check_specs=checks.TRAINING_SET,
+)
+def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+    """Datasets joined for training, none of them copied: the latest month is held out, and all are audited together."""
+    with plainly():
+        options = filled(TrainingSetOptions, context.op_execution_context.op_config)
+        shards = datasets.materialised(options.positions)
+        out = datasets.training_set(options.name or options.named_by(shards))
+        request: dict[str, Any] = {
+            "positions": [str(path) for path in shards],
+            "out": str(out),
+            "config": plain(options.join),
+        }
+        page = run_child(
+            "join", request | {"remove": list(options.remove)}, progress=live(context, every=5.0), lock=out
+        )
+        folder = datasets.path / "reports" / "training_sets" / out.name
+        request = {"positions": [str(out)], "out": str(folder), "players": options.players}
+        audit = run_child("audit", request, progress=live(context, every=5.0)) if options.audit else None
+    return Result(
+        metadata=metadata.of_training_set(out, page, audit, folder),
+        check_results=checks.of_training_set(page),
+        data_version=metadata.data_version(page, CODE_VERSION),
+    )
+
+
+@dg.asset(
+    deps=[training_set],
     group_name="model",
     kinds={"pytorch"},
     pool="accelerator",
@@ -89,17 +123,19 @@ def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
     with plainly():
         options = filled(CheckpointOptions, context.op_execution_context.op_config)
-        shards = [str(path) for path in datasets.materialised(options.positions)]
+        named = datasets.training_set(options.training_set) if options.training_set else None
+        joined = named or folder_of(training_set.key, context.instance, context.run)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
         request: dict[str, Any] = {
-            "positions": shards,
+            "positions": [str(joined)],
             "preset": options.preset,
             "config": plain(options.train),
             "out": str(out),
         }
         card = run_child("train", request, progress=live(context, every=1.0), lock=out)
-        request = {"checkpoint": str(out), "positions": shards[0], "split": None, "count": metadata.PROBED, "drawn": 0}
+        first = str(members(joined)[0].directory)
+        request = {"checkpoint": str(out), "positions": first, "split": None, "count": metadata.PROBED, "drawn": 0}
         probe = run_child("probe", request)
     return Result(
         metadata=metadata.of_checkpoint(out, card),
@@ -122,7 +158,7 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     with plainly():
         options = filled(ReportOptions, context.op_execution_context.op_config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or trained(context.instance, context.run)
+        network = named or folder_of(checkpoint.key, context.instance, context.run)
         shards = datasets.materialised(options.positions)
         where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
         folder = datasets.path / "reports" / network.name
@@ -143,17 +179,17 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     )
 
 
-def trained(instance: dg.DagsterInstance, run: dg.DagsterRun, key: dg.AssetKey = checkpoint.key) -> Path:
-    """Give the folder of what this run materialised as `key`, or one that it retries; else of the newest."""
+def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
+    """Give the folder of the asset that this run materialised, or one that it retries; else of the newest."""
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]
-    made = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]
+    events = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]
     event = instance.get_latest_materialization_event(key)
-    made.append(event.asset_materialization if event else None)
-    found = next((one for one in made if one is not None and one.asset_key == key), None)
+    events.append(event.asset_materialization if event else None)
+    found = next((one for one in events if one is not None and one.asset_key == key), None)
     if found is None:
-        name = key.to_user_string()
-        raise UserError(f"no {name} has been materialised: make one, or name one in datasets/")
+        what = key.to_user_string()
+        raise UserError(f"no {what} has been materialised: materialise one, or name one in datasets/{what}s")
     return Path(str(found.metadata["path"].value))
 
 

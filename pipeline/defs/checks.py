@@ -9,6 +9,7 @@ FILES = "files_match_manifest"
 SPLITS = "no_game_in_two_splits"
 WHOLE = "dump_read_to_its_end"
 ROWS = "rows_match_source"
+SIDES = "no_game_in_train_and_a_test"
 LOSS = "loads_with_finite_loss"
 CHANCE = "accuracy_beats_chance"
 CLASSICAL = "accuracy_beats_hand_written"
@@ -27,6 +28,11 @@ POSITIONS = [
     spec(SPLITS, "positions", "No game has positions in two splits."),
     spec(ROWS, "positions", "Random rows, replayed from the dump with python-chess, are the same."),
     spec(WHOLE, "positions", "The dump was read to its end, not only to where it is damaged.", blocking=False),
+]
+TRAINING_SET = [
+    spec(
+        SIDES, "training_set", "No game of train has the moves of one that is held out, in any dataset.", blocking=False
+    )
 ]
 CHECKPOINT = [spec(LOSS, "checkpoint", "The checkpoint loads, and its loss on stored rows is finite.")]
 REPORT = [
@@ -56,6 +62,13 @@ def of_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckRes
         _result("positions", ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted),
         _result("positions", WHOLE, found["damage"], severity=dg.AssetCheckSeverity.WARN),
     ]
+
+
+def of_training_set(page: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
+    """Turn a training set's page into a result; a warning, since short games are equal by chance."""
+    counts = {name: count for name, count in page["games_on_both_sides"].items() if name != "examples"}
+    problems = [f"{count} games of {name} have the moves of a game of train" for name, count in counts.items() if count]
+    return [_result("training_set", SIDES, problems, severity=dg.AssetCheckSeverity.WARN, **counts)]
 
 
 def of_checkpoint(probe: Mapping[str, Any], asset: str = "checkpoint") -> list[dg.AssetCheckResult]:

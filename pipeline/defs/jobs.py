@@ -5,17 +5,19 @@ import time
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, positions
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, positions, training_set
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 
 build_positions = dg.define_asset_job("build_positions", [dump, positions], description="Turn one dump into positions.")
 train = dg.define_asset_job(
-    "train", [checkpoint, accuracy_report], description="Train a network on the positions and measure it."
+    "train",
+    [training_set, checkpoint, accuracy_report],
+    description="Join the positions, train a network on them and measure it.",
 )
 everything = dg.define_asset_job(
     "everything",
-    [dump, positions, checkpoint, accuracy_report],
+    [dump, positions, training_set, checkpoint, accuracy_report],
     description="Turn one dump into positions, train a network on all positions and measure it.",
 )
 

@@ -10,8 +10,8 @@ import dagster as dg
 import numpy as np
 
 from pipeline.defs import pictures
-from pipeline.defs.verify import sample_rows
 from pipeline.shards import GAMES, file_hash, read_manifest
+from pipeline.verify import sample_rows
 
 Metadata = dict[str, Any]
 PROBED = 1024
@@ -28,6 +28,7 @@ FIGURES = (
     "chance_top1",
 )
 SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
+JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out")
 LONGEST_TABLE = 200
 """Rows of a table that a page shows without getting slow."""
 
@@ -56,6 +57,30 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
         "elo": dg.MetadataValue.md(pictures.png(elo_picture(directory / GAMES), "Elo of the players")),
         "sample_of_positions": dg.MetadataValue.md(pictures.boards(drawn)),
+    }
+
+
+def of_training_set(
+    directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
+) -> Metadata:
+    """Describe a training set by its page, and by its audit, whose files lie in `folder`, if there is one."""
+    found: Metadata = {
+        "path": dg.MetadataValue.path(directory),
+        "dagster/uri": directory.as_uri(),
+        "dagster/row_count": page["positions"]["train"],
+        "positions": table([{"split": name, "positions": count} for name, count in page["positions"].items()]),
+        "datasets": table([{name: f"{entry[name]}" for name in JOINED_COLUMNS} for entry in page["datasets"]]),
+    }
+    if audit is None:
+        return found
+    drift = [row for name in ("between_splits", "between_datasets") for row in audit["drift"][name]]
+    return found | {
+        "copies_share": audit["copies"]["copies_share"],
+        "test_positions_in_train": table(audit["in_train"]),
+        "labels": table([{"what": name, "value": float(value)} for name, value in audit["labels"].items()]),
+        "drift": table(drift),
+        "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "what is in the training set")),
+        "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
 
 

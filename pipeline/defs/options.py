@@ -1,13 +1,17 @@
 """What each asset's launchpad form asks, on top of the command line's own options."""
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
 from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.join import JoinConfig
 from pipeline.report import Rule
-from pipeline.shards import SPLITS
+from pipeline.shards import MANIFEST, SPLITS, file_hash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,13 +33,37 @@ class PositionsOptions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSetOptions:
+    """Which positions are joined, and how."""
+
+    positions: tuple[str, ...] = ()
+    """Positions datasets to join by name, none for all that are complete."""
+    name: str = ""
+    """Folder in datasets/training_sets; one that exists is added to. "" makes one from the datasets and the options."""
+    remove: tuple[str, ...] = ()
+    """Datasets to take out of a training set that exists; their files stay."""
+    audit: bool = True
+    """Count copies, overlap and drift over all rows, 16 bytes each in a temporary folder meanwhile."""
+    players: bool = False
+    """Count the players of train and test in the audit too, for which the dumps are read again."""
+    join: JoinConfig = field(default_factory=JoinConfig)
+    """What is held out, and how train is thinned, as `fianchetto join` has it."""
+
+    def named_by(self, datasets: Sequence[Path]) -> str:
+        """Make a name that says what is joined: the same datasets and options, the same name."""
+        told = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
+        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+        return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointOptions:
     """What is trained, and on what."""
 
     preset: str = "fianchetto-xs"
     """Network to train, a name of `model/presets.py`."""
-    positions: tuple[str, ...] = ()
-    """Positions datasets to train on by name, none for all that are complete."""
+    training_set: str = ""
+    """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
     name: str = ""
     """Folder in datasets/checkpoints; a name that exists is continued. "" makes one from the preset and the run."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=30.0))

@@ -14,7 +14,7 @@ SAMPLE = "sample"
 
 
 class Datasets(dg.ConfigurableResource[None]):
-    """The folder of datasets: `dumps/ positions/ checkpoints/ tuned/ reports/` and the embedded `sample/`."""
+    """The folder of datasets: `dumps/ positions/ training_sets/ checkpoints/ tuned/ reports/` and the embedded `sample/`."""
 
     root: str = ""
     """The folder; "" takes the environment variable FIANCHETTO_DATASETS, or `datasets/` beside the packages."""
@@ -63,17 +63,22 @@ class Datasets(dg.ConfigurableResource[None]):
 
     def checkpoint(self, name: str) -> Path:
         """Give the directory of a checkpoint."""
-        return self._named("checkpoints", name)
+        return self.path / "checkpoints" / _plain("checkpoint", name)
 
     def tuned(self, name: str) -> Path:
         """Give the directory of a fine-tuning."""
-        return self._named("tuned", name)
+        return self.path / "tuned" / _plain("fine-tuning", name)
 
-    def _named(self, kind: str, name: str) -> Path:
-        """Give the directory of something that a person has named."""
-        if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-            raise UserError(f"a checkpoint's name is a plain folder name that begins with no dot, not {name!r}")
-        return self.path / kind / name
+    def training_set(self, name: str) -> Path:
+        """Give the directory of a training set."""
+        return self.path / "training_sets" / _plain("training set", name)
+
+
+def _plain(what: str, name: str) -> str:
+    """Give a name back if it is that of a plain folder."""
+    if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
+        raise UserError(f"a {what}'s name is a plain folder name that begins with no dot, not {name!r}")
+    return name
 
 
 def key_of(path: Path) -> str | None:

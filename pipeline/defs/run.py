@@ -22,7 +22,7 @@ from pipeline.defs.resources import SAMPLE, Datasets
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
-    """Materialise dump, positions, checkpoint and accuracy report of one dump, and of no other."""
+    """Materialise dump, positions, training set, checkpoint and accuracy report of one dump, and of no other."""
 
     dump: str = SAMPLE
     """Partition key: a file's name in datasets/dumps/ without its ending, or `sample`."""
@@ -54,7 +54,7 @@ def main() -> int:
         run_id = str(uuid.uuid4())
         instance.add_event_listener(run_id, Teller())
         only = {"positions": [options.dump]}  # other datasets may lie there too
-        train = only | {"train": {"minutes": options.minutes}, "preset": options.preset}
+        train = {"train": {"minutes": options.minutes}, "preset": options.preset}
         result = (
             defs()
             .resolve_job_def("everything")
@@ -64,7 +64,11 @@ def main() -> int:
                 partition_key=options.dump,
                 raise_on_error=False,
                 run_config={
-                    "ops": {"checkpoint": {"config": train}, "accuracy_report": {"config": only}},
+                    "ops": {
+                        "training_set": {"config": only},
+                        "checkpoint": {"config": train},
+                        "accuracy_report": {"config": only},
+                    },
                     "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
                 },
             )

@@ -51,18 +51,39 @@ def _empty(directory: Path) -> None:
 
 def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Look for problems in a positions dataset: a list for each question, empty when all is well, and `compared` rows."""
-    from pipeline.defs import verify as questions
-    from pipeline.shards import read_manifest
+    from pipeline.verify import LIMIT, verify_dataset
 
-    directory = Path(arguments["positions"])
-    manifest = read_manifest(directory)
-    files, damage = questions.files_differ(directory, manifest), questions.damage(manifest)
-    if files:
-        return {"files": files, "splits": [], "rows": [], "damage": damage, "compared": 0}
-    splits = questions.splits_share_games(directory, manifest)
-    text = questions.text_of(arguments["source"])
-    compared, rows = questions.rows_differ(directory, manifest, text, arguments["count"])
-    return {"files": [], "splits": splits, "rows": rows, "damage": damage, "compared": compared}
+    directory, count = Path(arguments["positions"]), arguments["count"]
+    return verify_dataset(directory, [arguments["source"]], games=count // 8, rows=count, limit=LIMIT, stop=stop)
+
+
+def join(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Join positions into the training set `out`; a dataset in `remove` leaves it."""
+    from pipeline.join import JoinConfig
+    from pipeline.join import join as library
+
+    positions, out = [Path(name) for name in arguments["positions"]], Path(arguments["out"])
+    config = filled(JoinConfig, arguments["config"])
+    page = library(positions, out, config, remove=arguments["remove"], progress=progress, stop=stop)
+    entries = [{name: value for name, value in entry.items() if name != "kept"} for entry in page["datasets"]]
+    return page | {"datasets": entries}
+
+
+def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Audit datasets or training sets together; keep it as text, JSON, Markdown and picture in `out`."""
+    from pipeline.audit.audit import audit as library
+    from pipeline.audit.pages import write_audit
+    from pipeline.dump_paths import dumps_of
+    from pipeline.training_set import members
+
+    positions = [Path(name) for name in arguments["positions"]]
+    sources = {}
+    for member in (member for path in positions for member in members(path)):
+        dumps = dumps_of(member.directory, member.manifest) if arguments["players"] else None
+        sources |= {member.directory.resolve().name: dumps} if dumps else {}
+    result = library(positions, sources=sources, progress=progress, stop=stop)
+    write_audit(result, Path(arguments["out"]))
+    return result
 
 
 def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
@@ -94,8 +115,8 @@ def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 
     from engine.encoding import legal_mask
     from model.evaluator import evaluator
-    from pipeline.defs.verify import sample_rows
     from pipeline.shards import read_manifest
+    from pipeline.verify import sample_rows
 
     directory = Path(arguments["positions"])
     rows = sample_rows(directory, read_manifest(directory), arguments["count"], arguments["split"])
@@ -138,6 +159,8 @@ def strength(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[st
 TASKS: Mapping[str, Task] = {
     "ingest": ingest,
     "verify": verify,
+    "join": join,
+    "audit": audit,
     "train": train,
     "report": report,
     "probe": probe,

@@ -5,7 +5,7 @@ from typing import Any
 import dagster as dg
 
 from pipeline.defs import checks, metadata, tuned_metadata
-from pipeline.defs.assets import CODE_VERSION, Result, checkpoint, live, plainly, positions, trained
+from pipeline.defs.assets import CODE_VERSION, Result, checkpoint, folder_of, live, plainly, positions
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
 from pipeline.defs.options import StrengthOptions, TunedOptions
@@ -27,7 +27,7 @@ def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> R
     with plainly():
         options = filled(TunedOptions, context.op_execution_context.op_config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or trained(context.instance, context.run)
+        network = named or folder_of(checkpoint.key, context.instance, context.run)
         human = [str(path) for path in datasets.materialised(options.positions)]
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
@@ -56,7 +56,7 @@ def strength_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
     with plainly():
         options = filled(StrengthOptions, context.op_execution_context.op_config)
         named = datasets.tuned(options.tuned) if options.tuned else None
-        tuned = named or trained(context.instance, context.run, tuned_checkpoint.key)
+        tuned = named or folder_of(tuned_checkpoint.key, context.instance, context.run)
         best = file_hash(tuned / "best" / "checkpoint.json")
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         request = plain(options) | {"tuned": str(tuned), "out": str(out)}

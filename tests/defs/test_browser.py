@@ -151,6 +151,14 @@ def test_a_bad_option_is_refused_in_the_form(server: Server, page: "Page") -> No
     page.locator('text=/unexpected config entry "wrokers"/').first.wait_for()
 
 
+def test_positions_become_a_training_set(server: Server, page: "Page") -> None:
+    run = launch(page, server, "training_set", "ops: {training_set: {config: {}}}")
+    wait(lambda: server.status(run) == "SUCCESS", 120, lambda: server.status(run))
+    go(page, server, "/assets/training_set", "test_positions_in_train")
+    assert all(width > 0 for width in shown_pictures(page, "audit"))
+    page.keyboard.press("Escape")
+
+
 def test_training_is_watched_and_stopped(server: Server, page: "Page") -> None:
     run = launch(page, server, "checkpoint", TRAIN % ("stopped", "10.0"))
     go(page, server, f"/runs/{run}", "checkpoint")
@@ -190,6 +198,6 @@ def test_the_graph_is_drawn(server: Server, page: "Page") -> None:
     page.locator('[aria-label="panel_show_right"] >> visible=true').last.click()
     page.set_viewport_size({"width": 1900, "height": 760})
     page.reload(wait_until="domcontentloaded")
-    for asset in ("dump", "positions", "checkpoint", "accuracy_report"):
+    for asset in ("dump", "positions", "training_set", "checkpoint", "accuracy_report"):
         visible(page, asset).wait_for()
     picture(page, "asset-graph.png")

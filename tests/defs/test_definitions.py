@@ -17,7 +17,14 @@ from model.config import TrainConfig
 from pipeline.definitions import defs
 from pipeline.defs import jobs
 from pipeline.defs.forms import filled
-from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, StrengthOptions, TunedOptions
+from pipeline.defs.options import (
+    CheckpointOptions,
+    PositionsOptions,
+    ReportOptions,
+    StrengthOptions,
+    TrainingSetOptions,
+    TunedOptions,
+)
 from pipeline.defs.resources import Datasets, key_of
 from pipeline.sample import SAMPLE
 from tests.defs.conftest import ROOT, random_pgn
@@ -25,7 +32,8 @@ from tests.defs.conftest import ROOT, random_pgn
 GRAPH = """\
 dump (datasets, by dumps) <- nothing
 positions (datasets, by dumps) <- dump
-checkpoint (model, whole) <- positions
+training_set (datasets, whole) <- positions
+checkpoint (model, whole) <- training_set
 accuracy_report (reports, whole) <- checkpoint, positions
 tuned_checkpoint (selfplay, whole) <- checkpoint, positions
 strength_report (reports, whole) <- tuned_checkpoint
@@ -40,6 +48,7 @@ positions: files_match_manifest blocks
 positions: no_game_in_two_splits blocks
 positions: rows_match_source blocks
 strength_report: stronger_than_its_seed warns
+training_set: no_game_in_train_and_a_test warns
 tuned_checkpoint: human_top1_kept warns
 tuned_checkpoint: loads_with_finite_loss blocks
 tuned_checkpoint: not_weaker_than_its_seed warns
@@ -92,6 +101,7 @@ def test_the_launchpad_is_filled_with_every_default() -> None:
         shown |= default_values_from_type_snap(top, schema)["ops"]
     for asset, cls in (
         ("positions", PositionsOptions),
+        ("training_set", TrainingSetOptions),
         ("checkpoint", CheckpointOptions),
         ("accuracy_report", ReportOptions),
         ("tuned_checkpoint", TunedOptions),
@@ -133,6 +143,8 @@ def test_a_checkpoints_name_is_a_plain_one(root: Path, name: str) -> None:
     for give in (Datasets().checkpoint, Datasets().tuned):
         with pytest.raises(UserError, match="a plain folder name"):
             give(name)
+    with pytest.raises(UserError, match="a training set's name is a plain folder name"):
+        Datasets().training_set(name)
     assert Datasets().checkpoint("xs-1..2") == root / "checkpoints" / "xs-1..2"
 
 

@@ -1,6 +1,7 @@
 """Everything on a small real dump, in this process: what the assets say, and what their checks notice."""
 
 import gzip
+import json
 import os
 import re
 from base64 import b64decode
@@ -14,9 +15,10 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from engine.progress import silent
+from pipeline import verify
 from pipeline.chunk import IngestConfig
-from pipeline.defs import checks, tasks, verify
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, trained
+from pipeline.defs import checks, tasks
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, positions, training_set
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Datasets
@@ -47,7 +49,8 @@ def test_everything_materialises(made: Made) -> None:
     result = made[2]
     assert result.success, [event.event_specific_data for event in result.get_step_failure_events()]
     found = {(event.asset_key, event.partition) for event in result.get_asset_materialization_events()}
-    assert found == {(dump.key, "small"), (positions.key, "small"), (checkpoint.key, None), (accuracy_report.key, None)}
+    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report)}
+    assert found == {(dump.key, "small"), (positions.key, "small")} | whole
 
 
 def test_the_blocking_checks_pass(made: Made) -> None:
@@ -57,6 +60,7 @@ def test_the_blocking_checks_pass(made: Made) -> None:
         checks.SPLITS,
         checks.ROWS,
         checks.WHOLE,
+        checks.SIDES,
         checks.LOSS,
         checks.CHANCE,
         checks.CLASSICAL,
@@ -87,6 +91,30 @@ def test_pictures_are_pictures(made: Made) -> None:
         assert b64decode(data[1]).startswith(b"\x89PNG\r\n")
 
 
+def test_a_training_set_says_what_is_in_it(made: Made) -> None:
+    said, manifest = metadata(made[2], "training_set"), read_manifest(made[0] / "positions" / "small")
+    assert said["dagster/row_count"] == manifest["positions"]["train"]
+    assert said["copies_share"] == pytest.approx(
+        manifest["copies"]["duplicate_share"], abs=1e-6
+    )  # of so few, all are counted
+    (test,) = [row.data for row in said["test_positions_in_train"].records if row.data["split"] == "test"]  # type: ignore[attr-defined]
+    assert test["in_train"] == manifest["copies"]["test_in_train"]
+    assert "data:image/png" in str(said["audit"])
+    assert Path(str(said["audit_page"])).read_text().startswith("# Audit of 2,400 positions")
+    card = json.loads((Path(str(metadata(made[2], "checkpoint")["path"])) / "checkpoint.json").read_text())
+    assert card["data"]["training_sets"][0]["name"] == Path(str(said["path"])).name
+
+
+def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
+    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    report, manifest = json.loads(path.read_text()), read_manifest(made[0] / "positions" / "small")
+    bands = {row["band"]: row["positions"] for row in report["slices"]["by_train"]}
+    assert bands["in train too"] == manifest["copies"]["test_in_train"]
+    assert sum(bands.values()) == report["positions"]
+    hits = sum(row["positions"] * row["top1"] for row in report["slices"]["by_train"])
+    assert hits == pytest.approx(report["top1"] * report["positions"])
+
+
 def test_the_report_shows_first_choices(made: Made) -> None:
     said = metadata(made[2], "accuracy_report")
     assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
@@ -110,13 +138,13 @@ def test_a_report_is_of_its_own_runs_checkpoint() -> None:
         configs = [{"ops": {"checkpoint": {"config": {"path": path}}}} for path in ("/first", "/second")]
         first, second = (dg.materialize([network], instance=instance, run_config=config) for config in configs)
         idle = dg.materialize([other], instance=instance)
-        assert trained(instance, first.dagster_run) == Path("/first")
-        assert trained(instance, second.dagster_run) == Path("/second")
-        assert trained(instance, idle.dagster_run) == Path("/second")
+        assert folder_of(checkpoint.key, instance, first.dagster_run) == Path("/first")
+        assert folder_of(checkpoint.key, instance, second.dagster_run) == Path("/second")
+        assert folder_of(checkpoint.key, instance, idle.dagster_run) == Path("/second")
         again = idle.dagster_run._replace(parent_run_id=first.run_id, root_run_id=first.run_id)
-        assert trained(instance, again) == Path("/first")
+        assert folder_of(checkpoint.key, instance, again) == Path("/first")
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(UserError, match="no checkpoint has been"):
-        trained(instance, dg.materialize([other], instance=instance).dagster_run)
+        folder_of(checkpoint.key, instance, dg.materialize([other], instance=instance).dagster_run)
 
 
 def test_a_tampered_shard_blocks_training(made: Made, copied: Path) -> None:
@@ -247,7 +275,7 @@ def test_mistakes_are_said_plainly(root: Path) -> None:
         (root / "sample" / "games.pgn").mkdir(parents=True)
         register(instance, Datasets())
         assert "is a directory" in failure(execute("build_positions", instance, {}, "sample"), "dump")
-        assert "materialise `positions` first" in failure(execute("train", instance, {}), "checkpoint")
+        assert "materialise `positions` first" in failure(execute("train", instance, {}), "training_set")
         (root / "dumps" / "empty.pgn").write_text("")
         register(instance, Datasets())
         assert "empty" in failure(execute("build_positions", instance, {}, "empty"), "positions")
@@ -259,9 +287,10 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     (folder,) = [path for path in (copied / "checkpoints").iterdir() if path.is_dir()]
     assert re.fullmatch(r"fianchetto-xs-[0-9a-f]{8}", folder.name)
     with dg.DagsterInstance.ephemeral() as instance:
-        wrong = execute("train", instance, {"checkpoint": STEPS | {"preset": "chesmarro"}})
+        unaudited = {"training_set": {"audit": False}}
+        wrong = execute("train", instance, unaudited | {"checkpoint": STEPS | {"preset": "chesmarro"}})
         assert "did you mean chessmarro" in failure(wrong, "checkpoint")
-        wrong = execute("train", instance, {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
+        wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
         assert "either minutes or steps" in failure(wrong, "checkpoint")
 
 

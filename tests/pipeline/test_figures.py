@@ -36,7 +36,9 @@ def rows(count: int, **columns: object) -> pl.DataFrame:
 )
 def test_ratings_alone_expect_what_elos_table_says(difference: int, expected: float) -> None:
     lost = baselines(rows(1, elo=1500 + difference, score=0.0))["rating_value_brier"]
-    assert lost**0.5 == pytest.approx(expected, abs=0.012), "the table is of the normal curve, the formula the logistic one"
+    assert lost**0.5 == pytest.approx(expected, abs=0.012), (
+        "the table is of the normal curve, the formula the logistic one"
+    )
 
 
 def test_no_constant_is_better_than_the_constant_baseline() -> None:

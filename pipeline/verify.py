@@ -1,13 +1,15 @@
-"""What the asset checks ask of a dataset directory, as plain functions: a list of problems, empty when all is well.
+"""Is a dataset what it says it is, and what its dump says? Plain functions: a list of problems, empty when all is well.
 
-The rows are replayed with python-chess, which shares no code with ingest: a wrong bit is found and not repeated.
+Files are compared with their hashes, games with their splits, and rows with the dump: encoded again by ingest's own code
+(`pipeline.reencode`: all, or a sample of games), and a sample replayed with python-chess, which shares no code with
+ingest: a wrong bit is found and not repeated.
 
 Axes: R rows, P planes.
 """
 
 import io
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,11 @@ from numpy.typing import NDArray
 
 from engine.encoding import PLANES, label_of
 from engine.legal import MOVE_PLANES
-from pipeline.shards import GAMES, SPLITS, verify
+from engine.progress import Progress, silent
+from pipeline.errors import Stopped
+from pipeline.reencode import compare_all, compare_games, sample_games
+from pipeline.shards import GAMES, MANIFEST, SPLITS, file_hash, read_manifest, verify
+from pipeline.training_set import is_training_set, read_training_set
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
@@ -53,6 +59,118 @@ def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str
             problems.append(f"{wrong} games of {split} belong to another split in games.parquet")
         seen[split] = games
     return problems
+
+
+def verify_dataset(
+    directory: Path,
+    sources: Sequence[str] = (),
+    *,
+    games: int = 64,
+    everything: bool = False,
+    rows: int = 64,
+    limit: int | None = None,
+    workers: int = 0,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Look for problems: give lists `files splits source rows damage`, and how much was compared.
+
+    `sources` are the dumps in the manifest's order; without them rows are not compared. `everything` encodes the whole dump
+    again, else `games` games are; `rows` rows are replayed with python-chess. With a `limit`, only games that begin in the
+    first so many bytes of the (first) decompressed dump are, and no more is read nor hashed of it.
+    """
+    manifest = read_manifest(directory)
+    found: dict[str, Any] = {"files": files_differ(directory, manifest), "splits": [], "source": [], "rows": []}
+    found |= {"damage": damage(manifest), "encoded_again": 0, "compared": 0}
+    if found["files"]:  # what is damaged is not read
+        return found
+    try:
+        found["splits"] = splits_share_games(directory, manifest)
+        if not sources:
+            return found
+        if stop():
+            raise Stopped("stopped after the files; no row was compared")
+        if limit is None:
+            found["source"] = sources_differ(manifest, sources)
+        if everything:
+            found["encoded_again"], problems = compare_all(
+                directory, manifest, sources, workers=workers, progress=progress, stop=stop
+            )
+            found["rows"] += problems
+        elif games:
+            found["encoded_again"], problems = games_differ(directory, manifest, sources, games, limit)
+            found["rows"] += problems
+        text = text_of(sources[0])
+        found["compared"], problems = rows_differ(directory, manifest, text, rows, limit or LIMIT)
+        found["rows"] += problems
+    except pa.ArrowException as error:
+        found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
+    return found
+
+
+def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
+    """Give the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
+    if not is_training_set(directory):
+        return [directory], []
+    found, problems = [], []
+    for entry in read_training_set(directory)["datasets"]:
+        folder = (directory / entry["path"]).resolve()
+        if not (folder / MANIFEST).is_file():
+            problems.append(f"{entry['name']}: is not there")
+            continue
+        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
+            problems.append(f"{entry['name']}: its manifest is another one than was joined")
+        found.append(folder)
+    return found, problems
+
+
+def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
+    """Compare the dumps with the bytes and hashes in the manifest."""
+    named = manifest["sources"]
+    if len(named) != len(sources):
+        return [f"the dataset was made of {len(named)} dumps, not {len(sources)}: name them in the manifest's order"]
+    return [
+        f"{path}: is not the dump that the dataset was made of ({entry['name']}), or has changed"
+        for path, entry in zip(sources, named, strict=True)
+        if Path(path).stat().st_size != entry["bytes"] or file_hash(Path(path)) != entry["sha256"]
+    ]
+
+
+def games_differ(
+    directory: Path, manifest: Mapping[str, Any], sources: Sequence[str], count: int, limit: int | None = None
+) -> tuple[int, list[str]]:
+    """Encode random games again from the dumps' text and compare all their rows: how many rows, and problems."""
+    chunks = None if limit is None else max(1, limit // (manifest["config"]["chunk_mib"] << 20))
+    drawn = sample_games(directory, manifest, count, chunks)
+    wanted = np.array(sorted(game for games in drawn.values() for game in games), dtype=np.int64)
+    if not len(wanted):
+        return 0, []
+    spans: dict[int, dict[int, tuple[int, int]]] = {}
+    first = 0
+    with pq.ParquetFile(directory / GAMES) as file:
+        for group in range(file.num_row_groups):
+            end = first + file.metadata.row_group(group).num_rows
+            here = wanted[(wanted >= first) & (wanted < end)]
+            if len(here):
+                picked = file.read_row_group(group, columns=["source", "offset", "length"]).take(here - first)
+                for game, row in zip(here.tolist(), picked.to_pylist(), strict=True):
+                    if limit is None or (row["source"] == 0 and row["offset"] < limit):
+                        spans.setdefault(row["source"], {})[game] = (row["offset"], row["length"])
+            first = end
+    texts: dict[int, bytes] = {}
+    for number, asked in spans.items():
+        if number < len(sources):
+            texts |= dict(cut(text_of(sources[number]), asked))
+    problems = []
+    if not damage(manifest):
+        asked_of = [game for asked in spans.values() for game in asked]
+        problems += [f"game {game} is not in the dump" for game in asked_of if game not in texts]
+    compared = 0
+    for chunk, games in drawn.items():
+        rows, found = compare_games(directory, manifest, games, texts, chunk)
+        compared += rows
+        problems += found
+    return compared, problems
 
 
 def rows_differ(
