@@ -21,12 +21,14 @@ from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
+from pipeline.commands.fetch import Fetch, Sweep
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
 from pipeline.commands.training import Report, Train
 from pipeline.errors import DamagedError, Stopped
 
 COMMANDS: dict[str, Callable[..., Common]] = {
+    "fetch": Fetch,
     "ingest": Ingest,
     "train": Train,
     "report": Report,
@@ -34,6 +36,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "export": Export,
     "show": Show,
     "sample": Sample,
+    "sweep": Sweep,
     "uci": Uci,
     "arena": Arena,
     "ladder": Ladder,

@@ -17,8 +17,8 @@ from pipeline.report import Rule
 class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped."""
 
-    positions: tuple[Path, ...]
-    """Datasets to train on, as `fianchetto ingest` makes them."""
+    positions: tuple[str, ...]
+    """Datasets to train on, as `fianchetto ingest` makes them: folders, or addresses such as s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
@@ -30,11 +30,12 @@ class Train(Common):
 
     def run(self) -> dict[str, Any]:
         """Train and give the checkpoint's card."""
+        from pipeline.stores import place
         from pipeline.training import train_on
 
-        stop = Interrupt()
+        stop, positions = Interrupt(), [place(name) for name in self.positions]
         with bar(f"train {self.preset}") as progress:
-            card = train_on(self.positions, self.preset, self.config, self.out, progress, stop, self.start)
+            card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']}; run the same command to continue")
         return {"out": str(self.out)} | {
@@ -48,8 +49,8 @@ class Report(Common):
 
     checkpoint: Path
     """Directory of the checkpoint."""
-    positions: Path | None = None
-    """Dataset to measure on; or give a PGN file."""
+    positions: str | None = None
+    """Dataset to measure on, a folder or an address; or give a PGN file."""
     split: Literal["test", "val", "train"] = "test"
     """Which of the dataset's splits."""
     pgn: Path | None = None
@@ -63,11 +64,12 @@ class Report(Common):
         """Measure, and write the report where that is asked for."""
         from pipeline.report import report
         from pipeline.reports import write_report
+        from pipeline.stores import place
 
         with bar("report") as progress:
             result = report(
                 self.checkpoint,
-                positions=self.positions,
+                positions=None if self.positions is None else place(self.positions),
                 split=self.split,
                 pgn=self.pgn,
                 rule=self.rule,
