@@ -30,7 +30,7 @@ LICHESS = "https://database.lichess.org/standard"
 SUMS = "sha256sums.txt"
 """The list of what is published there: a hash and a name a line."""
 STEM = "lichess_db_standard_rated_"
-_MONTH = re.compile(r"(\d{4})-(0[1-9]|1[0-2])")
+_MONTH = re.compile("([0-9]{4})-(0[1-9]|1[0-2])")
 _FIRST = 2013 * 12
 
 
@@ -76,15 +76,15 @@ def month_of(key: str) -> str:
 
 def months(word: str) -> list[str]:
     """Give the months of `2013-01` or `2013-01..2013-06`; raises ConfigError."""
-    first, _, last = word.partition("..")
+    first, dots, last = word.partition("..")
     ends = []
-    for text in (first, last or first):
+    for text in (first, last if dots else first):
         if not (found := _MONTH.fullmatch(text)):
             raise ConfigError(f"{word!r} is no month (2013-01), no span of months (2013-01..2013-06) and no URL")
         ends.append(int(found[1]) * 12 + int(found[2]) - 1)
     begin, end = ends
     now = datetime.now(UTC)
-    if not _FIRST <= begin <= end <= now.year * 12 + now.month:
+    if not _FIRST <= begin <= end < now.year * 12 + now.month:
         raise ConfigError(f"{word!r}: months are from 2013-01 on, the earlier one first, and not to come")
     return [f"{month // 12}-{month % 12 + 1:02}" for month in range(begin, end + 1)]
 

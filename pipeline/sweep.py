@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+import psutil
 from filelock import Timeout
 
 from pipeline.errors import ConfigError, DatasetError, IngestError
@@ -16,6 +17,8 @@ from pipeline.shards import MANIFEST, PARTS, SPLITS, read_manifest
 from pipeline.stores import is_local, lock_of, place, reached, remove_tree, temporaries
 
 _SHARD = re.compile(rf"({'|'.join(SPLITS)})-\d+-\d+\.parquet")
+
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})\.tmp")
 
 
 def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
@@ -38,11 +41,17 @@ def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
 
 def _swept_plain(folder: Path, dry_run: bool) -> list[str]:
     """Sweep what may lie in any folder: temporary files and uploads that were never completed."""
-    left = temporaries(folder) + temporaries(folder / PARTS)
+    left = [path for path in temporaries(folder) + temporaries(folder / PARTS) if _abandoned(path)]
     names = [str(path.relative_to(folder)) for path in left]
     for path in left if not dry_run else []:
         path.unlink(missing_ok=True)
     return names + ([] if is_local(folder) else _swept_uploads(cast("Any", folder), dry_run))
+
+
+def _abandoned(temporary: Path) -> bool:
+    """Tell whether a file is a temporary one of ours, whose writer is gone."""
+    found = _TEMPORARY.fullmatch(temporary.name)
+    return found is not None and not psutil.pid_exists(int(found[1]))
 
 
 def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 
@@ -111,13 +111,21 @@ def rest(seconds: float, stop: Stop) -> None:
 
 def file_name(url: str) -> str:
     """Give the last part of a URL's path, without the query, which may hold a secret."""
-    return unquote(urlsplit(url).path.rpartition("/")[2])
+    return unquote(_split(url).path.rpartition("/")[2])
 
 
 def shown(url: str) -> str:
     """Give a URL as it may be shown: no user, password or query."""
-    parts = urlsplit(url)
+    parts = _split(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _split(url: str) -> SplitResult:
+    """Take an address apart; raises ConfigError where it is none."""
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{url.partition('?')[0]!r} is no address: {error}") from error
 
 
 class WebFile:

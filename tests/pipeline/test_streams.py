@@ -1,7 +1,9 @@
 """Dumps read from a server and never kept, and datasets written to a store: the same rows, whatever the network does."""
 
 import json
+import os
 import random
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -212,15 +214,19 @@ def test_sweeping_a_folder_takes_only_what_killed_writers_left(
     out = tmp_path / "out"
     ingest([str(dump)], out, CONFIG, workers=1)
     (out / ".parts").mkdir()
-    left = [".train-00000-0.parquet.123.tmp", ".parts/.00001.json.5.tmp", "val-00077-0.parquet", ".parts"]
+    with subprocess.Popen(["true"]) as process:
+        gone = process.pid
+    left = [f".train-00000-0.parquet.{gone}.tmp", f".parts/.00001.json.{gone}.tmp", "val-00077-0.parquet", ".parts"]
     for name in left[:3]:
         (out / name).write_bytes(b"")
-    (out / "notes.txt").write_text("mine")
+    for name in (mine := ["notes.txt", ".mine.tmp", f".games.parquet.{os.getpid()}.tmp"]):
+        (out / name).write_text("of somebody who lives")
     assert sweep(out, dry_run=True) == left
     assert (out / left[0]).exists()
     assert sweep(out) == left
     assert sweep(out) == []
-    (out / "notes.txt").unlink()
+    for name in mine:
+        (out / name).unlink()
     assert rows_of(out) == made
     with pytest.raises(ConfigError, match="is not a directory"):
         sweep(tmp_path / "nothing")
