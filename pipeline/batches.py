@@ -23,6 +23,7 @@ from engine.encoding import moves_hash
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.permute import place_rows
 from pipeline.shards import batch_columns, schema
+from pipeline.stores import opened
 from pipeline.strata import Thinning
 from pipeline.training_set import kept_rows, split_shards
 
@@ -54,7 +55,7 @@ def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict
         for shard in split_shards(directory, split):
             path = shard.path
             try:
-                footer = pq.read_metadata(path)
+                footer = pq.read_metadata(opened(path))
             except (OSError, pa.ArrowInvalid) as error:
                 raise DatasetError(f"{path} cannot be read as a shard ({error}): ingest the dump again") from error
             _check_schema(path, footer)
@@ -135,7 +136,7 @@ class Batches:
 
     def _rows(self, group: _Group) -> Batch:
         """Read the rows of one group in their order."""
-        with pq.ParquetFile(group.path, metadata=self.metadata[group.path]) as file:
+        with pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file:
             rows = batch_columns(file.read_row_group(group.index, columns=self.columns, use_threads=False))
             if group.thinning is None:
                 return rows

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.shards import GAMES, publish
+from pipeline.stores import opened
 
 if TYPE_CHECKING:
     import polars as pl
@@ -37,7 +38,7 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
     """Describe a dataset in Markdown: counts, splits, ratings, time controls, lengths, results, and what was dropped."""
     import polars as pl
 
-    games = pl.read_parquet(directory / GAMES)
+    games = pl.read_parquet(opened(directory / GAMES))
     used = games.filter(pl.col("dropped").is_null())
     elo = pl.concat([used["white_elo"], used["black_elo"]]).drop_nulls()
     quantiles = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)

@@ -13,7 +13,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import chess
@@ -30,6 +29,7 @@ from pipeline.permute import gather_rows
 from pipeline.san import UNKNOWN_RESULT
 from pipeline.shards import PARTS, SPLITS, number_array, publish, publish_json, rows_table, write_rows
 from pipeline.sources import Chunk
+from pipeline.stores import place
 
 BLOCK_ROWS = 1 << 19
 """Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
@@ -236,7 +236,7 @@ def _write_block(task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, b
         gather_rows(rows.planes, picked, planes)
         table = rows_table(planes, _columns(tagged, rows, planes, picked, task.chunk.first_game))
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        done = publish(Path(task.out), name, len(picked), partial(write_rows, table))
+        done = publish(place(task.out), name, len(picked), partial(write_rows, table))
         files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
     return files
 
@@ -312,7 +312,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
 
     Raises DatasetError when the chunk was done before from other text.
     """
-    parts = Path(task.out) / PARTS
+    parts = place(task.out) / PARTS
     note = parts / part_name(task.chunk.index)
     digest = hashlib.sha256(task.chunk.text).hexdigest()
     if note.exists():

@@ -22,6 +22,7 @@ from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
+from pipeline.commands.fetch import Fetch, Sweep
 from pipeline.commands.finetune import Finetune
 from pipeline.commands.networks import Presets
 from pipeline.commands.play import Uci
@@ -30,6 +31,7 @@ from pipeline.commands.training import Compare, Report, Train
 from pipeline.errors import DamagedError, DifferenceError, Stopped
 
 COMMANDS: dict[str, Callable[..., Common]] = {
+    "fetch": Fetch,
     "ingest": Ingest,
     "verify": Verify,
     "audit": Audit,
@@ -43,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "export": Export,
     "show": Show,
     "sample": Sample,
+    "sweep": Sweep,
     "uci": Uci,
     "arena": Arena,
     "ladder": Ladder,

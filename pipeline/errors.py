@@ -26,6 +26,18 @@ class IngestError(UserError):
     """An ingest that could not be finished; what it finished is kept."""
 
 
+class FetchError(UserError):
+    """A file of the web or of an object store that cannot be had; what came of it is kept."""
+
+
+class ChangedError(FetchError):
+    """A file that was replaced by another version while it was read, or since."""
+
+
+class StoreError(OSError):
+    """A store that cannot be reached, or refuses; an OSError, as a full disk is one."""
+
+
 class Stopped(UserError):  # noqa: N818 - not an error of anybody
     """Work that was asked to stop, and did, keeping what was done."""
 

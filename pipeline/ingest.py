@@ -7,24 +7,25 @@ started again at any time, end with the same bytes. What is finished lies in `.p
 """
 
 import json
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
-from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, Stopped
+from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
 from pipeline.manifest import build_manifest
+from pipeline.remote import look
 from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
-from pipeline.sources import STDIN, Source, chunks, require
+from pipeline.sources import STDIN, Source, chunks, require, short_name
+from pipeline.stores import is_url, lock_of, make_folder, reached, remove_tree, temporaries
 from pipeline.workers import Failure, LocalEngine
 
 
@@ -39,11 +40,12 @@ def ingest(
 ) -> dict[str, Any]:
     """Make a dataset of dumps in `out` and give its manifest.
 
-    `sources`: paths, or `-` for standard input. A finished dataset of the same sources and configuration is given as it
-    is; an unfinished one is continued.
+    `sources`: paths, addresses (https://, s3://, gs://) or `-` for standard input; `out`: what `pipeline.stores.place` gives.
+    A finished dataset of the same sources and configuration is given as it is; an unfinished one is continued.
 
-    Raises DumpError, DatasetError (other sources or configuration, or no positions), IngestError (disk full, two at
-    once), Stopped, and DamagedError when an archive broke off: the dataset of all before the damage is then complete.
+    Raises DumpError, FetchError, DatasetError (other sources or configuration, or no positions), IngestError (disk full,
+    network gone, two at once), Stopped, and DamagedError when an archive broke off: the dataset of all before the damage is
+    then complete.
     """
     config = config or IngestConfig()
     if not sources:
@@ -51,14 +53,16 @@ def ingest(
     for name in sources:
         require(name)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     except OSError as error:
         raise IngestError(f"{out} cannot be made: {error.strerror}") from error
     try:
-        with FileLock(out / ".lock", timeout=0):
+        with lock_of(out), reached(out):
             manifest = _finished(out, sources, config) or _ingest(sources, out, config, workers, progress, stop)
     except Timeout as error:
         raise IngestError(f"another ingest is writing {out}: wait for it, or choose another --out") from error
+    except StoreError as error:
+        raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
     damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
     if damage:
         raise DamagedError(
@@ -72,47 +76,56 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if not (out / MANIFEST).exists():
         return None
     manifest = read_manifest(out)
-    shutil.rmtree(out / PARTS, ignore_errors=True)
+    remove_tree(out / PARTS, ignore_errors=True)
     if manifest["config"] != asdict(config):
         differing = [name for name, value in asdict(config).items() if manifest["config"].get(name) != value]
         raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
-    made = [(source["name"], source["bytes"], source["sha256"]) for source in manifest["sources"]]
-    if made != [_identity(name) for name in sources]:
-        names = [name for name, *_ in made]
+    made = manifest["sources"]
+    if len(made) != len(sources) or not all(map(_is_of, made, sources)):
+        names = [source["name"] for source in made]
         raise DatasetError(
             f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
         )
     return manifest
 
 
-def _identity(name: str) -> tuple[str, int, str] | None:
-    """Give name, bytes and hash of a dump; None for standard input and for what is no file."""
+def _is_of(made: Mapping[str, Any], name: str) -> bool:
+    """Tell whether what a manifest says of a source is true of a dump: by its hash, or by what a server says of it."""
+    if is_url(name):
+        facts = look(name)
+        return (made["name"], made["bytes"], made.get("version")) == (short_name(name), facts.size, facts.version)
     path = Path(name)
-    return (path.name, path.stat().st_size, file_hash(path)) if name != STDIN and path.is_file() else None
+    if name == STDIN or not path.is_file():
+        return False
+    return (made["name"], made["bytes"], made["sha256"]) == (path.name, path.stat().st_size, file_hash(path))
 
 
 def _sweep(out: Path) -> None:
     """Take away the files that killed workers left open."""
     for folder in (out, out / PARTS):
-        for left in folder.glob(".*.tmp"):
+        for left in temporaries(folder):
             left.unlink(missing_ok=True)
 
 
 def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     """Start or continue the parts: refuse those of other sources or another configuration."""
-    parts.mkdir(exist_ok=True)
+    make_folder(parts)
     _sweep(parts.parent)
-    asked = {
-        "sources": [Path(name).name for name in sources],
+    asked: dict[str, Any] = {
+        "sources": [short_name(name) for name in sources],
         "config": asdict(config),
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "kernels": sources_hash(Path(__file__).resolve().parents[1]),
     }
+    if any(map(is_url, sources)):  # of a file, the texts of the chunks tell
+        asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
     path = parts / "run.json"
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
-    if begun and json.loads(path.read_bytes()) != asked:
+    if begun and (before := json.loads(path.read_bytes())) != asked:
+        if before | {"versions": asked.get("versions")} == asked:
+            raise DatasetError("the dump has been replaced since this ingest was begun: choose another --out")
         raise DatasetError(
             f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "
             "delete it or choose another --out"
@@ -132,9 +145,11 @@ def _ingest(
     stop: Callable[[], bool],
 ) -> dict[str, Any]:
     """Encode every chunk that is not done, then publish the games and the manifest."""
-    sources = [Source(name) for name in names]
+    sources = [Source(name, stop) for name in names]
     parts = out / PARTS
-    sizes = [source.size for source in sources if source.name == STDIN or Path(source.name).is_file()]
+    sizes = [
+        source.size for source in sources if source.name == STDIN or is_url(source.name) or Path(source.name).is_file()
+    ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(parts, names, config)
     began = time.perf_counter()
@@ -164,13 +179,15 @@ def _ingest(
         if (parts / part_name(taken)).exists():
             raise DatasetError("the dump has become shorter since this ingest was begun: choose another --out")
         manifest = build_manifest(out, sources, config)
+    except FetchError as error:
+        raise IngestError(f"{error}; what was finished is kept in {out}: run the same command to continue") from error
     except OSError as error:
         raise IngestError(
             f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
         ) from error
     finally:
         _sweep(out)
-    shutil.rmtree(parts)
+    remove_tree(parts)
     return manifest
 
 

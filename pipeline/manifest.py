@@ -23,6 +23,7 @@ from pipeline.chunk import IngestConfig, key_rate, part_name
 from pipeline.errors import DatasetError
 from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish, publish_json
 from pipeline.sources import Source
+from pipeline.stores import opened
 
 
 def _notes(parts: Path) -> list[dict[str, Any]]:
@@ -41,14 +42,14 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
         plain = pa.schema(
             [
                 pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-                for field in pq.read_schema(paths[0])
+                for field in pq.read_schema(opened(paths[0]))
             ]
         )
         with pq.ParquetWriter(target, plain, compression="zstd") as writer:
             for path in paths:
-                writer.write_table(pq.read_table(path).cast(plain))
+                writer.write_table(pq.read_table(opened(path)).cast(plain))
 
-    rows = sum(pq.read_metadata(path).num_rows for path in paths)
+    rows = sum(pq.read_metadata(opened(path)).num_rows for path in paths)
     done = publish(out, GAMES, rows, write)
     return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
 
@@ -59,7 +60,7 @@ def _count_copies(parts: Path, count: int) -> dict[str, Any]:
     keys: list[NDArray[np.uint64]] = []
     splits: list[NDArray[np.uint8]] = []
     for index in range(count):
-        stored = pq.read_table(parts / f"keys-{index:05d}.parquet")
+        stored = pq.read_table(opened(parts / f"keys-{index:05d}.parquet"))
         key, split = stored["key"].to_numpy(), stored["split"].to_numpy()
         picked = key >> np.uint64(64 - rate) == 0 if rate else slice(None)
         keys.append(key[picked])

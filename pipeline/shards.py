@@ -1,17 +1,13 @@
-"""Shards (format version 1): Parquet files of packed rows, the manifest that vouches for them, and atomic publication.
+"""Shards (format version 1): Parquet files of packed rows, and the manifest that vouches for them.
 
 A dataset directory holds `train-00000-0.parquet ...`, `val-...`, `test-...`, `games.parquet` and `manifest.json`.
 Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new
-version. Files appear under their final names whole (temporary name, fsync, rename), the manifest last: a directory
-without one is not a dataset.
+version. Files appear under their final names whole (`pipeline.stores`), the manifest last: a directory without one is not a
+dataset.
 """
 
-import hashlib
 import json
-import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +18,10 @@ from numpy.typing import NDArray
 
 from engine.encoding import ENCODING_VERSION, PLANE_BYTES, moves_hash
 from pipeline.errors import DatasetError
+from pipeline.stores import file_hash as file_hash
+from pipeline.stores import opened
+from pipeline.stores import publish as publish
+from pipeline.stores import publish_json as publish_json
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -120,87 +120,6 @@ def write_rows(table: pa.Table, path: Path, compression_level: int = 1) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
-    """A file under its final name."""
-
-    name: str
-    rows: int
-    bytes: int
-    sha256: str
-
-
-class _HashingFile:
-    """A file that is hashed as it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = path.open("wb")
-        self.hash = hashlib.sha256()
-        self.closed = False
-
-    def write(self, data: Any) -> int:
-        self.hash.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename last through a power cut, so that no manifest outlives a shard it names; a no-op where unsupported."""
-    with suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
-    """Let `write` fill a file and give it its final name only when it is whole and on disk.
-
-    The name appears by atomic rename after fsync; whatever stops the writing leaves nothing under the name, and the
-    temporary file is taken away.
-    """
-    temporary = directory / f".{name}.{os.getpid()}.tmp"
-    target = _HashingFile(temporary)
-    try:
-        write(target)
-        target.file.flush()
-        os.fsync(target.file.fileno())
-        size = target.file.tell()
-        target.file.close()
-        temporary.replace(directory / name)
-    except BaseException:
-        with suppress(OSError):  # on a full disk closing fails as writing did
-            target.file.close()
-        temporary.unlink(missing_ok=True)
-        raise
-    return Published(name, rows, size, target.hash.hexdigest())
-
-
-def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
-    """Publish a JSON file, keys in their order, two spaces deep.
-
-    Notes and manifests vouch for other files, of their folder or the one above, so the names of those are made to last first.
-    """
-    _sync_directory(directory.parent)
-    _sync_directory(directory)
-    text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
-    published = publish(directory, name, 0, lambda target: target.write(text))
-    _sync_directory(directory)
-    return published
-
-
-def file_hash(path: Path) -> str:
-    """Give a file's sha256 in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 LARGEST_MANIFEST = 1 << 28
 _MANIFEST_TYPES = {"files": list, "sources": list, "config": dict, "games": dict, "positions": dict, "copies": dict}
 
@@ -279,7 +198,7 @@ def verify(directory: Path) -> list[str]:
             wrong.append(f"{path.name}: missing")
         elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
             wrong.append(f"{path.name}: differs from its hash")
-        elif pq.read_metadata(path).num_rows != entry["rows"]:
+        elif pq.read_metadata(opened(path)).num_rows != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")
     return wrong
 

@@ -12,6 +12,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -22,7 +23,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from pipeline.errors import DumpError
+from pipeline.remote import Remote, look, open_remote
+from pipeline.stores import is_url
 from pipeline.tags import LONGEST_GAME, Splitter, split
+from pipeline.web import Facts, Stop, file_name, never, shown
 
 BLOCK = 1 << 22
 """Bytes asked of the decompressor at a time."""
@@ -51,35 +55,42 @@ class Chunk:
 
 
 class Source:
-    """One dump: a path or `-` for standard input, its hash and how far it was read."""
+    """One dump: a path, an address or `-` for standard input, its hash and how far it was read.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    An address is read as it comes and never kept; `stop` is heard while it is waited for.
+    """
+
+    def __init__(self, name: str, stop: Stop = never) -> None:
+        self.name, self.stop = name, stop
         self.hash = hashlib.sha256()
         self.bytes_read = 0
         self.text_bytes = 0
         self.damage = ""
         self.compression: str | None = None
-        self._file: IO[bytes] | None = None
+        self.facts: Facts | None = None  # what the server of an address says of it
+        self._file: IO[bytes] | Remote | None = None
         self._head = b""
         self.closed = False  # pyarrow asks
 
     @property
     def size(self) -> int | None:
-        """Bytes of the file as it lies on disk, None for standard input."""
+        """Bytes of the file as it lies, None for standard input and where a server does not say."""
+        if is_url(self.name):
+            return look(self.name, self.stop).size
         return None if self.name == STDIN else Path(self.name).stat().st_size
 
     def open(self) -> Any:
-        """Open the dump and give a stream of its decompressed bytes; raises DumpError."""
-        self._file = sys.stdin.buffer if self.name == STDIN else _open(Path(self.name))
-        self._head = self._file.read(4)
+        """Open the dump and give a stream of its decompressed bytes; raises DumpError, FetchError."""
+        self._file = sys.stdin.buffer if self.name == STDIN else reopen(self)
+        while len(self._head) < 4 and (more := self._file.read(4 - len(self._head))):
+            self._head += more
         if not self._head:
-            raise DumpError(f"{self.name} is empty: there are no games to read")
+            raise DumpError(f"{plain_name(self.name)} is empty: there are no games to read")
         compression = next((kind for magic, kind in _MAGIC.items() if self._head.startswith(magic)), None)
         self.compression = compression
-        claimed = _SUFFIXES.get(Path(self.name).suffix)
+        claimed = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if claimed is not None and compression != claimed:
-            raise DumpError(f"{self.name} is named like a {claimed} archive but does not begin like one")
+            raise DumpError(f"{plain_name(self.name)} is named like a {claimed} archive but does not begin like one")
         raw = pa.PythonFile(self, mode="r")
         return raw if compression is None else pa.CompressedInputStream(raw, compression)
 
@@ -106,13 +117,33 @@ class Source:
 
     def describe(self) -> dict[str, Any]:
         """Say what was read, for the manifest; complete only when the stream was read to its end."""
-        return {
-            "name": Path(self.name).name if self.name != STDIN else STDIN,
+        said = {
+            "name": short_name(self.name),
             "bytes": self.bytes_read,
             "sha256": self.hash.hexdigest(),
             "text_bytes": self.text_bytes,
             "damage": self.damage,
         }
+        return said if self.facts is None else said | {"version": self.facts.version}
+
+
+def short_name(name: str) -> str:
+    """Give a dump's name without its place: of an address no secret of its query, either."""
+    return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
+
+
+def plain_name(name: str) -> str:
+    """Give a dump's name as a person may read it."""
+    return shown(name) if is_url(name) else name
+
+
+def reopen(source: Source) -> "IO[bytes] | Remote":
+    """Open a dump's raw bytes at their beginning; an address must still be of the version that it was."""
+    if not is_url(source.name):
+        return _open(Path(source.name))
+    remote = open_remote(source.name, source.stop, source.facts)
+    source.facts = remote.facts
+    return remote
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -130,8 +161,10 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def require(name: str) -> None:
-    """Raise DumpError where there is no such file to open; standard input is always there."""
-    if name != STDIN:
+    """Raise DumpError or FetchError where there is no such file to open; standard input is always there."""
+    if is_url(name):
+        look(name)
+    elif name != STDIN:
         _open(Path(name)).close()
 
 
@@ -140,7 +173,7 @@ class Salvage:
 
     def __init__(self, source: Source, damage_near: int) -> None:
         """Take a source and the raw bytes that were read when its decoder failed."""
-        self.pieces = _salvaged(Path(source.name), source.compression or "", source.text_bytes, damage_near)
+        self.pieces = _salvaged(source, source.text_bytes, damage_near)
         self.left = b""
 
     def readinto(self, space: Any) -> int:
@@ -157,15 +190,16 @@ class Salvage:
         return filled
 
 
-def _salvaged(path: Path, compression: str, given: int, damage_near: int) -> Iterator[bytes]:
-    """Decompress a damaged file from its start, in small pieces near the damage, and give all behind `given` bytes."""
+def _salvaged(source: Source, given: int, damage_near: int) -> Iterator[bytes]:
+    """Decompress a damaged dump from its start, in small pieces near the damage, and give all behind `given` bytes."""
     begin: dict[str, Callable[[], Any]] = {
         "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
         "gzip": lambda: zlib.decompressobj(31),
         "bz2": bz2.BZ2Decompressor,
     }
+    compression = source.compression or ""
     decoder = begin[compression]()
-    with path.open("rb") as file:
+    with closing(reopen(source)) as file:
         while raw := file.read(64 if file.tell() > damage_near - (1 << 18) else 1 << 12):
             while raw:
                 try:
@@ -210,7 +244,7 @@ class _Window:
                 count = int(good[-1]) + 1 if len(good) else 0
         if self.source.text_bytes == 0 and count:
             if 0 in space[: min(count, 4096)]:
-                raise DumpError(f"{self.source.name} is not PGN text: it holds zero bytes")
+                raise DumpError(f"{plain_name(self.source.name)} is not PGN text: it holds zero bytes")
             if bytes(space[:3]) == _BOM:
                 self.text[self.filled : self.filled + 3] = ord("\n")  # offsets stay true
         self.source.text_bytes += count
@@ -226,7 +260,9 @@ class _Window:
             end = self.scanned + max(unseen.rfind(b"\n"), unseen.rfind(b"\r")) + 1
             if end == self.scanned and self.filled - self.scanned > LONGEST_GAME:
                 if not self.seen:
-                    raise DumpError(f"{self.source.name} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB")
+                    raise DumpError(
+                        f"{plain_name(self.source.name)} is not PGN text: no line break in {LONGEST_GAME >> 20} MiB"
+                    )
                 end = self.filled  # the line is cut, as the game that it belongs to will be
         found = np.empty((end - self.scanned) // 2 + 2, dtype=np.int64)
         count = split(self.text, self.scanned, end, self.splitter.state, found)

@@ -15,13 +15,14 @@ from pipeline.commands.base import Common, Interrupt
 class Ingest(Common):
     """Turn PGN dumps (.pgn, .zst, .bz2, .gz, or - for standard input) into shards of packed positions.
 
+    Dumps may be addresses (https://, s3://, gs://), read as they come and not kept, and so may --out be (s3://, gs://).
     A run that was stopped is continued by the same command; a finished dataset is left as it is.
     """
 
     sources: tyro.conf.Positional[tuple[str, ...]]
     """Dumps to read, in this order; - is standard input."""
-    out: Path
-    """Directory of the dataset."""
+    out: str
+    """Directory of the dataset, or an address such as s3://bucket/prefix."""
     workers: int = 0
     """Processes to use; 0 for one a core, 1 for none beside this one."""
     config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
@@ -30,11 +31,12 @@ class Ingest(Common):
     def run(self) -> dict[str, Any]:
         """Ingest and give the manifest's summary."""
         from pipeline.ingest import ingest
+        from pipeline.stores import place
 
-        stop = Interrupt()
+        stop, out = Interrupt(), place(self.out)
         with bar("ingest") as progress:
-            manifest = ingest(self.sources, self.out, self.config, workers=self.workers, progress=progress, stop=stop)
-        return {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
+            manifest = ingest(self.sources, out, self.config, workers=self.workers, progress=progress, stop=stop)
+        return {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,8 +17,9 @@ from pipeline.report import Rule
 class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped."""
 
-    positions: tuple[Path, ...]
-    """Datasets to train on, as `fianchetto ingest` makes them, or training sets, as `fianchetto join` does."""
+    positions: tuple[str, ...]
+    """Datasets to train on, as `fianchetto ingest` makes them (folders, or addresses such as s3://bucket/prefix), or training
+    sets, as `fianchetto join` does."""
     out: Path
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
@@ -31,11 +32,12 @@ class Train(Common):
     def run(self) -> dict[str, Any]:
         """Train and give the checkpoint's card; under torchrun, process 0 alone has something to say."""
         from model.world import world
+        from pipeline.stores import place
         from pipeline.training import train_on
 
-        stop = Interrupt()
+        stop, positions = Interrupt(), [place(name) for name in self.positions]
         with bar(f"train {self.preset}") as progress:
-            card = train_on(self.positions, self.preset, self.config, self.out, progress, stop, self.start)
+            card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']}; run the same command to continue")
         if not world().first:
@@ -51,8 +53,8 @@ class Report(Common):
 
     checkpoint: Path
     """Directory of the checkpoint."""
-    positions: Path | None = None
-    """Dataset or training set to measure on; or give a PGN file."""
+    positions: str | None = None
+    """Dataset or training set to measure on, a folder or an address; or give a PGN file."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Which of its splits; `latest` is what a training set holds out whole."""
     against: tuple[Path, ...] = ()
@@ -70,11 +72,12 @@ class Report(Common):
         """Measure, and write the report where that is asked for."""
         from pipeline.report import report
         from pipeline.reports import write_report
+        from pipeline.stores import place
 
         with bar("report") as progress:
             result = report(
                 self.checkpoint,
-                positions=self.positions,
+                positions=None if self.positions is None else place(self.positions),
                 split=self.split,
                 pgn=self.pgn,
                 against=self.against,

@@ -16,6 +16,7 @@ from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.resources import Datasets
+from pipeline.fetch import month_of
 from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
 from pipeline.sources import require
 from pipeline.training_set import members
@@ -31,9 +32,13 @@ CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 
 @dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A PGN dump in `datasets/dumps/`, one file a partition; `sample` is the embedded one."""
+    """A PGN dump in `datasets/dumps/`, one file a partition; a month of Lichess that is not there is fetched and verified."""
     with plainly():
-        source = datasets.source(context.partition_key)
+        key = context.partition_key
+        if (month := month_of(key)) and key not in datasets.dumps():
+            request = {"month": month, "out": str(datasets.path / "dumps"), "config": plain(datasets.fetching)}
+            run_child("fetch", request, progress=live(context, every=5.0))
+        source = datasets.source(key)
         require(str(source))
         digest = file_hash(source)
     return Result(

@@ -5,9 +5,10 @@ import time
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, positions, training_set
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, plainly, positions, training_set
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
+from pipeline.fetch import STEM, month_of, published_months
 
 build_positions = dg.define_asset_job("build_positions", [dump, positions], description="Turn one dump into positions.")
 train = dg.define_asset_job(
@@ -47,6 +48,37 @@ def add_partitions(context: dg.OpExecutionContext, datasets: Datasets) -> None:
 def register_dumps() -> None:
     """Register the files in `datasets/dumps/` and the embedded sample as partitions, once."""
     add_partitions()
+
+
+def register_published(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
+    """Add a partition for each month that Lichess has published since the latest that is registered, and give their keys.
+
+    With none registered, that is the latest published one alone: all of Lichess is nobody's first wish.
+    """
+    assert dumps.name is not None
+    known = [month for key in instance.get_dynamic_partitions(dumps.name) if (month := month_of(key))]
+    months = published_months(datasets.fetching)
+    since = [month for month in months if month > max(known)] if known else months[-1:]
+    new = [f"{STEM}{month}" for month in since]
+    if new:
+        instance.add_dynamic_partitions(dumps.name, new)
+    return new
+
+
+@dg.op
+def add_months(context: dg.OpExecutionContext, datasets: Datasets) -> None:
+    """Add a partition for each newly published month."""
+    with plainly():
+        context.log.info(f"new months: {', '.join(register_published(context.instance, datasets)) or 'none'}")
+
+
+@dg.job
+def register_months() -> None:
+    """Register the months that Lichess has published since; materialising one fetches it. Nothing is fetched here."""
+    add_months()
+
+
+new_months = dg.ScheduleDefinition(job=register_months, cron_schedule="0 6 * * *")
 
 
 @dg.op(config_schema={"days": dg.Field(int, default_value=30, description="Age in days of the runs that may go.")})

@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from engine.errors import UserError
+from pipeline.fetch import LICHESS, FetchConfig
 from pipeline.sample import SAMPLE as SAMPLE_FILE
 
 ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz")
@@ -18,6 +19,13 @@ class Datasets(dg.ConfigurableResource[None]):
 
     root: str = ""
     """The folder; "" takes the environment variable FIANCHETTO_DATASETS, or `datasets/` beside the packages."""
+    lichess: str = ""
+    """Where months are fetched from; "" takes the environment variable FIANCHETTO_LICHESS, or Lichess itself."""
+
+    @property
+    def fetching(self) -> FetchConfig:
+        """Where months are fetched from, and how patiently."""
+        return FetchConfig(base=self.lichess or os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
 
     @property
     def path(self) -> Path:

@@ -18,6 +18,7 @@ import pipeline
 from engine.errors import UserError
 from pipeline.defs.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
+from pipeline.fetch import month_of
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +26,7 @@ class RunOptions:
     """Materialise dump, positions, training set, checkpoint and accuracy report of one dump, and of no other."""
 
     dump: str = SAMPLE
-    """Partition key: a file's name in datasets/dumps/ without its ending, or `sample`."""
+    """Partition key: a file's name in datasets/dumps/ without its ending, `sample`, or lichess_db_standard_rated_2013-01."""
     preset: str = "fianchetto-xs"
     """Network to train."""
     minutes: float = 1.5
@@ -47,7 +48,10 @@ def main() -> int:
         if options.register_only:
             return 0
         try:
-            Datasets().source(options.dump)
+            if month_of(options.dump):  # fetched where it is not there
+                instance.add_dynamic_partitions("dumps", [options.dump])
+            else:
+                Datasets().source(options.dump)
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             return 2

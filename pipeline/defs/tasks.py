@@ -33,6 +33,15 @@ def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
         return read_manifest(out)
 
 
+def fetch(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Fetch a `month` of Lichess into the folder `out` and say what became of it."""
+    from pipeline.fetch import FetchConfig
+    from pipeline.fetch import fetch as library
+
+    config = filled(FetchConfig, arguments["config"])
+    return library([arguments["month"]], Path(arguments["out"]), config, progress=progress, stop=stop)
+
+
 def _empty(directory: Path) -> None:
     """Delete what is in a dataset's directory but for the lock, which is held meanwhile."""
     lock = directory / ".lock"
@@ -157,6 +166,7 @@ def strength(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[st
 
 
 TASKS: Mapping[str, Task] = {
+    "fetch": fetch,
     "ingest": ingest,
     "verify": verify,
     "join": join,
@@ -167,5 +177,5 @@ TASKS: Mapping[str, Task] = {
     "finetune": finetune,
     "strength": strength,
 }
-ASKING = ("ingest", "train", "finetune", "strength")
+ASKING = ("fetch", "ingest", "train", "finetune", "strength")
 """Tasks that ask `stop` and keep what they did; the others write nothing that half of would be worth keeping."""

@@ -79,7 +79,8 @@ def test_the_checks_are_these() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    assert names == {"build_positions", "train", "everything", "finetune", "register_dumps", "clean_up_runs"}
+    ours = {"build_positions", "train", "everything", "finetune", "register_dumps", "register_months", "clean_up_runs"}
+    assert names == ours
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
     assert found.executor is dg.in_process_executor

@@ -1,0 +1,95 @@
+"""What killed writers left behind, and how it goes: nothing of it was ever part of a dataset.
+
+Temporary files; shards that neither the manifest nor the note of a chunk names; the parts of an ingest that is finished; in
+an S3 store, uploads that were never completed, which are seen under no name and are paid for.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+from filelock import Timeout
+
+from pipeline.errors import ConfigError, DatasetError, IngestError
+from pipeline.shards import MANIFEST, PARTS, SPLITS, read_manifest
+from pipeline.stores import is_local, lock_of, place, reached, remove_tree, temporaries
+
+_SHARD = re.compile(rf"({'|'.join(SPLITS)})-\d+-\d+\.parquet")
+
+_TEMPORARY = re.compile(r"\..+\.(\d{1,9})\.tmp")
+
+
+def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
+    """Take away what killed writers left in a folder or store, and name it; with `dry_run`, only name it.
+
+    Raises ConfigError where there is nothing, IngestError while an ingest is writing there, StoreError.
+    """
+    folder = place(name)
+    with reached(folder):
+        if is_local(folder) and not folder.is_dir():
+            raise ConfigError(f"{folder} is not a directory")
+        if not (folder / MANIFEST).exists() and not (folder / PARTS).exists():
+            return _swept_plain(folder, dry_run)
+        try:
+            with lock_of(folder):
+                return _swept_plain(folder, dry_run) + _swept_dataset(folder, dry_run)
+        except Timeout as error:
+            raise IngestError(f"an ingest is writing {folder}: stop it, or wait for it, then sweep") from error
+
+
+def _swept_plain(folder: Path, dry_run: bool) -> list[str]:
+    """Sweep what may lie in any folder: temporary files and uploads that were never completed."""
+    left = [path for path in temporaries(folder) + temporaries(folder / PARTS) if _abandoned(path)]
+    names = [str(path.relative_to(folder)) for path in left]
+    for path in left if not dry_run else []:
+        path.unlink(missing_ok=True)
+    return names + ([] if is_local(folder) else _swept_uploads(cast("Any", folder), dry_run))
+
+
+def _abandoned(temporary: Path) -> bool:
+    """Tell whether a file is a temporary one of ours, whose writer is gone."""
+    found = _TEMPORARY.fullmatch(temporary.name)
+    return found is not None and not psutil.pid_exists(int(found[1]))
+
+
+def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:
+    """Abort the uploads to an S3 store that were begun under a prefix and never completed."""
+    if not hasattr(folder.fs, "list_multipart_uploads"):  # other stores forget them by themselves
+        return []
+    bucket, prefix, _ = folder.fs.split_path(folder.path)
+    below = f"{prefix.rstrip('/')}/" if prefix else ""
+    names = []
+    for upload in folder.fs.list_multipart_uploads(bucket):
+        if upload["Key"].startswith(below):
+            names.append(f"{upload['Key'].removeprefix(below)} (upload of {upload['Initiated']})")
+            if not dry_run:
+                folder.fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+    return names
+
+
+def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
+    """Sweep the shards that nothing names, and the parts of a finished ingest."""
+    finished = (folder / MANIFEST).exists()
+    if finished:
+        named = {entry["name"] for entry in read_manifest(folder)["files"]}
+    else:
+        named = set().union(*map(_named, (folder / PARTS).glob("[0-9]*.json")))
+    strangers = [path for path in folder.glob("*.parquet") if _SHARD.fullmatch(path.name) and path.name not in named]
+    names = sorted(path.name for path in strangers)
+    for path in strangers if not dry_run else []:
+        path.unlink(missing_ok=True)
+    if finished and (folder / PARTS).exists():
+        names.append(PARTS)
+        if not dry_run:
+            remove_tree(folder / PARTS)
+    return names
+
+
+def _named(note: Path) -> set[str]:
+    """Give the shards that a chunk's note vouches for."""
+    try:
+        return {entry["name"] for entry in json.loads(note.read_bytes())["files"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DatasetError(f"{note} is damaged: delete the dataset and ingest again") from error

@@ -1,0 +1,134 @@
+"""A real HTTP server on loopback that misbehaves as it is told: the n-th request for a file meets the n-th fault."""
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class File:
+    """What is served at a path, and what goes wrong."""
+
+    data: bytes
+    etag: str = '"one"'
+    modified: str = "Sat, 01 Feb 2025 00:00:00 GMT"
+    ranges: bool = True
+    faults: list["Fault"] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One answer that is not as it should be."""
+
+    status: int = 0
+    """Answer this, with no body, and with these headers."""
+    headers: tuple[tuple[str, str], ...] = ()
+    send: int | None = None
+    """Send so many bytes of the body, then break off ..."""
+    stall: bool = False
+    """... or say nothing more until the client goes."""
+    lie: int = 0
+    """Bytes that the Content-Length is too large by; negative for too small."""
+    then: Callable[[], None] | None = None
+    """Do this after the answer."""
+
+
+class Server:
+    """The files, and the requests that came: path, Range, If-Range."""
+
+    def __init__(self, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.files: dict[str, File] = {}
+        self.asked: list[tuple[str, str | None, str | None]] = []
+        self.closing = threading.Event()
+        self.sent = threading.Event()
+        """Set when a stall begins."""
+
+    def publish(self, name: str, data: bytes, sha256: str | None = None, **more: Any) -> File:
+        """Serve a file as Lichess does, with its line in the list of hashes."""
+        file = self.files[f"/standard/{name}"] = File(data, **more)
+        sums = self.files.setdefault("/standard/sha256sums.txt", File(b"", etag="", modified=""))
+        sums.data += f"{sha256 or hashlib.sha256(data).hexdigest()}  {name}\n".encode()
+        return file
+
+    def ranges(self, name: str) -> list[str | None]:
+        """Give the Range of each request for a file."""
+        return [wanted for path, wanted, _ in self.asked if path.endswith(name)]
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """Serve on a free port of loopback for as long as the block lasts."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            server.asked.append((path, self.headers["Range"], self.headers["If-Range"]))
+            if (file := server.files.get(path)) is None:
+                self.send_error(404)
+                return
+            fault = file.faults.pop(0) if file.faults else Fault()
+            if fault.status:
+                self.send_response(fault.status)
+                for name, value in fault.headers:
+                    self.send_header(name, value)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            else:
+                self.answer(file, fault)
+            if fault.then:
+                fault.then()
+
+        def answer(self, file: File, fault: Fault) -> None:
+            wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "") if file.ranges else None
+            if wanted and self.headers["If-Range"] not in (None, file.etag, file.modified):
+                wanted = None
+            begin = int(wanted[1]) if wanted else 0
+            end = int(wanted[2]) + 1 if wanted and wanted[2] else len(file.data)
+            if begin >= len(file.data) and wanted:
+                self.send_response(416)
+                self.send_header("Content-Range", f"bytes */{len(file.data)}")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            body = file.data[begin:end]
+            self.send_response(206 if wanted else 200)
+            if wanted:
+                self.send_header("Content-Range", f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}")
+            if file.etag:
+                self.send_header("ETag", file.etag)
+            if file.modified:
+                self.send_header("Last-Modified", file.modified)
+            self.send_header("Content-Length", str(len(body) + fault.lie))
+            self.end_headers()
+            self.close_connection = self.close_connection or fault.send is not None or bool(fault.lie)
+            self.wfile.write(body[: fault.send] if fault.send is not None else body[: len(body) + fault.lie])
+            self.wfile.flush()
+            if fault.stall:
+                server.sent.set()
+                server.closing.wait(30)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    class Quiet(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: object) -> None:
+            return  # a client that goes away is what is tested
+
+    http = Quiet(("127.0.0.1", 0), Handler)
+    server = Server(http.server_address[1])
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.closing.set()
+        http.shutdown()
+        http.server_close()

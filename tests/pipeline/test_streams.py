@@ -1,0 +1,241 @@
+"""Dumps read from a server and never kept, and datasets written to a store: the same rows, whatever the network does."""
+
+import json
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from pipeline import remote, sources, web
+from pipeline.batches import Batches
+from pipeline.chunk import IngestConfig
+from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetError, FetchError, IngestError, StoreError
+from pipeline.ingest import ingest
+from pipeline.remote import open_remote
+from pipeline.shards import publish, read_manifest, verify
+from pipeline.stores import place
+from pipeline.sweep import sweep
+from tests.pipeline import datasets
+from tests.pipeline.loopback import Fault, File, Server, serving
+
+CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
+
+
+def pgn(seeds: range, copies: int) -> bytes:
+    games = [datasets.random_game(seed) for seed in seeds]
+    return "".join("".join(games[at:] + games[:at]) for at in range(copies)).encode()
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an archive of three chunks."""
+    path = tmp_path_factory.mktemp("dump") / "games.pgn.zst"
+    path.write_bytes(zstandard.compress(pgn(range(30), 30), 1))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(dump: Path) -> dict[str, str]:
+    """Ingest the file once: the hash of each file of the dataset but those that name the source."""
+    ingest([str(dump)], dump.parent / "made", CONFIG, workers=1)
+    assert len(list((dump.parent / "made").glob("train-*"))) >= 3
+    return rows_of(dump.parent / "made")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    for module in (web, remote):
+        monkeypatch.setattr(module, "rest", lambda seconds, stop: None)
+    with serving() as running:
+        yield running
+
+
+def rows_of(folder: Path) -> dict[str, str]:
+    return {name: digest for name, digest in datasets.content(folder).items() if name != "manifest.json"}
+
+
+def test_a_stream_gives_the_rows_of_the_file_through_breaks(
+    server: Server, dump: Path, made: dict[str, str], tmp_path: Path
+) -> None:
+    data = dump.read_bytes()
+    server.files["/games.pgn.zst"] = File(data, faults=[Fault()] * 3 + [Fault(send=len(data) // 2), Fault(send=0)])
+    address = f"{server.url}/games.pgn.zst?token=secret"
+    manifest = ingest([address], tmp_path / "out", CONFIG, workers=1)
+    assert server.ranges("games.pgn.zst")[-2:] == [f"bytes={len(data) // 2}-"] * 2
+    assert rows_of(tmp_path / "out") == made
+    of_file = read_manifest(dump.parent / "made")["sources"][0]
+    assert manifest["sources"] == [of_file | {"version": '"one"'}]
+    assert "secret" not in (tmp_path / "out" / "manifest.json").read_text()
+    asked = len(server.asked)
+    assert ingest([address], tmp_path / "out", CONFIG, workers=1) == manifest
+    assert ingest([str(dump)], tmp_path / "out", CONFIG, workers=1) == manifest  # it is the same dump by its hash
+    assert server.ranges("games.pgn.zst")[asked:] == ["bytes=0-0", "bytes=0-0"]  # looked at, not read
+    server.files["/games.pgn.zst"].etag = '"two"'
+    with pytest.raises(DatasetError, match="has changed"):
+        ingest([address], tmp_path / "out", CONFIG, workers=1)
+
+
+def test_a_network_that_is_gone_keeps_what_is_finished(
+    server: Server, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK", 1 << 16)  # or all of the text is read at once
+    data, out = dump.read_bytes(), tmp_path / "out"
+    file = server.files["/games.pgn.zst"] = File(data)
+    file.faults += [Fault()] * 3 + [Fault(send=len(data) - 1000)] + [Fault(send=0)] * 6
+    address = f"{server.url}/games.pgn.zst"
+    with pytest.raises(IngestError, match=r"after 6 tries in a row .*; what was finished is kept in"):
+        ingest([address], out, CONFIG, workers=1)
+    assert not (out / "manifest.json").exists()
+    finished = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+    assert finished
+    file.etag = '"two"'
+    with pytest.raises(DatasetError, match="has been replaced since"):
+        ingest([address], out, CONFIG, workers=1)
+    file.etag = '"one"'
+    ingest([address], out, CONFIG, workers=1)
+    assert rows_of(out) == made
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished  # not one of them was made again
+
+
+def test_a_dump_replaced_while_it_is_read_is_not_joined(server: Server, dump: Path, tmp_path: Path) -> None:
+    data = dump.read_bytes()
+
+    def replaced() -> None:
+        server.files["/games.pgn.zst"] = File(data[:-3], etag='"two"')
+
+    broken = Fault(send=len(data) // 2, then=replaced)
+    server.files["/games.pgn.zst"] = File(data, faults=[*[Fault()] * 3, broken])
+    with pytest.raises(IngestError, match="was replaced by another version"):
+        ingest([f"{server.url}/games.pgn.zst"], tmp_path / "out", CONFIG, workers=1)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_damaged_archive_of_a_server_gives_what_the_file_gives(server: Server, dump: Path, tmp_path: Path) -> None:
+    data = bytearray(dump.read_bytes())
+    data[len(data) * 2 // 3] ^= 0x55
+    (tmp_path / "games.pgn.zst").write_bytes(data)
+    server.files["/games.pgn.zst"] = File(bytes(data))
+    with pytest.raises(DamagedError):
+        ingest([str(tmp_path / "games.pgn.zst")], tmp_path / "file", CONFIG, workers=1)
+    with pytest.raises(DamagedError):
+        ingest([f"{server.url}/games.pgn.zst"], tmp_path / "web", CONFIG, workers=1)
+    assert rows_of(tmp_path / "web") == rows_of(tmp_path / "file")
+
+
+def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    out = place(f"memory://bucket/{random.randrange(1 << 40)}/games")
+    calls = 0
+
+    def stop() -> bool:
+        nonlocal calls
+        calls += 1
+        return calls == 2
+
+    with pytest.raises(ValueError, match="run the same command"):
+        ingest([str(dump)], out, CONFIG, workers=1, stop=stop)
+    assert not (out / "manifest.json").exists()
+    fs = out.fs  # type: ignore[attr-defined]
+    fs.pipe_file(str((out / "train-00009-0.parquet").path), b"of a worker that was killed")  # type: ignore[attr-defined]
+    assert sweep(str(out), dry_run=True) == sweep(str(out)) == ["train-00009-0.parquet"]
+    real, failing = fs.pipe_file, iter([True, False, True, False])
+
+    def flaky(path: str, data: bytes, **more: object) -> None:
+        if next(failing, False):
+            raise OSError("connection reset")
+        real(path, data, **more)
+
+    monkeypatch.setattr(type(fs), "pipe_file", staticmethod(flaky))
+    monkeypatch.setattr("pipeline.stores.time.sleep", lambda seconds: None)
+    manifest = ingest([str(dump)], out, CONFIG, workers=1)
+    assert {name.rpartition("/")[2] for name in fs.find(out.path)} == {*made, "manifest.json"}  # type: ignore[attr-defined]
+    assert {name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made} == made
+    assert manifest == read_manifest(out) == read_manifest(dump.parent / "made")
+    assert verify(out) == []
+    assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
+    for there, here in zip(Batches([out], "test").once(), Batches([dump.parent / "made"], "test").once(), strict=True):
+        assert all((there[name] == here[name]).all() for name in here)
+
+
+def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place("memory://refused/x")
+
+    def fails(target: object) -> None:
+        target.write(b"half")  # type: ignore[attr-defined]
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError):
+        publish(folder, "a", 0, fails)
+    assert not (folder / "a").exists()
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(type(folder.fs), "pipe_file", refused)  # type: ignore[attr-defined]
+    with pytest.raises(StoreError, match="memory://refused/x/a: Access Denied"):
+        publish(folder, "a", 0, lambda target: target.write(b"whole"))
+
+
+def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "BLOCK", 1000)
+    data = random.Random(1).randbytes(12_345)
+    folder = place("memory://objects/x")
+    publish(folder, "a", 0, lambda target: target.write(data))
+    file = open_remote("memory://objects/x/a")
+    chance = random.Random(2)
+    assert b"".join(iter(lambda: file.read(chance.randrange(1, 3000)), b"")) == data
+    assert file.tell() == len(data)
+    file.close()
+    begun = file.facts
+    publish(folder, "a", 0, lambda target: target.write(data[1:]))
+    with pytest.raises(ChangedError, match="was replaced"):
+        open_remote("memory://objects/x/a", begun=begun)
+    with pytest.raises(FetchError, match="does not exist"):
+        open_remote("memory://objects/x/b")
+    with pytest.raises(FetchError, match="is no object, but a prefix"):
+        open_remote("memory://objects/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("nosuch://a/b", "is no kind of store"), ("https://a/b", "can be read from and not written to")]
+)
+def test_places_that_are_none_are_refused(name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        place(name)
+
+
+def test_sweeping_a_folder_takes_only_what_killed_writers_left(
+    dump: Path, made: dict[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    ingest([str(dump)], out, CONFIG, workers=1)
+    (out / ".parts").mkdir()
+    with subprocess.Popen(["true"]) as process:
+        gone = process.pid
+    left = [f".train-00000-0.parquet.{gone}.tmp", f".parts/.00001.json.{gone}.tmp", "val-00077-0.parquet", ".parts"]
+    for name in left[:3]:
+        (out / name).write_bytes(b"")
+    for name in (mine := ["notes.txt", ".mine.tmp", f".games.parquet.{os.getpid()}.tmp"]):
+        (out / name).write_text("of somebody who lives")
+    assert sweep(out, dry_run=True) == left
+    assert (out / left[0]).exists()
+    assert sweep(out) == left
+    assert sweep(out) == []
+    for name in mine:
+        (out / name).unlink()
+    assert rows_of(out) == made
+    with pytest.raises(ConfigError, match="is not a directory"):
+        sweep(tmp_path / "nothing")
+
+
+def test_shards_of_a_stopped_ingest_that_a_note_names_are_kept(dump: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="run the same command"):
+        ingest([str(dump)], tmp_path / "out", CONFIG, workers=1, stop=lambda: True)
+    note = json.loads((tmp_path / "out" / ".parts" / "00000.json").read_bytes())
+    assert sweep(tmp_path / "out") == []
+    for entry in note["files"]:
+        assert pq.read_metadata(tmp_path / "out" / entry["name"]).num_rows == entry["rows"]
