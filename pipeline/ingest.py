@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, Stopped
-from pipeline.manifest import build_manifest
+from pipeline.manifest import build_manifest, plain_config
 from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require
 from pipeline.workers import Failure, LocalEngine
@@ -73,8 +72,10 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
         return None
     manifest = read_manifest(out)
     shutil.rmtree(out / PARTS, ignore_errors=True)
-    if manifest["config"] != asdict(config):
-        differing = [name for name, value in asdict(config).items() if manifest["config"].get(name) != value]
+    asked = plain_config(config)
+    made_with = plain_config(IngestConfig()) | manifest["config"]  # one of before a setting existed had its default
+    if made_with != asked:
+        differing = [name for name in made_with if made_with[name] != asked.get(name)]
         raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
     made = [(source["name"], source["bytes"], source["sha256"]) for source in manifest["sources"]]
     if made != [_identity(name) for name in sources]:
@@ -104,7 +105,7 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     _sweep(parts.parent)
     asked = {
         "sources": [Path(name).name for name in sources],
-        "config": asdict(config),
+        "config": plain_config(config),
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
