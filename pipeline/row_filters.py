@@ -85,9 +85,11 @@ def _places(group: NDArray[np.uint32] | NDArray[np.uint64], drawn: NDArray[np.ui
 
 
 def by_position(rows: pgn.Rows, filled: int, games: pgn.Games, parity: NDArray[np.uint8]) -> None:
-    """Make the identity of sets of labelled moves the first labelled position's, so that its copies share a split."""
+    """Give labelled moves that are no game the identity of their first position, so that its copies share a split."""
     if (parity == NO_LABELS).all():
         return
+    replayed = (games.status == pgn.USED) & (games.plies > 0)
+    games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = pgn.NO_MOVES  # none that is a label
     game = rows.game[:filled]
     first = np.flatnonzero((rows.ply[:filled] == parity[game]) & (parity[game] != NO_LABELS))
     games.identity[game[first]] = mixed(rows.key[:filled][first], 0)

@@ -102,7 +102,7 @@ class Source:
         if found is None:
             return stream
         self.input, convert = found
-        return Pieces(convert(self.name, stream))
+        return Pieces(convert(self.name, stream), stream)
 
     def _pass(self, share: float) -> None:
         """Hash a file that something else reads, up to a share of it."""

@@ -94,11 +94,10 @@ def _game(number: int, row: dict[str, Any]) -> str:
     for date in ("Date", "UTCDate"):
         if row.get(date):
             row[date] = row[date][:10].replace("-", ".")
-    row["Site"] = row.get("Site") or f"row-{number}"
-    row["Event"] = row.get("Event") or "?"
-    result = row.get("Result") or ""
+    first = {"Event": row.get("Event") or "?", "Site": row.get("Site") or f"row-{number}"}  # a game begins by its Event
+    others = {name: value or "" for name, value in row.items() if name not in first}
     # A space before it keeps hostile movetext from beginning a tag; a blank line behind it closes what it left open.
-    return f"{tag_lines({name: value or '' for name, value in row.items()})}\n {movetext} {result}\n\n"
+    return f"{tag_lines({**first, **others})}\n {movetext} {others.get('Result', '')}\n\n"
 
 
 def _best(number: int, row: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ PIECE = 1 << 18
 """Bytes of text that are handed on together, about."""
 
 UCI = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?")
-_CONTROLS = {code: " " for code in (*range(32), 127, 0x85, 0x2028, 0x2029)}
+_CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
 _BOARD = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
 FEN = re.compile(rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*")
 """Six fields, or the first four of them."""
@@ -33,8 +33,10 @@ class Readable(Protocol):
 class Pieces:
     """A stream of the bytes that an iterator gives, for `readinto` and `read`."""
 
-    def __init__(self, pieces: Iterator[bytes]) -> None:
+    def __init__(self, pieces: Iterator[bytes], made_of: object = None) -> None:
+        """Take the iterator, and what it reads: let go of at the iterator's end, that would close its file."""
         self.pieces = pieces
+        self.made_of = made_of
         self.left = memoryview(b"")
 
     def readinto(self, space: Any) -> int:
