@@ -9,7 +9,7 @@ import io
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO
 
@@ -166,26 +166,20 @@ def _from_stream(source: Source, stream: IO[bytes], want: int, found: Pieces) ->
     offsets, length = _strata(max(far, text), want // PLACES), want // PLACES
     wanted = {place: bytearray() for place in range(PLACES)}
     at, marks = 0, [(source.bytes_read, text)]
-    for block in _chain(begin, blocks if far > text else iter(())):
+    for block in chain([begin], blocks if far > text else []):
         for place, offset in enumerate(offsets):
             low, high = max(offset, at), min(offset + length, at + len(block))
             if low < high:
                 wanted[place] += block[low - at : high - at]
         at += len(block)
         marks.append((source.bytes_read, at))
-        if at >= max(far, text):
+        if at >= max(REACH if far else 0, text):
             break
-    more = next(blocks, b"")
-    _judge(source, found, marks, ended=not more)
+    _judge(source, found, marks, ended=not next(blocks, b""))
     pieces = [bytes(wanted[place]).replace(b"\r\n", b"\n") for place in range(PLACES) if wanted[place]]
     found.texts = [
         _games(piece, first=place == 0 and offsets[0] == 0, last=False) for place, piece in enumerate(pieces)
     ]
-
-
-def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _judge(source: Source, found: Pieces, marks: list[tuple[int, int]], *, ended: bool) -> None:
