@@ -125,6 +125,9 @@ class Targets:
     evals: Tensor | None = None  # [B] int, centipawns in the mover's view, or NO_EVAL
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     weights: Tensor | None = None  # [B] float32, what a row counts
+    ended: Tensor | None = (
+        None  # [B] bool, False for a position that is of no game: nothing is known of an end; None: all are
+    )
 
 
 def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -135,13 +138,18 @@ def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: 
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy(config, policy, flat(policy), targets)
-    value_B = _value(config, form, value_BV, targets)
+    value_B = _of_games(_value(config, form, value_BV, targets), targets)
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if left and targets.plies_left is not None:
-        parts["moves_left_loss"] = moves_left_loss(left[0][:, 0], targets.plies_left)
+        parts["moves_left_loss"] = _of_games(moves_left_loss(left[0][:, 0], targets.plies_left), targets)
         loss_B = loss_B + config.moves_left_weight * parts["moves_left_loss"]
     return {"loss": loss_B, **parts}
+
+
+def _of_games(loss_B: Tensor, targets: Targets) -> Tensor:
+    """Ask nothing of rows whose game's end nobody knows."""
+    return loss_B if targets.ended is None else loss_B.masked_fill(~targets.ended, 0.0)
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:

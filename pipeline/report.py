@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 BATCH = 1024
 NO_CLOCK = 65535
-COLUMNS = ("planes", "label", "result", "ply", "elo", "opponent_elo", "clock", "game")
+COLUMNS = ("planes", "label", "result", "plies", "ply", "elo", "opponent_elo", "clock", "game")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ def _figures(
         progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
     if not tables:
         raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
-    return pl.concat(tables)
+    return pl.concat(tables).with_columns(pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None))
 
 
 def _interval(table: "pl.DataFrame") -> tuple[float, float]:
@@ -146,7 +146,8 @@ def _slices(table: "pl.DataFrame") -> dict[str, list[dict[str, Any]]]:
     slices = {name: _by_band(table, *band) for name, band in BANDS.items()}
     tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
     calibration = (
-        table.with_columns(tenth)
+        table.filter(pl.col("score").is_not_null())  # positions that are of no game have none
+        .with_columns(tenth)
         .group_by("tenth")
         .agg(
             pl.len().alias("positions"),
@@ -162,17 +163,19 @@ def _summary(table: "pl.DataFrame", calibration: list[dict[str, Any]]) -> dict[s
     from model.metrics import summary
 
     low, high = _interval(table)
-    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / len(table)
+    known = sum(row["positions"] for row in calibration)
+    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / max(known, 1)
     means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
     return {
         **means,
+        **({} if known else {"value_brier": None, "wdl_brier": None}),
         "top1_low": low,
         "top1_high": high,
         "games": table["game"].n_unique(),
-        "value_calibration_error": error,
+        "value_calibration_error": error if known else None,
         "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
         "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
-        "hand_written_value_brier": float(table["classical_brier"].to_numpy().mean()),
+        "hand_written_value_brier": table["classical_brier"].mean(),
         "chance_top1": float((1 / table["legal_moves"].to_numpy()).mean()),
     }
 
