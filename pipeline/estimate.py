@@ -99,7 +99,7 @@ def _ingested(
     """Ingest the pieces with one process and give the manifest and the seconds, the loading of kernels left out."""
     names = []
     for number, pieces in enumerate(read):
-        path = folder / f"{number}.pgn"
+        path = folder / f"{Path(pieces.name).name}.{number}.pgn"
         path.write_bytes(b"".join(_closed(text) for text in pieces.texts))
         names.append(str(path))
     (folder / "warm.pgn").write_text(WARM)
@@ -117,7 +117,7 @@ def _ingested(
 
 def _closed(text: bytes) -> bytes:
     """End a piece with an empty line, so that the next begins a game."""
-    return text if text.endswith(b"\n\n") or not text else text.rstrip(b"\n") + b"\n\n"
+    return text if text.endswith((b"\n\n", b"\n\r\n")) or not text else text + b"\n\n"
 
 
 def _counts(out: Path, manifest: Mapping[str, Any], read: Sequence[Pieces]) -> list[NDArray[np.float64]]:

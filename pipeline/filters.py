@@ -172,12 +172,13 @@ def _speed_index(base: NDArray[np.int32], increment: NDArray[np.int32]) -> NDArr
 def movetext_shares(text: NDArray[np.uint8], games: pgn.Games, seed: int) -> NDArray[np.float64]:
     """Give each game a number in [0, 1) by a hash of its movetext, white space at the end left out."""
     spans = np.stack([games.movetext, games.start[1:]], axis=1)
-    while True:
+    for turn in range(5):
         last = text[np.maximum(spans[:, 1] - 1, 0)]
         space = (spans[:, 1] > spans[:, 0]) & ((last == 32) | ((last >= 9) & (last <= 13)))
-        if not space.any():
-            break
-        spans[space, 1] -= 1
+        if turn < 4:
+            spans[space, 1] -= 1
+    for game in np.flatnonzero(space):  # few games have more
+        spans[game, 1] = spans[game, 0] + len(text[spans[game, 0] : spans[game, 1]].tobytes().rstrip())
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     return as_share(mixed(hashes, seed))

@@ -7,6 +7,7 @@ spread over that; what lies behind it is guessed from it, and `Pieces.whole` is 
 
 import io
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
@@ -27,7 +28,7 @@ BLOCK = 1 << 20
 ENOUGH = 1 << 16
 """Bytes of text that a frame must give to be one."""
 _FRAME = b"\x28\xb5\x2f\xfd"
-_GAME = b"\n\n[Event "
+_GAME = re.compile(rb"\n\r?\n(?=\[Event )")
 
 
 @dataclass(slots=True)
@@ -71,9 +72,8 @@ def read_pieces(name: str, want: int) -> Pieces:
 
 def _games(text: bytes, first: bool, last: bool) -> bytes:
     """Cut a text to whole games: the first and the last of it may be parts, but at the ends of the dump."""
-    begin = 0 if first else text.find(_GAME) + 2
-    end = len(text) if last else text.rfind(_GAME) + 2
-    return text[begin:end] if (first or begin >= 2) and end > begin else b""
+    begins = [0] * first + [found.end() for found in _GAME.finditer(text)] + [len(text)] * last
+    return text[begins[0] : begins[-1]] if begins else b""
 
 
 def _strata(total: int, length: int) -> list[int]:
@@ -88,7 +88,7 @@ def _from_places(file: IO[bytes], size: int, want: int, found: Pieces) -> None:
     length = want // PLACES
     for offset in _strata(size, length):
         file.seek(offset)
-        found.texts.append(_games(file.read(length).replace(b"\r\n", b"\n"), offset == 0, offset + length >= size))
+        found.texts.append(_games(file.read(length), offset == 0, offset + length >= size))
     found.text_bytes = float(size)
     found.basis = f"{PLACES} places over the file"
 
@@ -102,14 +102,14 @@ def _from_frames(name: str, want: int, found: Pieces) -> bool:
         for place, offset in enumerate(_strata(size, SEARCH)):
             file.seek(offset)
             raw = file.read(SEARCH)
-            at, text, taken = raw.find(_FRAME), b"", 0
+            at, text, ratio = raw.find(_FRAME), b"", 0.0
             while at >= 0 and len(text) < ENOUGH:
-                text, taken = _decompressed(io.BytesIO(raw[at:]), length)
+                text, ratio = _decompressed(io.BytesIO(raw[at:]), length)
                 at = raw.find(_FRAME, at + 1) if len(text) < ENOUGH else at
             if at >= 0 and offset + at > 0 and offset + at not in begun:
                 begun.add(offset + at)
                 texts.append(_games(text, first=False, last=False))
-                ratios.append(len(text) / taken)
+                ratios.append(ratio)
             if place >= 3 and len(begun) <= place // 2:
                 return False
     mean = sum(ratios) / len(ratios)
@@ -120,18 +120,19 @@ def _from_frames(name: str, want: int, found: Pieces) -> bool:
     return True
 
 
-def _decompressed(raw: IO[bytes], length: int) -> tuple[bytes, int]:
-    """Decompress up to `length` bytes of a frame: give the text, and the raw bytes that it took."""
-    decoder, parts, taken = zstandard.ZstdDecompressor().decompressobj(), [], 0
-    size = 0
+def _decompressed(raw: IO[bytes], length: int) -> tuple[bytes, float]:
+    """Decompress a frame, or the raw bytes there are of it: its first `length` bytes, and bytes of text a raw byte."""
+    decoder = zstandard.ZstdDecompressor().decompressobj()
+    text, size, taken = bytearray(), 0, 0
     try:
-        while size < length and not decoder.eof and (block := raw.read(1 << 14)):
-            parts.append(decoder.decompress(block))
+        while not decoder.eof and (block := raw.read(1 << 14)):
+            part = decoder.decompress(block)
             taken += len(block) - len(decoder.unused_data)
-            size += len(parts[-1])
+            size += len(part)
+            text += part[: max(length - len(text), 0)]
     except zstandard.ZstdError:
-        return b"", 0
-    return b"".join(parts), max(taken, 1)
+        return b"", 0.0
+    return bytes(text), size / max(taken, 1)
 
 
 def _blocks(source: Source, stream: IO[bytes], found: Pieces) -> Iterator[bytes]:
@@ -176,7 +177,7 @@ def _from_stream(source: Source, stream: IO[bytes], want: int, found: Pieces) ->
         if at >= max(REACH if far else 0, text):
             break
     _judge(source, found, marks, ended=not next(blocks, b""))
-    pieces = [bytes(wanted[place]).replace(b"\r\n", b"\n") for place in range(PLACES) if wanted[place]]
+    pieces = [bytes(wanted[place]) for place in range(PLACES) if wanted[place]]
     found.texts = [
         _games(piece, first=place == 0 and offsets[0] == 0, last=False) for place, piece in enumerate(pieces)
     ]
