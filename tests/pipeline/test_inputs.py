@@ -3,6 +3,7 @@
 import bz2
 import csv
 import gzip
+import json
 import re
 from collections.abc import Callable, Iterable
 from datetime import time
@@ -17,11 +18,15 @@ import pytest
 import zstandard
 
 from engine.encoding import label_of
+from model.config import TrainConfig
 from pipeline.batches import Batches
 from pipeline.chunk import IngestConfig
 from pipeline.defs.verify import planes_of, rows_differ, text_of
 from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.ingest import ingest
+from pipeline.report import report
+from pipeline.reports import write_report
+from pipeline.training import train_on
 from tests.conftest import shared_data
 from tests.pipeline import datasets
 
@@ -336,3 +341,22 @@ def test_copies_of_a_position_share_a_split_and_mixed_sources_one_table(tmp_path
     ingest(sources, tmp_path / "two", config, workers=2)
     assert datasets.content(tmp_path / "two") == datasets.content(tmp_path / "out")
     assert next(Batches([tmp_path / "out"], batch_size=8).from_step(0))["plies"].dtype == np.uint16
+
+
+@pytest.mark.slow
+def test_a_network_trains_on_puzzles_and_its_report_claims_no_results(tmp_path: Path) -> None:
+    ingest(
+        [str(shared_data("truth/lichess_puzzles_500.csv"))],
+        tmp_path / "puzzles",
+        IngestConfig(test_share=0.2),
+        workers=1,
+    )
+    steps = TrainConfig(steps=4, batch_size=64, threads=1)
+    card = train_on([tmp_path / "puzzles"], "fianchetto-xs", steps, tmp_path / "net")
+    assert "validation_top1" in card["metrics"]
+    assert "validation_value_brier" not in card["metrics"]
+    said = report(tmp_path / "net", positions=tmp_path / "puzzles")
+    assert said["positions"] > 100
+    assert said["value_brier"] is said["value_calibration_error"] is said["hand_written_value_brier"] is None
+    json.dumps(said, allow_nan=False)
+    write_report(said, tmp_path / "report")
