@@ -3,8 +3,7 @@
 import gzip
 import json
 import random
-import subprocess
-import sys
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from pipeline.estimate import estimate
 from pipeline.ingest import ingest
 from tests.conftest import shared_data
 from tests.pipeline import datasets
+from tests.pipeline.test_cli import call
 
 FILTERED = IngestConfig(min_elo=1200, skip_plies=4, positions_per_game=20)
 
@@ -148,19 +148,21 @@ def test_what_keeps_nothing_or_is_nothing_is_said(dump: Path, tmp_path: Path) ->
         estimate([str(dump)], sample_mib=0)
 
 
-def test_the_command_prints_an_estimate_and_writes_nothing(dump: Path, tmp_path: Path) -> None:
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "from pipeline.cli import main; main()", "ingest", str(dump), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-
-    said = run("--estimate", "--json", "--min-elo", "1200", "--workers", "1")
-    assert said.returncode == 0, said.stderr
-    result = json.loads(said.stdout.splitlines()[-1])
-    assert result["games"]["read"] == {"estimate": 1900, "low": 1900, "high": 1900}
+def test_the_command_prints_an_estimate_and_writes_nothing(
+    dump: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["ingest", str(dump), "--estimate", "--min-elo", "1200", "--workers", "1"]
+    code, out, _ = call(capsys, monkeypatch, *words, "--json")
+    assert code == 0
+    assert json.loads(out)["games"]["read"] == {"estimate": 1900, "low": 1900, "high": 1900}
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert re.search(r"^games read +1,900   1,900 to 1,900$", out, re.MULTILINE)
     assert list(tmp_path.iterdir()) == []
-    refused = run()
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "fianchetto: say where the dataset goes: --out DIR (or --estimate, which writes none)\n"
+    code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
+    assert (code, out) == (2, "")
+    assert error == "fianchetto: say where the dataset goes: --out DIR (or --estimate, which writes none)\n"
 
 
 @pytest.mark.slow

@@ -237,7 +237,7 @@ def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
     assert tenth < half
     text = path.read_text().replace("[Site", '[Round "9"]\n[Site')  # other tags, other line ends: the same games
     (tmp_path / "other.pgn").write_bytes(text.rstrip().encode())
-    ingest([str(tmp_path / "other.pgn")], tmp_path / "other", replace(CONFIG, sample=0.1, chunk_mib=1), workers=2)
+    ingest([str(tmp_path / "other.pgn")], tmp_path / "other", replace(CONFIG, sample=0.1, chunk_mib=1), workers=1)
     assert {game["site"] for game in datasets.games(tmp_path / "other") if game["dropped"] is None} == tenth
     ingest([str(path)], tmp_path / "seed", replace(CONFIG, sample=0.1, seed=1), workers=1)
     assert {game["site"] for game in datasets.games(tmp_path / "seed") if game["dropped"] is None} != tenth
