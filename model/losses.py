@@ -143,6 +143,7 @@ class Targets:
     roots: Tensor | None = None  # [B] float32, a search's value in -1..1 in the mover's view, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     weights: Tensor | None = None  # [B] float32, what a row counts
+    ended: Tensor | None = None  # [B] bool, False for a position of no game, whose end nobody knows; None: all are
 
 
 def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -153,11 +154,11 @@ def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: 
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy(config, policy, flat(policy), targets)
-    value_B = _value(config, form, value_BV, targets)
+    value_B = _of_games(_value(config, form, value_BV, targets), targets)
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if left and targets.plies_left is not None:
-        parts["moves_left_loss"] = moves_left_loss(left[0][:, 0], targets.plies_left)
+        parts["moves_left_loss"] = _of_games(moves_left_loss(left[0][:, 0], targets.plies_left), targets)
         loss_B = loss_B + config.moves_left_weight * parts["moves_left_loss"]
     return {"loss": loss_B, **parts}
 
@@ -176,6 +177,11 @@ def value_target(config: TrainConfig, targets: Targets) -> Tensor | None:
         return target_B3
     share_B1 = config.root_value_share * (~roots_B.isnan()).float()[:, None]
     return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(roots_B.nan_to_num())
+
+
+def _of_games(loss_B: Tensor, targets: Targets) -> Tensor:
+    """Ask nothing of rows whose game's end nobody knows."""
+    return loss_B if targets.ended is None else loss_B.masked_fill(~targets.ended, 0.0)
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:

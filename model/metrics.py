@@ -10,6 +10,8 @@ expected       the value as an expected score, win + draw / 2
 brier          (expected - score)^2, the two-outcome form of the literature (ChessMimic's 0.1753); its mean is
                `value_brier`
 wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2: Brier's original
+
+score, brier and wdl_brier are NaN where a row is of no game, and means leave such rows out.
 """
 
 from collections.abc import Mapping
@@ -27,11 +29,17 @@ Rows = dict[str, NDArray[Any]]
 
 
 def row_figures(
-    logits_BA: Tensor, wdl_B3: Tensor, legal_BA: Tensor, labels_B: Tensor, results_B: Tensor
+    logits_BA: Tensor,
+    wdl_B3: Tensor,
+    legal_BA: Tensor,
+    labels_B: Tensor,
+    results_B: Tensor,
+    ended_B: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Measure each row: float32 `[B]` by the names above, and int64 `rank` and `legal_moves`.
 
-    Logits, legality and labels are of one view; results are +1, 0, -1 for the mover.
+    Logits, legality and labels are of one view; results are +1, 0, -1 for the mover. `ended_B`: True for rows
+    of games, None for all.
     """
     logits_BA = logits_BA.float()
     masked_BA = logits_BA.masked_fill(~legal_BA, float("-inf"))
@@ -42,7 +50,7 @@ def row_figures(
     outcome_B3 = torch.nn.functional.one_hot(1 - results_B, 3).float()
     expected_B = wdl_B3[:, 0] + wdl_B3[:, 1] / 2
     score_B = (results_B + 1).float() / 2
-    return {
+    figures = {
         "rank": 1 + (better_BA & legal_BA).sum(1),
         "legal_moves": legal_BA.sum(1),
         "nll": legal_B - chosen_B1[:, 0],
@@ -52,6 +60,10 @@ def row_figures(
         "brier": (expected_B - score_B).square(),
         "wdl_brier": (wdl_B3 - outcome_B3).square().sum(1),
     }
+    if ended_B is not None:
+        for name in ("score", "brier", "wdl_brier"):
+            figures[name] = figures[name].masked_fill(~ended_B, float("nan"))
+    return figures
 
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
@@ -62,6 +74,7 @@ def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Bat
         legal_mask(bytes_of(batch["planes"])),
         tensor(batch["label"].astype(np.int64)),
         tensor(batch["result"].astype(np.int64)),
+        tensor(batch["plies"] > 0) if "plies" in batch else None,
     )
     return {name: column.numpy() for name, column in figures.items()}
 
@@ -70,7 +83,7 @@ class Totals:
     """Sums over rows in float64, so that a million rows lose nothing."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.games = 0
         self.sums: dict[str, float] = {}
 
     def add(self, figures: Mapping[str, NDArray[Any] | Tensor]) -> "Totals":
@@ -81,8 +94,10 @@ class Totals:
         terms: dict[str, NDArray[Any]] = {f"top{n}": rank <= n for n in (1, 3, 5)}
         terms["cross_entropy"] = columns["nll"]
         terms["legal_mass"] = columns["legal_mass"]
-        terms["value_brier"] = columns["brier"]
-        terms["wdl_brier"] = columns["wdl_brier"]
+        known = ~np.isnan(columns["brier"])
+        self.games += int(known.sum())
+        terms["value_brier"] = columns["brier"][known]
+        terms["wdl_brier"] = columns["wdl_brier"][known]
         for name, term in terms.items():
             self.sums[name] = self.sums.get(name, 0.0) + float(term.sum(dtype=np.float64))
         return self
@@ -90,9 +105,10 @@ class Totals:
     def summary(self) -> dict[str, float]:
         """Give `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier` and `wdl_brier`.
 
-        Of no rows at all there is only `positions`.
+        Of no rows at all there is only `positions`, and of none that are of games no `value_brier` and `wdl_brier`.
         """
-        return {"positions": self.count} | {name: total / self.count for name, total in self.sums.items() if self.count}
+        over = {name: self.games if name.endswith("brier") else self.count for name in self.sums}
+        return {"positions": self.count} | {name: total / over[name] for name, total in self.sums.items() if over[name]}
 
 
 def summary(figures: Mapping[str, NDArray[Any]]) -> dict[str, float]:

@@ -216,7 +216,9 @@ def measure(run: Run, batches: Any, limit: int) -> dict[str, float]:
         read, targets = prepared(run.config, run.preset, rows, run.device, run.dtype, training=False)
         with autocast(run.device, run.dtype):
             policy, value_BV, *_ = run.ema(read)
-        figures = row_figures(flat(policy), form.wdl(value_BV), targets.legal, targets.labels, targets.results)
+        figures = row_figures(
+            flat(policy), form.wdl(value_BV), targets.legal, targets.labels, targets.results, targets.ended
+        )
         totals.add({name: column.cpu() for name, column in figures.items()})
     return totals.summary()
 

@@ -30,7 +30,8 @@ def prepared(
     """Carry a batch to the device and turn it into what the preset's network reads and is taught.
 
     The columns `visits` (as `visit_entries` has it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
-    are there and the configuration gives them a share. In training, some rows' ratings and clocks are hidden.
+    are there and the configuration gives them a share. Rows whose `plies` is 0 are of no game: they teach moves, and nothing
+    of results. In training, some rows' ratings and clocks are hidden.
     """
     data = inputs(batch, preset, device, dtype, hidden=training)
     targets = Targets(
@@ -41,9 +42,16 @@ def prepared(
         evals=_column(batch["eval"], device) if config.eval_blend and "eval" in batch else None,
         roots=_column(batch["root_value"], device) if config.root_value_share and "root_value" in batch else None,
         plies_left=data.plies_left,
+        ended=_ended(batch, device),
         weights=_column(batch["weight"].astype(np.float32), device) if "weight" in batch else None,
     )
     return data.read, targets
+
+
+def _ended(batch: Batch, device: torch.device) -> Tensor | None:
+    """Tell the rows of games, bool `[B]`; None where all are."""
+    of_games_B = batch["plies"] > 0 if "plies" in batch else np.ones(0, np.bool_)
+    return None if of_games_B.all() else _column(of_games_B, device)
 
 
 def _column(column: NDArray[Any], device: torch.device) -> Tensor:

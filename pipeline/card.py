@@ -58,7 +58,11 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
         )
         .sort("games", "dropped", descending=[True, False])
     )
-    splits = used.group_by("split").agg(pl.len().alias("games"), pl.col("plies").sum().alias("positions")).sort("split")
+    positions = (
+        pl.col("split").replace_strict(manifest["positions"], default=0, return_dtype=pl.Int64).alias("positions")
+    )
+    splits = used.group_by("split").agg(pl.len().alias("games")).sort("split").with_columns(positions)
+    refused = ", ".join(f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items())
     sources = "\n".join(f"- {source['name']}, sha256 `{source['sha256']}`" for source in manifest["sources"])
     copies = manifest["copies"]
     parts = [
@@ -76,6 +80,7 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
         "## Time controls\n\n" + markdown_table(_share_by(used, "time_control", 12)),
         "## Terminations\n\n" + markdown_table(_share_by(used, "termination", 8)),
         "## Dropped games\n\n" + (markdown_table(dropped) if len(dropped) else "None."),
+        *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -1,6 +1,7 @@
 """One chunk of a dump into shards: what a worker does.
 
-    text -> tags -> filters -> replay -> splits -> shuffle -> shards, then the games' table and a note of what was done
+    text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards
+    then the games' table, and a note of what was done
 
 Everything depends on the chunk and the configuration alone. The note (`.parts/00007.json`) appears last: a chunk that has
 one is done, one without is done again, to the same bytes.
@@ -10,6 +11,7 @@ Axes: G games, R rows.
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -25,7 +27,9 @@ from engine.encoding import PLANES, TURN_PLANE
 from engine.position import from_fen
 from pipeline import pgn, tags
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.filters import Filters, filter_games, value, which
 from pipeline.permute import gather_rows
+from pipeline.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.san import UNKNOWN_RESULT
 from pipeline.shards import PARTS, SPLITS, number_array, publish, publish_json, rows_table, write_rows
 from pipeline.sources import Chunk
@@ -39,38 +43,31 @@ STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal",
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IngestConfig:
+class IngestConfig(Filters):
     """What a dataset is made with; all of it is in the manifest, and a dataset made otherwise is refused."""
 
     test_share: float = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: float = 0.02
     """Share of games held out for validation while training, by the same hash."""
-    min_elo: int = 0
-    """Lowest rating either player may have; 0 also keeps games without ratings."""
-    max_elo: int = 0
-    """Highest rating either player may have; 0 for no limit."""
-    min_plies: int = 1
-    """Half-moves a game must have."""
     order: str = "shuffled"
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
-    """Seed of the shuffle."""
+    """Seed of the shuffle and of what is drawn by a hash."""
     chunk_mib: int = 8
     """MiB of PGN text a worker takes at a time."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""
+        Filters.__post_init__(self)  # a class with slots is made anew by its decorator, and super() knows the old one
         if not (0 <= self.test_share < 1 and 0 <= self.val_share < 1 and self.test_share + self.val_share < 1):
             raise ConfigError("test_share and val_share are shares: each from 0 to 1, and together below 1")
         if self.order not in ("shuffled", "game"):
             raise ConfigError(f"order is shuffled or game, not {self.order!r}")
-        if self.max_elo and self.max_elo < self.min_elo:
-            raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if not 1 <= self.chunk_mib <= 256:
             raise ConfigError(f"chunk_mib is from 1 to 256, not {self.chunk_mib}")
-        if self.min_plies < 1 or min(self.seed, self.min_elo, self.max_elo) < 0:
-            raise ConfigError("min_plies is at least 1; seed, min_elo and max_elo at least 0")
+        if self.seed < 0:
+            raise ConfigError(f"seed is at least 0, not {self.seed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +87,7 @@ class Tagged(NamedTuple):
     white_elo: NDArray[np.int32]  # 0: unknown
     black_elo: NDArray[np.int32]
     increment: NDArray[np.int32]  # seconds, -1: unknown
+    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels, NO_LABELS: it is a game, and all are
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
 
 
@@ -111,10 +109,6 @@ def part_name(index: int) -> str:
     return f"{index:05d}.json"
 
 
-def _value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
-    return text[span[0] : span[1]].tobytes().decode("utf-8", "replace")
-
-
 def _numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
     out = np.empty(len(spans), dtype=np.int32)
     tags.integers(text, spans, missing, out)
@@ -122,19 +116,15 @@ def _numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) ->
 
 
 def _drop_variants(text: NDArray[np.uint8], spans: NDArray[np.int64], games: pgn.Games) -> None:
-    """Mark games whose Variant tag is not standard chess; each spelling is looked at once."""
-    hashes = np.zeros(len(spans), dtype=np.uint64)
-    tags.hash_spans(text, spans, hashes)
-    for value, first in zip(*np.unique(hashes, return_index=True), strict=True):
-        if _value(text, spans[first]).strip().lower() not in STANDARD:
-            games.status[hashes == value] = pgn.VARIANT
+    """Mark games whose Variant tag is not standard chess."""
+    games.status[~which(text, spans, lambda variant: variant.strip().lower() in STANDARD)] = pgn.VARIANT
 
 
 def _set_up(text: NDArray[np.uint8], spans: NDArray[np.int64], games: pgn.Games) -> NDArray[np.uint64]:
     """Read the FEN tags: give the starting positions and point the games at them."""
     setups = [from_fen(chess.STARTING_FEN)]
     for game in np.flatnonzero(spans[:, 1]):
-        fen = _value(text, spans[game])
+        fen = value(text, spans[game])
         try:
             if chess.Board(fen, chess960=True).has_chess960_castling_rights():
                 games.status[game] = pgn.VARIANT
@@ -173,14 +163,20 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     increment[games.base < 0] = -1
     white = _numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = _numbers(text, spans[:, tags.BLACK_ELO], 0)
-    low, high = np.minimum(white, black), np.maximum(white, black)
-    if config.min_elo:
-        games.status[low < config.min_elo] = pgn.FILTER_ELO
-    if config.max_elo:
-        games.status[high > config.max_elo] = pgn.FILTER_ELO
     setups = _set_up(text, spans[:, tags.FEN], games)
     _drop_variants(text, spans[:, tags.VARIANT], games)
-    return Tagged(games, spans, white, black, increment, setups)
+    parity = _labels(text, spans[:, tags.LABELS], games)
+    filter_games(text, spans, games, (white, black), increment, config, config.seed)
+    return Tagged(games, spans, white, black, increment, parity, setups)
+
+
+def _labels(text: NDArray[np.uint8], spans: NDArray[np.int64], games: pgn.Games) -> NDArray[np.uint8]:
+    """Read which plies are labels in what no game is (pipeline/inputs writes that tag), and mark rows that were broken."""
+    present = spans[:, 1] > 0
+    number = _numbers(text, spans, NO_LABELS)
+    games.result[present] = pgn.NO_RESULT
+    games.status[present & (number > 1)] = pgn.BAD_ROW
+    return np.where(present & (number <= 1), number, NO_LABELS).astype(np.uint8)
 
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
@@ -221,9 +217,13 @@ def _columns(
     return columns
 
 
-def _write_block(task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, block: int) -> list[dict[str, Any]]:
-    """Write one block of rows as a shard a split: give the files."""
+def _write_block(
+    task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, kept: NDArray[np.int64] | None, block: int
+) -> list[dict[str, Any]]:
+    """Write one block of rows, those that are kept, as a shard a split: give the files."""
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
+    if kept is not None:
+        splits[np.delete(np.arange(filled), kept)] = len(SPLITS)  # of none
     files = []
     for number, split in enumerate(SPLITS):
         picked = np.flatnonzero(splits == number)
@@ -248,7 +248,7 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     offsets = np.empty(len(spans) + 1, dtype=np.int32)
     tags.gather(text, spans, data, offsets)
     if data.size and data.max() >= 128:
-        return pa.array([_value(text, span) if span[1] else None for span in spans], type=pa.string())
+        return pa.array([value(text, span) if span[1] else None for span in spans], type=pa.string())
     present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
     return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
 
@@ -268,26 +268,29 @@ def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.
     used = games.status == pgn.USED
     site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
     date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
-    return pa.table(
-        {
-            "source": number_array(np.full(count, task.chunk.source, dtype=np.uint16)),
-            "offset": number_array(task.chunk.offset + games.start[:-1]),
-            "length": number_array(np.diff(games.start).astype(np.uint32)),
-            "site": _strings(text, site),
-            "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
-            "date": _strings(text, date),
-            "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
-            "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
-            "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
-            "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
-            "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
-            "result": number_array(games.result, games.result != UNKNOWN_RESULT),
-            "plies": number_array(games.plies),
-            "identity": number_array(games.identity),
-            "split": _named(SPLITS, split_of(games.identity, task.config), used),
-            "dropped": _named(pgn.STATUS, games.status, ~used),
-        }
-    )
+    columns = {
+        "source": number_array(np.full(count, task.chunk.source, dtype=np.uint16)),
+        "offset": number_array(task.chunk.offset + games.start[:-1]),
+        "length": number_array(np.diff(games.start).astype(np.uint32)),
+        "site": _strings(text, site),
+        "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
+        "date": _strings(text, date),
+        "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
+        "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
+        "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
+        "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
+        "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
+        "result": number_array(games.result, np.abs(games.result) <= 1),
+        "plies": number_array(games.plies),
+        "identity": number_array(games.identity),
+        "split": _named(SPLITS, split_of(games.identity, task.config), used),
+        "dropped": _named(pgn.STATUS, games.status, ~used),
+    }
+    if (tagged.parity != NO_LABELS).any():
+        rating = _numbers(text, spans[:, tags.PUZZLE_RATING], 0)
+        columns["puzzle_rating"] = number_array(rating.clip(0, 65535).astype(np.uint16), rating > 0)
+        columns["puzzle_themes"] = _strings(text, spans[:, tags.PUZZLE_THEMES])
+    return pa.table(columns)
 
 
 def key_rate(index: int) -> int:
@@ -299,12 +302,12 @@ def key_rate(index: int) -> int:
 
 
 def _sample_keys(
-    rows: pgn.Rows, filled: int, splits: NDArray[np.uint8], rate: int
+    rows: pgn.Rows, kept: NDArray[np.int64] | slice, splits: NDArray[np.uint8], rate: int
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Take the position keys that a hash picks at 2 ** -rate, and their splits."""
-    keys = rows.key[:filled]
-    picked = (keys >> np.uint64(64 - rate) == 0) if rate else np.ones(filled, dtype=np.bool_)
-    return keys[picked], splits[rows.game[:filled][picked]]
+    """Take the position keys of kept rows that a hash picks at 2 ** -rate, and their splits."""
+    keys, games = rows.key[kept], rows.game[kept]
+    picked = (keys >> np.uint64(64 - rate) == 0) if rate else np.ones(len(keys), dtype=np.bool_)
+    return keys[picked], splits[games[picked]]
 
 
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
@@ -327,14 +330,19 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     rows = _buffers().rows
     files: list[dict[str, Any]] = []
     samples = []
+    dropped: Counter[str] = Counter()
     total = collisions = game = block = 0
     while game < len(task.chunk.starts):
         game, filled = pgn.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
+        by_position(rows, filled, tagged.games, tagged.parity)
         splits = split_of(tagged.games.identity, task.config)
-        samples.append(_sample_keys(rows, filled, splits, key_rate(task.chunk.index)))
-        files += _write_block(task, tagged, rows, filled, block)
-        collisions += int(np.isin(rows.promotion[:filled], (2, 3, 4)).sum())
-        total, block = total + filled, block + 1
+        kept, refused = filter_rows(rows, filled, tagged.games, tagged.parity, task.config, task.config.seed)
+        dropped += refused
+        used = slice(filled) if kept is None else kept
+        samples.append(_sample_keys(rows, used, splits, key_rate(task.chunk.index)))
+        files += _write_block(task, tagged, rows, filled, kept, block)
+        collisions += int(np.isin(rows.promotion[used], (2, 3, 4)).sum())
+        total, block = total + (filled if kept is None else len(kept)), block + 1
     table = games_table(task, tagged, text)
     games_name = f"games-{task.chunk.index:05d}.parquet"
     publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
@@ -353,6 +361,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "games": len(task.chunk.starts),
         "status": {name: int(count) for name, count in zip(pgn.STATUS, counts, strict=True) if count},
         "rows": total,
+        "rows_dropped": dict(dropped),
         "label_collisions": collisions,
         "files": files,
     }

@@ -75,7 +75,8 @@ def slices(table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
     slices = {name: _by_band(table, *band) for name, band in BANDS.items()}
     tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
     calibration = (
-        table.with_columns(tenth)
+        table.filter(pl.col("score").is_not_null())  # positions that are of no game have none
+        .with_columns(tenth)
         .group_by("tenth")
         .agg(
             pl.len().alias("positions"),
@@ -91,28 +92,33 @@ def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str
     from model.metrics import summary
 
     low, high = interval(table)
-    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / len(table)
+    known = sum(row["positions"] for row in calibration)
+    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / max(known, 1)
     means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
     return {
         **means,
+        **({} if known else {"value_brier": None, "wdl_brier": None}),
         "top1_low": low,
         "top1_high": high,
         "games": table["game"].n_unique(),
-        "value_calibration_error": error,
+        "value_calibration_error": error if known else None,
         **baselines(table),
         "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
         "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
-        "hand_written_value_brier": float(table["classical_brier"].to_numpy().mean()),
+        "hand_written_value_brier": table["classical_brier"].mean(),
         "chance_top1": float((1 / table["legal_moves"].to_numpy()).mean()),
     }
 
 
-def baselines(table: pl.DataFrame) -> dict[str, float]:
+def baselines(table: pl.DataFrame) -> dict[str, float | None]:
     """Give the Brier scores of values that see no board: one number for all, and the players' ratings alone.
 
     The number is the mean score of these very rows, which no honest constant can beat. Ratings speak through Elo's formula
     (Elo 1978), 1 / (1 + 10^(-difference / 400)); where one is unknown, through that number.
     """
+    table = table.filter(pl.col("score").is_not_null())
+    if not len(table):
+        return {"constant_value_brier": None, "rating_value_brier": None}
     score = table["score"].to_numpy().astype(float)
     elo, other = (table[name].to_numpy().astype(float) for name in ("elo", "opponent_elo"))
     known = (elo > 0) & (other > 0)

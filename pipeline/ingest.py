@@ -10,7 +10,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
-from pipeline.manifest import build_manifest
+from pipeline.manifest import build_manifest, plain_config
 from pipeline.remote import look
 from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require, short_name
@@ -77,8 +76,10 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
         return None
     manifest = read_manifest(out)
     remove_tree(out / PARTS, ignore_errors=True)
-    if manifest["config"] != asdict(config):
-        differing = [name for name, value in asdict(config).items() if manifest["config"].get(name) != value]
+    asked = plain_config(config)
+    made_with = plain_config(IngestConfig()) | manifest["config"]  # one of before a setting existed had its default
+    if made_with != asked:
+        differing = [name for name in made_with if made_with[name] != asked.get(name)]
         raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
     made = manifest["sources"]
     if len(made) != len(sources) or not all(map(_is_of, made, sources)):
@@ -113,7 +114,7 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     _sweep(parts.parent)
     asked: dict[str, Any] = {
         "sources": [short_name(name) for name in sources],
-        "config": asdict(config),
+        "config": plain_config(config),
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),

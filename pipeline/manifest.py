@@ -21,6 +21,7 @@ from pipeline import pgn
 from pipeline.card import write_card
 from pipeline.chunk import IngestConfig, key_rate, part_name
 from pipeline.errors import DatasetError
+from pipeline.row_filters import REASONS
 from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish, publish_json
 from pipeline.sources import Source
 from pipeline.stores import opened
@@ -39,15 +40,19 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
     paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
 
     def write(target: Any) -> None:
+        kinds = {
+            field.name: field.type for path in paths for field in pq.read_schema(opened(path))
+        }  # puzzles have two more
         plain = pa.schema(
-            [
-                pa.field(field.name, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-                for field in pq.read_schema(opened(paths[0]))
-            ]
+            [pa.field(name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in kinds.items()]
         )
         with pq.ParquetWriter(target, plain, compression="zstd") as writer:
             for path in paths:
-                writer.write_table(pq.read_table(opened(path)).cast(plain))
+                table = pq.read_table(opened(path))
+                for field in plain:
+                    if field.name not in table.schema.names:
+                        table = table.append_column(field, pa.nulls(len(table), field.type))
+                writer.write_table(table.select(plain.names).cast(plain))
 
     rows = sum(pq.read_metadata(opened(path)).num_rows for path in paths)
     done = publish(out, GAMES, rows, write)
@@ -83,6 +88,12 @@ def _count_copies(parts: Path, count: int) -> dict[str, Any]:
     return result
 
 
+def plain_config(config: IngestConfig) -> dict[str, Any]:
+    """Give a configuration as JSON has it, where a tuple is a list."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return plain
+
+
 def build_manifest(
     out: Path, sources: Sequence[Source], config: IngestConfig, more: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
@@ -92,15 +103,18 @@ def build_manifest(
     """
     notes = _notes(out / PARTS)
     status: Counter[str] = Counter()
+    rows_dropped: Counter[str] = Counter()
     for note in notes:
         status.update(note["status"])
+        rows_dropped.update(note["rows_dropped"])
     read = sum(note["games"] for note in notes)
     rows = sum(note["rows"] for note in notes)
     dropped = {name: status[name] for name in pgn.STATUS[1:] if status[name]}
     if not rows:
         named = ", ".join(source.name for source in sources)
         damage = "; ".join(source.damage for source in sources if source.damage)
-        counts = "; ".join(f"{name}: {count}" for name, count in dropped.items()) or damage or "no game was found"
+        reasons = "; ".join(f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items()))
+        counts = reasons or damage or "no game was found"
         raise DatasetError(f"no positions in {named}: {read} games read ({counts})")
     files = [entry for note in notes for entry in note["files"]]
     positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
@@ -111,9 +125,10 @@ def build_manifest(
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "sources": [source.describe() for source in sources],
-        "config": asdict(config),
+        "config": plain_config(config),
         "games": {"read": read, "used": status["used"], "dropped": dropped},
         "positions": {"total": rows, **positions},
+        "positions_dropped": {name: rows_dropped[name] for name in REASONS if rows_dropped[name]},
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
         "copies": _count_copies(out / PARTS, len(notes)),

@@ -51,6 +51,18 @@ STATUS = (
     "too long",
     "filter: elo",
     "filter: plies",
+    "bad row",
+    "filter: elo gap",
+    "filter: casual",
+    "filter: title",
+    "filter: bot",
+    "filter: no bot",
+    "filter: speed",
+    "filter: termination",
+    "filter: date",
+    "filter: no evals",
+    "filter: sample",
+    "filter: balance",
 )
 (
     USED,
@@ -66,7 +78,25 @@ STATUS = (
     TOO_LONG,
     FILTER_ELO,
     FILTER_PLIES,
+    BAD_ROW,
+    FILTER_GAP,
+    FILTER_CASUAL,
+    FILTER_TITLE,
+    FILTER_BOT,
+    FILTER_NO_BOT,
+    FILTER_SPEED,
+    FILTER_TERMINATION,
+    FILTER_DATE,
+    FILTER_NO_EVALS,
+    FILTER_SAMPLE,
+    FILTER_BALANCE,
 ) = range(len(STATUS))
+
+NO_RESULT = 3
+"""In place of a game's result: these moves are not a game but a position's best ones, so nothing is known of an end.
+
+Their rows have result 0 and length 0, which no game has: that is how whoever reads them knows.
+"""
 
 _MIX = U(0x9E37_79B9_7F4A_7C15)
 
@@ -95,7 +125,7 @@ class Games(NamedTuple):
 
     start: NDArray[np.int64]  # [G + 1] first byte of each game; the last entry is the end
     movetext: NDArray[np.int64]  # [G]
-    result: NDArray[np.int8]  # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags
+    result: NDArray[np.int8]  # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: no game at all
     base: NDArray[np.int32]  # seconds, -1: unknown
     setup: NDArray[np.int32]  # index into the starting positions, 0 is the usual one
     status: NDArray[np.uint8]  # in: USED or a reason to leave it out; out: index into STATUS
@@ -238,10 +268,12 @@ def replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, 
             if games.result[game] != UNKNOWN_RESULT:
                 result = games.result[game]
             games.result[game] = result
-            games.plies[game] = plies
+            games.plies[game] = length = plies
             if status == USED:
                 if plies == 0:
                     status = NO_MOVES
+                elif result == NO_RESULT:
+                    result, length = 0, 0
                 elif result == UNKNOWN_RESULT:
                     status = UNFINISHED
                 elif plies < min_plies:
@@ -256,7 +288,7 @@ def replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, 
                 mover = result if rows.planes[filled, TURN] == EMPTY else -result
                 for row in range(filled, filled + plies):
                     rows.game[row] = game
-                    rows.plies[row] = plies
+                    rows.plies[row] = length
                     rows.result[row] = mover
                     mover = -mover
                 filled += plies

@@ -107,7 +107,7 @@ def _figures(
         progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
     if not tables:
         raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
-    return pl.concat(tables)
+    return pl.concat(tables).with_columns(pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None))
 
 
 def _games(batch: Batch) -> "np.ndarray[Any, np.dtype[np.uint64]]":

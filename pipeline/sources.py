@@ -23,6 +23,9 @@ import zstandard
 from numpy.typing import NDArray
 
 from pipeline.errors import DumpError
+from pipeline.inputs import parquet
+from pipeline.inputs.recognise import HEAD, begin, recognise
+from pipeline.inputs.text import Pieces
 from pipeline.remote import Remote, look, open_remote
 from pipeline.stores import is_url
 from pipeline.tags import LONGEST_GAME, Splitter, split
@@ -67,6 +70,7 @@ class Source:
         self.text_bytes = 0
         self.damage = ""
         self.compression: str | None = None
+        self.input = ""  # what it is, where it is no PGN
         self.facts: Facts | None = None  # what the server of an address says of it
         self._file: IO[bytes] | Remote | None = None
         self._head = b""
@@ -80,9 +84,9 @@ class Source:
         return None if self.name == STDIN else Path(self.name).stat().st_size
 
     def open(self) -> Any:
-        """Open the dump and give a stream of its decompressed bytes; raises DumpError, FetchError."""
+        """Open the dump and give a stream of its text, as PGN whatever it holds; raises DumpError, FetchError."""
         self._file = sys.stdin.buffer if self.name == STDIN else reopen(self)
-        while len(self._head) < 4 and (more := self._file.read(4 - len(self._head))):
+        while len(self._head) < HEAD and (more := self._file.read(HEAD - len(self._head))):
             self._head += more
         if not self._head:
             raise DumpError(f"{plain_name(self.name)} is empty: there are no games to read")
@@ -91,8 +95,28 @@ class Source:
         claimed = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if claimed is not None and compression != claimed:
             raise DumpError(f"{plain_name(self.name)} is named like a {claimed} archive but does not begin like one")
+        return self._text(compression)
+
+    def _text(self, compression: str | None) -> Any:
+        """Give the stream of text: PGN as it is, other inputs turned into it (pipeline/inputs)."""
+        first, name = begin(self._head, compression), plain_name(self.name)
+        if first.startswith(parquet.MAGIC):
+            if self.name == STDIN or is_url(self.name) or compression is not None:
+                raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
+            self.input, pieces = parquet.pgn(self.name, self._pass)
+            return Pieces(pieces)
         raw = pa.PythonFile(self, mode="r")
-        return raw if compression is None else pa.CompressedInputStream(raw, compression)
+        stream = raw if compression is None else pa.CompressedInputStream(raw, compression)
+        found = recognise(first)
+        if found is None:
+            return stream
+        self.input, convert = found
+        return Pieces(convert(name, stream), stream)
+
+    def _pass(self, share: float) -> None:
+        """Hash a file that something else reads, up to a share of it."""
+        while self.bytes_read < share * (self.size or 0) and self.read(BLOCK):
+            pass
 
     def read(self, count: int = -1) -> bytes:
         """Read raw bytes as pyarrow asks for them, hashing on the way."""
@@ -123,6 +147,7 @@ class Source:
             "sha256": self.hash.hexdigest(),
             "text_bytes": self.text_bytes,
             "damage": self.damage,
+            **({"input": self.input} if self.input else {}),
         }
         return said if self.facts is None else said | {"version": self.facts.version}
 
@@ -234,7 +259,9 @@ class _Window:
             count = self.stream.readinto(space)
         except OSError as error:
             self.source.damage = str(error)
-            if self.source.compression is not None and self.source.name != STDIN:
+            if self.source.input:  # what was made of whole rows is whole
+                count = 0
+            elif self.source.compression is not None and self.source.name != STDIN:
                 # The decoder drops what it made of its last piece; another one reads up to the very damage.
                 self.broken = self.stream  # letting it go would close the source
                 self.stream = Salvage(self.source, self.source.bytes_read)
@@ -304,7 +331,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
     while more:
         more = window.read_block()
         window.find_games(final=not more)
-        if source.damage and not more and len(window.starts):
+        if source.damage and not source.input and not more and len(window.starts):
             # The last game may be cut short: it goes, and nothing before it does.
             window.filled = window.scanned = int(window.starts[-1])
             window.starts = window.starts[:-1]

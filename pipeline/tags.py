@@ -18,10 +18,12 @@ from engine.bitboard import U
 TAGS = (
     "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
     "TimeControl", "ECO", "Termination", "Variant", "FEN", "UTCDate", "UTCTime",
+    "WhiteTitle", "BlackTitle", "FianchettoLabels", "PuzzleRating", "PuzzleThemes",
 )  # fmt: skip
 """The tags that are read, in the order of the spans' second axis."""
 EVENT, SITE, DATE, WHITE, BLACK, RESULT, WHITE_ELO, BLACK_ELO = range(8)
 TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
+WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES = range(15, 20)
 
 BETWEEN, HEADERS, GAP, MOVETEXT, COMMENT = range(5)
 """States of the splitter: no game yet, in tags, blank line after tags, in the moves, in a comment of the moves."""

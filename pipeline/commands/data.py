@@ -9,31 +9,42 @@ import tyro
 from pipeline.bars import bar
 from pipeline.chunk import IngestConfig
 from pipeline.commands.base import Common, Interrupt
+from pipeline.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ingest(Common):
-    """Turn PGN dumps (.pgn, .zst, .bz2, .gz, or - for standard input) into shards of packed positions.
+    """Turn PGN dumps (plain, .zst, .bz2, .gz, or - for standard input) into shards of packed positions.
 
     Dumps may be addresses (https://, s3://, gs://), read as they come and not kept, and so may --out be (s3://, gs://).
+    Lichess's Parquet of games and its puzzles, `fen,best` tables, EPD and ChessMarro's Parquet are known by what they hold.
     A run that was stopped is continued by the same command; a finished dataset is left as it is.
     """
 
     sources: tyro.conf.Positional[tuple[str, ...]]
     """Dumps to read, in this order; - is standard input."""
-    out: str
+    out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
+    estimate: bool = False
+    """Read a few megabytes and print what the whole will give, with intervals; --out is not needed, and nothing is kept."""
     workers: int = 0
     """Processes to use; 0 for one a core, 1 for none beside this one."""
     config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
     """What the dataset is made with."""
 
     def run(self) -> dict[str, Any]:
-        """Ingest and give the manifest's summary."""
+        """Ingest and give the manifest's summary, or what it would be like."""
+        from pipeline.estimate import estimate
         from pipeline.ingest import ingest
         from pipeline.stores import place
 
-        stop, out = Interrupt(), place(self.out)
+        stop = Interrupt()
+        if self.estimate:
+            with bar("estimate") as progress:
+                return estimate(self.sources, self.config, workers=self.workers, progress=progress, stop=stop)
+        if self.out is None:
+            raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
+        out = place(self.out)
         with bar("ingest") as progress:
             manifest = ingest(self.sources, out, self.config, workers=self.workers, progress=progress, stop=stop)
         return {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}

@@ -130,10 +130,16 @@ def of_report(
 
 def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Add positions up over the datasets, and average the other figures weighted by them."""
-    weights = [report["positions"] for report in reports.values()]
-    columns = {name: [report[name] for report in reports.values()] for name in FIGURES if name != "positions"}
-    means = {name: round(float(np.average(column, weights=weights)), 6) for name, column in columns.items()}
-    return {"positions": sum(weights)} | means
+    total = sum(report["positions"] for report in reports.values())
+    means = {}
+    for name in FIGURES:
+        known = [
+            report for report in reports.values() if report[name] is not None
+        ]  # positions of no game have no results
+        if name != "positions" and known:
+            weights = [report["positions"] for report in known]
+            means[name] = round(float(np.average([report[name] for report in known], weights=weights)), 6)
+    return {"positions": total} | means
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:

@@ -282,3 +282,24 @@ def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: flo
     assert found.tolist() == pytest.approx(
         [(float(said) - it) ** 2 for said, it in zip(tanh[:, 0], wanted, strict=True)], abs=1e-5
     )
+
+
+@pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])
+def test_positions_of_no_game_teach_moves_and_nothing_of_results(config: dict[str, Any]) -> None:
+    ended = torch.tensor([True, False, True, False, True])
+    left = torch.tensor([40.0, -3.0, 60.0, 0.0, 20.0])
+    value = random(ROWS, 3).requires_grad_()
+    evals = torch.full((ROWS,), 100)
+
+    def found(**rows: Any) -> dict[str, Tensor]:
+        rows = {"plies_left": left, "evals": evals} | rows
+        return losses(config, random(ROWS, LABELS), value, targets(**rows), left=(torch.full((ROWS, 1), 30.0),))
+
+    whole, part = found(), found(ended=ended)
+    for name in ("value_loss", "moves_left_loss"):
+        assert torch.equal(part[name], whole[name] * ended)
+        assert bool((whole[name] > 0).all())
+    assert torch.equal(part["policy_loss"], whole["policy_loss"])
+    (gradient,) = torch.autograd.grad(part["loss"].sum(), value)
+    assert gradient[~ended].abs().sum() == 0
+    assert bool((gradient[ended].abs().sum(1) > 0).all())

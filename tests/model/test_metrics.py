@@ -101,3 +101,15 @@ def test_value_forms_read_the_movers_result() -> None:
     scalar = torch.tensor([[1.0], [0.0], [-0.5]])
     assert VALUE_FORMS["tanh"].loss(scalar, results).tolist() == [0, 0, 0.25]
     assert VALUE_FORMS["tanh"].wdl(scalar).tolist() == [[1, 0, 0], [0.5, 0, 0.5], [0.25, 0, 0.75]]
+
+
+def test_positions_of_no_game_are_left_out_of_the_value_s_means() -> None:
+    one, two = position([3], label=3, result=1), position([3], label=3, result=0)
+    both = {name: np.concatenate([one[name], two[name]]) for name in one}
+    given, chances = np.concatenate([logits(_3=0.0)] * 2), np.concatenate([WDL] * 2)
+    found = summary(rows(given, chances, both | {"plies": np.array([40, 0], np.uint16)}))
+    assert (found["positions"], found["top1"]) == (2, 1.0)
+    assert (found["value_brier"], found["wdl_brier"]) == pytest.approx((0.35**2, 0.38))
+    none = summary(rows(given, chances, both | {"plies": np.zeros(2, np.uint16)}))
+    assert none["top1"] == 1.0
+    assert not {"value_brier", "wdl_brier"} & set(none)
