@@ -25,7 +25,7 @@ from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError
 from pipeline.manifest import build_manifest
 from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require
-from pipeline.workers import Failure, LocalEngine
+from pipeline.workers import Engine, Failure, LocalEngine
 
 
 def ingest(
@@ -34,13 +34,14 @@ def ingest(
     config: IngestConfig | None = None,
     *,
     workers: int = 0,
+    engine: Engine | None = None,
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Make a dataset of dumps in `out` and give its manifest.
 
     `sources`: paths, or `-` for standard input. A finished dataset of the same sources and configuration is given as it
-    is; an unfinished one is continued.
+    is; an unfinished one is continued. `engine`: what spreads the chunks, in place of `workers` processes of this machine.
 
     Raises DumpError, DatasetError (other sources or configuration, or no positions), IngestError (disk full, two at
     once), Stopped, and DamagedError when an archive broke off: the dataset of all before the damage is then complete.
@@ -56,7 +57,9 @@ def ingest(
         raise IngestError(f"{out} cannot be made: {error.strerror}") from error
     try:
         with FileLock(out / ".lock", timeout=0):
-            manifest = _finished(out, sources, config) or _ingest(sources, out, config, workers, progress, stop)
+            manifest = _finished(out, sources, config) or _ingest(
+                sources, out, config, engine or LocalEngine(workers), progress, stop
+            )
     except Timeout as error:
         raise IngestError(f"another ingest is writing {out}: wait for it, or choose another --out") from error
     damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
@@ -127,13 +130,14 @@ def _ingest(
     names: Sequence[str],
     out: Path,
     config: IngestConfig,
-    workers: int,
+    engine: Engine,
     progress: Progress,
     stop: Callable[[], bool],
 ) -> dict[str, Any]:
     """Encode every chunk that is not done, then publish the games and the manifest."""
     sources = [Source(name) for name in names]
     parts = out / PARTS
+    where = str(out.absolute() if isinstance(out, Path) else out)  # a worker elsewhere may stand in another folder
     sizes = [source.size for source in sources if source.name == STDIN or Path(source.name).is_file()]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(parts, names, config)
@@ -148,13 +152,17 @@ def _ingest(
         nonlocal taken
         for chunk in chunks(sources, config.chunk_mib << 20, read):
             taken += 1
-            yield ChunkTask(chunk, str(out), config)
+            yield ChunkTask(chunk, where, config)
 
     try:
-        with closing(LocalEngine(workers).map(encode_chunk, tasks())) as results:
+        with closing(engine.map(encode_chunk, tasks())) as results:
             for _, status, value in results:
                 if status != "ok":
                     raise _failure(status, value)
+                if not (parts / part_name(value["chunk"])).exists():
+                    raise IngestError(
+                        f"a worker wrote to a {out} that is not seen here: name a folder that all nodes share"
+                    )
                 positions += value["rows"]
                 fresh += value["fresh_rows"]
                 rate = fresh / max(time.perf_counter() - began, 1e-9)

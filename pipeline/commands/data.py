@@ -24,16 +24,19 @@ class Ingest(Common):
     """Directory of the dataset."""
     workers: int = 0
     """Processes to use; 0 for one a core, 1 for none beside this one."""
+    engine: str = "local"
+    """What spreads the work: local; ray, one of its own on this machine; ray:HOST:PORT or ray://HOST:PORT, a cluster."""
     config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
     """What the dataset is made with."""
 
     def run(self) -> dict[str, Any]:
         """Ingest and give the manifest's summary."""
+        from pipeline.engines import engine_of
         from pipeline.ingest import ingest
 
-        stop = Interrupt()
+        engine, stop = engine_of(self.engine, self.workers), Interrupt()
         with bar("ingest") as progress:
-            manifest = ingest(self.sources, self.out, self.config, workers=self.workers, progress=progress, stop=stop)
+            manifest = ingest(self.sources, self.out, self.config, engine=engine, progress=progress, stop=stop)
         return {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
 
 
