@@ -1,4 +1,4 @@
-"""Ray behind the seam: the promise of LocalEngine, and datasets of the same bytes whatever dies. Slow; needs fianchetto[ray]."""
+"""Ray behind the seam: the promise of LocalEngine, the same bytes whatever dies. Slow; needs fianchetto[ray]."""
 
 import importlib.util
 import os
