@@ -1,7 +1,6 @@
 """Ingests that can be killed by the dozen: a process that has imported all, and forks itself for each.
 
-    python -m tests.pipeline.forks     (the server: a request a line on standard input, the child's pid a line on standard output)
-
+`python -m tests.pipeline.forks` is the server: a request a line on standard input, an answer a line on standard output.
 A fork costs milliseconds where a start costs seconds. The server has no threads: it has written Parquet, never read it.
 """
 
@@ -97,7 +96,7 @@ def _child(request: dict[str, Any]) -> int:
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return REFUSED
-    except Exception:
+    except Exception:  # noqa: BLE001 - said, and carried by the exit status
         traceback.print_exc()
         return BROKEN
     return FINISHED
@@ -119,19 +118,25 @@ def _warm_up() -> None:
             encode_chunk(ChunkTask(chunk, folder, IngestConfig()))
 
 
+def _say(answer: object) -> None:
+    """Answer the tests."""
+    sys.stdout.write(f"{answer}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     """Serve until standard input ends."""
     import pipeline.ingest  # noqa: F401 - so that children need not
 
     _warm_up()
-    print("ready", flush=True)
+    _say("ready")
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "wait":
             _, status = os.waitpid(request["pid"], 0)
-            print(os.waitstatus_to_exitcode(status), flush=True)
+            _say(os.waitstatus_to_exitcode(status))
         elif pid := os.fork():
-            print(pid, flush=True)
+            _say(pid)
         else:
             os._exit(_child(request))
 

@@ -140,7 +140,7 @@ def test_a_disk_that_is_really_full(
     if made.returncode:
         pytest.skip("this user may mount no small disk")
     try:
-        with pytest.raises(IngestError, match="No space left on device.*what was finished is kept"):
+        with pytest.raises(IngestError, match=r"No space left on device.*what was finished is kept"):
             ingest([str(dump)], disk / "out", CONFIG, workers=workers)
         assert not (disk / "out" / "manifest.json").exists()
         assert not list(disk.rglob("*.tmp"))
