@@ -8,10 +8,14 @@ from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
 from pipeline.sample import SAMPLE
 
-What = Literal["ingest", "batches", "train", "compile", "search", "selfplay"]
+What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale"]
+SCALE = (10_000_000, 1_000_000_000)
+"""Smallest and largest stream of `scale`, bytes."""
 
 
-def run(what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent) -> dict[str, Any]:
+def run(
+    what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent, sizes: tuple[int, int] = SCALE
+) -> dict[str, Any]:
     """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away."""
     if what == "search":
         from pipeline.bench.search import measure as measure_search
@@ -32,6 +36,10 @@ def run(what: What, pgn: Path | None, positions: Path | None, progress: Progress
         from pipeline.bench.ingest import measure
 
         return measure(pgn, progress)
+    if what == "scale":
+        from pipeline.bench.scale import measure as measure_scale
+
+        return measure_scale(pgn, *sizes, progress)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
             from pipeline.ingest import ingest
