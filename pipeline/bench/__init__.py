@@ -9,14 +9,15 @@ from pipeline.errors import ConfigError
 from pipeline.sample import SAMPLE
 
 What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale"]
-SCALE = (10_000_000, 1_000_000_000)
-"""Smallest and largest stream of `scale`, bytes."""
 
 
 def run(
-    what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent, sizes: tuple[int, int] = SCALE
+    what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent, sizes: tuple[int, int] = (0, 0)
 ) -> dict[str, Any]:
-    """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away."""
+    """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away.
+
+    `sizes`: bytes of the smallest and largest stream, which `scale` asks for.
+    """
     if what == "search":
         from pipeline.bench.search import measure as measure_search
 

@@ -32,7 +32,7 @@ class Sweep:
 
 def job(out: Path, workers: int, engine: str) -> dict[str, Any]:
     """Ingest standard input, kernels loaded and Ray started before the clock is."""
-    from pipeline.bench.ingest import _peak_mib
+    from pipeline.bench.ingest import peak_mib
     from pipeline.ingest import ingest
     from pipeline.sample import SAMPLE
 
@@ -54,7 +54,7 @@ def job(out: Path, workers: int, engine: str) -> dict[str, Any]:
         "seconds_to_first_chunk": round((sweep.first or before) - before, 3),
         "engine_start_seconds": round(started - began, 3),
         "shard_bytes": sweep.bytes,
-        "driver_peak_mib": _peak_mib(),
+        "driver_peak_mib": peak_mib(),
     }
 
 

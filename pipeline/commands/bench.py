@@ -7,7 +7,6 @@ from typing import Any, Literal
 import tyro
 
 from pipeline.bars import bar
-from pipeline.bench import SCALE
 from pipeline.commands.base import Common
 
 
@@ -22,9 +21,9 @@ class Bench(Common):
     """A dump to measure on; the embedded sample when there is none."""
     positions: Path | None = None
     """A dataset to measure on, for batches and train; made from the dump when there is none."""
-    smallest: int = SCALE[0]
+    smallest: int = 10_000_000
     """Bytes of the smallest stream of scale."""
-    largest: int = SCALE[1]
+    largest: int = 1_000_000_000
     """Bytes of the largest stream of scale; nothing of it is kept, so 20_000_000_000 needs time and no disk."""
 
     def run(self) -> dict[str, Any]:
