@@ -1,5 +1,6 @@
 # make run    everything on the embedded sample: dump -> positions -> checkpoint -> report
 # make ui     Dagster's web UI on http://127.0.0.1:3000
+# make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make test   every check there is but the long proofs; make test-slow runs those too
 
 PYTHON ?= python3
@@ -10,12 +11,26 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui test test-slow check kernels format clean
+.PHONY: run ui ui-postgres test test-slow check kernels format clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
 
 ui: $(READY)
+	$(BIN)/python -m pipeline.defs.run --register-only
+	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
+
+# The settings are dagster.yaml and where the state lies; the folder is the instance's home, git-ignored.
+ui-postgres: export DAGSTER_HOME := $(CURDIR)/dagster_home/postgres
+ui-postgres: export PGHOST ?= 127.0.0.1
+ui-postgres: export PGPORT ?= 5432
+ui-postgres: export PGDATABASE ?= dagster
+ui-postgres: export PGUSER ?= dagster
+ui-postgres: $(READY)
+	@test -n "$$PGPASSWORD" || { echo "PGPASSWORD is not set: dagster_home/README.md says how to begin"; exit 2; }
+	$(BIN)/pip install --quiet -e ".[postgres]" -c constraints.txt
+	mkdir -p $(DAGSTER_HOME)
+	cat dagster_home/dagster.yaml dagster_home/dagster-postgres.yaml > $(DAGSTER_HOME)/dagster.yaml
 	$(BIN)/python -m pipeline.defs.run --register-only
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 

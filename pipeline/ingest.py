@@ -25,7 +25,7 @@ from pipeline.remote import look
 from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require, short_name
 from pipeline.stores import is_url, lock_of, make_folder, reached, remove_tree, temporaries
-from pipeline.workers import Failure, LocalEngine
+from pipeline.workers import Engine, Failure, LocalEngine
 
 
 def ingest(
@@ -34,13 +34,15 @@ def ingest(
     config: IngestConfig | None = None,
     *,
     workers: int = 0,
+    engine: Engine | None = None,
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Make a dataset of dumps in `out` and give its manifest.
 
     `sources`: paths, addresses (https://, s3://, gs://) or `-` for standard input; `out`: what `pipeline.stores.place` gives.
-    A finished dataset of the same sources and configuration is given as it is; an unfinished one is continued.
+    A finished dataset of the same sources and configuration is given as it is; an unfinished one is continued. `engine`: what
+    spreads the chunks, in place of `workers` processes of this machine.
 
     Raises DumpError, FetchError, DatasetError (other sources or configuration, or no positions), IngestError (disk full,
     network gone, two at once), Stopped, and DamagedError when an archive broke off: the dataset of all before the damage is
@@ -57,7 +59,9 @@ def ingest(
         raise IngestError(f"{out} cannot be made: {error.strerror}") from error
     try:
         with lock_of(out), reached(out):
-            manifest = _finished(out, sources, config) or _ingest(sources, out, config, workers, progress, stop)
+            manifest = _finished(out, sources, config) or _ingest(
+                sources, out, config, engine or LocalEngine(workers), progress, stop
+            )
     except Timeout as error:
         raise IngestError(f"another ingest is writing {out}: wait for it, or choose another --out") from error
     except StoreError as error:
@@ -141,13 +145,14 @@ def _ingest(
     names: Sequence[str],
     out: Path,
     config: IngestConfig,
-    workers: int,
+    engine: Engine,
     progress: Progress,
     stop: Callable[[], bool],
 ) -> dict[str, Any]:
     """Encode every chunk that is not done, then publish the games and the manifest."""
     sources = [Source(name, stop) for name in names]
     parts = out / PARTS
+    where = str(out if is_url(str(out)) else out.absolute())  # a worker elsewhere may stand in another folder
     sizes = [
         source.size for source in sources if source.name == STDIN or is_url(source.name) or Path(source.name).is_file()
     ]
@@ -164,13 +169,17 @@ def _ingest(
         nonlocal taken
         for chunk in chunks(sources, config.chunk_mib << 20, read):
             taken += 1
-            yield ChunkTask(chunk, str(out), config)
+            yield ChunkTask(chunk, where, config)
 
     try:
-        with closing(LocalEngine(workers).map(encode_chunk, tasks())) as results:
+        with closing(engine.map(encode_chunk, tasks())) as results:
             for _, status, value in results:
                 if status != "ok":
                     raise _failure(status, value)
+                if not (parts / part_name(value["chunk"])).exists():
+                    raise IngestError(
+                        f"a worker wrote to a {out} that is not seen here: name a folder that all nodes share"
+                    )
                 positions += value["rows"]
                 fresh += value["fresh_rows"]
                 rate = fresh / max(time.perf_counter() - began, 1e-9)

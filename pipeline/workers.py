@@ -38,8 +38,8 @@ Result = tuple[int, Status, Any]
 class Engine(Protocol):
     """Something that runs a function over items."""
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Result]:
-        """Give a result an item, in the order of completion."""
+    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Result, None, None]:
+        """Give a result an item, in the order of completion; closing the generator stops the work."""
         ...
 
 
@@ -48,7 +48,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
+def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
     """Call the function; what it raises is a result, since one bad item must not end the others."""
     try:
         return "ok", function(item)
@@ -65,7 +65,7 @@ def _serve(pipe: Connection) -> None:
             function, item = pipe.recv()
         except EOFError:
             return
-        outcome = _run(function, item)
+        outcome = run_item(function, item)
         del function, item  # a chunk is megabytes
         try:
             pipe.send(outcome)
@@ -103,7 +103,7 @@ class LocalEngine:
         """Give a result an item, in the order of completion; closing the iterator stops all workers."""
         if self.workers == 1:
             for index, item in enumerate(items):
-                status, value = _run(function, item)
+                status, value = run_item(function, item)
                 yield index, status, value
             return
         workers = [_Worker() for _ in range(self.workers)]

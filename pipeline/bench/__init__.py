@@ -8,11 +8,16 @@ from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
 from pipeline.sample import SAMPLE
 
-What = Literal["ingest", "batches", "train", "compile", "search", "selfplay"]
+What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale"]
 
 
-def run(what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent) -> dict[str, Any]:
-    """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away."""
+def run(
+    what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent, sizes: tuple[int, int] = (0, 0)
+) -> dict[str, Any]:
+    """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away.
+
+    `sizes`: bytes of the smallest and largest stream, which `scale` asks for.
+    """
     if what == "search":
         from pipeline.bench.search import measure as measure_search
 
@@ -32,6 +37,10 @@ def run(what: What, pgn: Path | None, positions: Path | None, progress: Progress
         from pipeline.bench.ingest import measure
 
         return measure(pgn, progress)
+    if what == "scale":
+        from pipeline.bench.scale import measure as measure_scale
+
+        return measure_scale(pgn, *sizes, progress)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
             from pipeline.ingest import ingest

@@ -53,7 +53,7 @@ def first_games(pgn: Path, size: int) -> bytes:
     return next(chunks([Source(str(pgn))], size)).text
 
 
-def _peak_mib() -> int:
+def peak_mib() -> int:
     """Give the most memory this process has held, MiB; macOS counts bytes where Linux counts KiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10))
@@ -146,7 +146,7 @@ def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
             progress(Tick(stage, STAGES, "stages"))
             runs.append(_timed(pgn, 1))
         seconds, manifest, stored = min(runs, key=lambda result: result[0])
-        peak = _peak_mib()
+        peak = peak_mib()
         progress(Tick(4, STAGES, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder))
     progress(Tick(5, STAGES, "stages"))

@@ -29,11 +29,14 @@ class Ingest(Common):
     """Read a few megabytes and print what the whole will give, with intervals; --out is not needed, and nothing is kept."""
     workers: int = 0
     """Processes to use; 0 for one a core, 1 for none beside this one."""
+    engine: str = "local"
+    """What spreads the work: local; ray, one of its own on this machine; ray:HOST:PORT or ray://HOST:PORT, a cluster."""
     config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
     """What the dataset is made with."""
 
     def run(self) -> dict[str, Any]:
         """Ingest and give the manifest's summary, or what it would be like."""
+        from pipeline.engines import engine_of
         from pipeline.estimate import estimate
         from pipeline.ingest import ingest
         from pipeline.stores import place
@@ -44,9 +47,9 @@ class Ingest(Common):
                 return estimate(self.sources, self.config, workers=self.workers, progress=progress, stop=stop)
         if self.out is None:
             raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
-        out = place(self.out)
+        out, engine = place(self.out), engine_of(self.engine, self.workers)
         with bar("ingest") as progress:
-            manifest = ingest(self.sources, out, self.config, workers=self.workers, progress=progress, stop=stop)
+            manifest = ingest(self.sources, out, self.config, engine=engine, progress=progress, stop=stop)
         return {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
 
 

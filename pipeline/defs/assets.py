@@ -15,7 +15,7 @@ from pipeline.defs import checks, metadata
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import Compute, Datasets
 from pipeline.fetch import month_of
 from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
 from pipeline.sources import require
@@ -62,13 +62,13 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     config_schema=form(PositionsOptions),
     check_specs=checks.POSITIONS,
 )
-def positions(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """Packed positions and move labels of a dump, as Parquet shards split by game, with a manifest."""
     with plainly():
         options = filled(PositionsOptions, context.op_execution_context.op_config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
         request: dict[str, Any] = {"source": str(source), "out": str(out), "config": plain(options.ingest)}
-        request |= {"workers": options.workers, "replace": options.replace}
+        request |= {"workers": options.workers, "engine": compute.name, "replace": options.replace}
         begin = time.time()
         manifest = run_child("ingest", request, progress=live(context, every=5.0), lock=out)
         seconds = time.time() - begin if (out / MANIFEST).stat().st_mtime >= begin else None

@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from engine.errors import UserError
+from pipeline.engines import LOCAL
 from pipeline.fetch import LICHESS, FetchConfig
 from pipeline.sample import SAMPLE as SAMPLE_FILE
 
@@ -87,6 +88,18 @@ def _plain(what: str, name: str) -> str:
     if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
         raise UserError(f"a {what}'s name is a plain folder name that begins with no dot, not {name!r}")
     return name
+
+
+class Compute(dg.ConfigurableResource[None]):
+    """What spreads the work of an asset."""
+
+    engine: str = ""
+    """An engine as `fianchetto ingest --engine` names it; "" takes the environment variable FIANCHETTO_ENGINE, or local."""
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return self.engine or os.environ.get("FIANCHETTO_ENGINE") or LOCAL
 
 
 def key_of(path: Path) -> str | None:

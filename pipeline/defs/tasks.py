@@ -19,16 +19,18 @@ Stop = Callable[[], bool]
 def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Turn the dump `source` into positions in `out` and return the manifest."""
     from pipeline.chunk import IngestConfig
+    from pipeline.engines import LOCAL, engine_of
     from pipeline.errors import DamagedError
     from pipeline.ingest import ingest as library
     from pipeline.shards import read_manifest
 
     out = Path(arguments["out"])
     config = filled(IngestConfig, arguments["config"])
+    engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"])
     if arguments["replace"] and out.exists():
         _empty(out)
     try:
-        return library([arguments["source"]], out, config, workers=arguments["workers"], progress=progress, stop=stop)
+        return library([arguments["source"]], out, config, engine=engine, progress=progress, stop=stop)
     except DamagedError:  # what came before the damage is a whole dataset, and a check says how it ended
         return read_manifest(out)
 

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from pipeline.ingest import ingest
 from pipeline.shards import verify
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
+from tests.pipeline.forks import FINISHED, Forks, forks
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 
@@ -89,20 +91,75 @@ def whole_files(out: Path, expected: dict[str, str]) -> int:
     return len(shards)
 
 
-def test_killed_at_random_moments_and_started_again(
-    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
+@pytest.fixture(scope="module")
+def forked() -> Iterator[Forks]:
+    """Hold the server that forks ingests."""
+    with forks() as server:
+        yield server
+
+
+def seconds_of(forked: Forks, dump: Path, out: Path, workers: int) -> float:
+    """Measure a run that is not disturbed."""
+    began = time.monotonic()
+    assert forked.wait(forked.start(dump, out, CONFIG, workers)) == FINISHED
+    return time.monotonic() - began
+
+
+def test_killed_ten_times_at_random_moments_and_started_again(
+    dump: Path, undisturbed: tuple[dict[str, str], float], forked: Forks, tmp_path: Path
 ) -> None:
-    expected, seconds = undisturbed
-    chance, killed = random.Random(7), 0
-    for attempt in range(6):
-        process = start(dump, tmp_path / "out", workers=1 + attempt % 2)
-        time.sleep(chance.uniform(0.02, 0.4) * seconds)
-        process.kill()
-        killed += process.wait() == -signal.SIGKILL
-        whole_files(tmp_path / "out", expected)
-    assert killed >= 3, "the runs were over before they could be killed"
-    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
-    assert datasets.content(tmp_path / "out") == expected
+    expected, _ = undisturbed
+    seconds = seconds_of(forked, dump, tmp_path / "whole", 1)
+    chance, killed, finished = random.Random(7), 0, 0
+    while killed < 10:
+        out = tmp_path / str(finished)
+        process = forked.start(dump, out, CONFIG)
+        time.sleep(chance.uniform(0.02, 0.5) * seconds)
+        killed += (by_us := forked.kill(process))
+        finished += not by_us
+        assert finished < 50, "the runs were over before they could be killed"
+        whole_files(out, expected)
+    out = tmp_path / str(finished)
+    ingest([str(dump)], out, CONFIG, workers=1)
+    for name in (*range(finished + 1), "whole"):
+        assert datasets.content(tmp_path / str(name)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_drivers_and_workers_killed_a_hundred_times(
+    dump: Path, undisturbed: tuple[dict[str, str], float], forked: Forks, tmp_path: Path
+) -> None:
+    expected, _ = undisturbed
+    seconds = {workers: seconds_of(forked, dump, tmp_path / f"whole-{workers}", workers) for workers in (1, 2)}
+    chance, drivers, workers_killed, datasets_made = random.Random(11), 0, 0, 0
+    while drivers < 70 or workers_killed < 30:
+        out = tmp_path / str(datasets_made)
+        workers = 2 if workers_killed < 30 and chance.random() < 0.7 else 1
+        process = forked.start(dump, out, CONFIG, workers)
+        time.sleep(chance.uniform(0.02, 0.9 if workers == 2 else 0.5) * seconds[workers])
+        if workers == 2 and (pool := pool_of(process)):
+            victim = chance.choice(pool)
+            victim.kill()
+            gone, _ = psutil.wait_procs([victim], 30)
+            workers_killed += len(gone)
+            time.sleep(chance.uniform(0, 0.5) * seconds[2])
+        drivers += (by_us := forked.kill(process))
+        whole_files(out, expected)
+        if not by_us:
+            assert datasets.content(out) == expected
+            datasets_made += 1
+    ingest([str(dump)], tmp_path / str(datasets_made), CONFIG, workers=1)
+    assert datasets.content(tmp_path / str(datasets_made)) == expected
+
+
+def pool_of(process: int) -> list[psutil.Process]:
+    """Give the worker processes of an ingest; none when it has ended."""
+    try:
+        children = psutil.Process(process).children()
+        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
 
 
 def test_killed_with_a_file_open_and_started_again(

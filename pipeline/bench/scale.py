@@ -1,0 +1,216 @@
+"""Whether ingest is flat in memory and linear in time from megabytes to tens of gigabytes, and what would stop it."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import zstandard
+
+from engine.progress import Progress, Tick, silent
+from pipeline.bench.stream import Repeats
+from pipeline.engines import LOCAL
+from pipeline.errors import ConfigError, IngestError
+from pipeline.frames import frames
+from pipeline.sources import BLOCK, Source, chunks
+from pipeline.workers import available_cores
+
+SEED_BYTES = 32 << 20
+"""Text that is repeated: about 14,000 games with clocks and evals."""
+STEP = 10
+"""Each size is so many times the one before."""
+SPREAD_BYTES = 500_000_000
+"""Most bytes that one and two workers, and Ray, are compared on."""
+REPEATED = 3
+"""Runs of a size below `SHORT_BYTES`, of which the quickest counts."""
+SHORT_BYTES = 100_000_000
+
+
+def _tree_mib(process: psutil.Process) -> float:
+    """Give the memory that a process and all below it hold now, MiB; pages that they share count for each."""
+    total = 0
+    try:
+        for one in [process, *process.children(recursive=True)]:
+            total += one.memory_info().rss
+    except psutil.NoSuchProcess:
+        pass  # one that has just ended: the next look counts again
+    return total / (1 << 20)
+
+
+def _run(stream: Iterator[memoryview], workers: int, engine: str = LOCAL) -> dict[str, Any]:
+    """Feed a stream to one job and give what it measured, with the most memory that it held."""
+    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+        command = [sys.executable, "-m", "pipeline.bench.scale_job", folder, str(workers), engine]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
+            assert job.stdin is not None
+            assert job.stdout is not None
+            tree, peak, over = psutil.Process(job.pid), 0.0, threading.Event()
+
+            def watch() -> None:
+                nonlocal peak
+                while not over.wait(0.2):
+                    peak = max(peak, _tree_mib(tree))
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            try:
+                fed = 0
+                for piece in stream:
+                    fed += len(piece)
+                    job.stdin.write(piece)
+                job.stdin.close()
+                said = job.stdout.read()
+            except BrokenPipeError:
+                said = b""
+            finally:
+                over.set()
+                watcher.join()
+            if job.wait() or not said:
+                raise IngestError(f"the job that is measured ended with status {job.returncode}")
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return {"bytes": fed, **found, "peak_mib": round(max(peak, found["driver_peak_mib"]))}
+
+
+def _sizes(smallest: int, largest: int) -> list[int]:
+    """Give the sizes to measure, in steps, the largest last."""
+    if not 100_000 <= smallest <= largest:
+        raise ConfigError("smallest is at least 100,000 bytes, and largest no less")
+    sizes = []
+    while smallest < largest:
+        sizes.append(smallest)
+        smallest *= STEP
+    return [*sizes, largest]
+
+
+def _reader(pgn: Path) -> dict[str, Any]:
+    """Measure one reader of the dump by itself: decompression, then the cutting into games too."""
+    source = Source(str(pgn))
+    stream, space, began = source.open(), memoryview(bytearray(BLOCK)), time.perf_counter()
+    text_bytes = 0
+    while count := stream.readinto(space):
+        text_bytes += count
+    decompressed = time.perf_counter() - began
+    source.close()
+    began = time.perf_counter()
+    games = sum(len(chunk.starts) for chunk in chunks([Source(str(pgn))], 8 << 20))
+    split = time.perf_counter() - began
+    return {
+        "text_bytes": text_bytes,
+        "decompression_gb_per_second": round(text_bytes / decompressed / 1e9, 3),
+        "split_gb_per_second": round(text_bytes / split / 1e9, 3),
+        "split_games_per_second": round(games / split),
+    }
+
+
+def _several(pgn: Path) -> dict[str, Any]:
+    """Count the frames of a Zstandard archive, and decompress them by as many threads as there are cores."""
+    if pgn.suffix != ".zst":
+        return {"frames": None}
+    began = time.perf_counter()
+    found = frames(pgn)
+    listed = time.perf_counter() - began
+    result: dict[str, Any] = {"frames": len(found), "frames_listed_seconds": round(listed, 4)}
+    if len(found) < 2:
+        return result
+
+    def unpack(number: int) -> int:
+        with pgn.open("rb") as file:
+            file.seek(found[number].offset)
+            data = file.read(found[number].bytes)
+        return len(zstandard.ZstdDecompressor().decompressobj().decompress(data))
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(available_cores()) as pool:
+        text_bytes = sum(pool.map(unpack, range(len(found))))
+    return result | {"by_frames_gb_per_second": round(text_bytes / (time.perf_counter() - began) / 1e9, 3)}
+
+
+def _spread(seed: Repeats, size: int, progress: Progress, done: int, total: int) -> dict[str, Any]:
+    """Compare one worker with two, and the local engine with Ray where that is installed."""
+    one, two = (_run(seed.read(size), workers) for workers in (1, 2))
+    progress(Tick(done + 1, total, "runs"))
+    result: dict[str, Any] = {
+        "spread_bytes": one["bytes"],
+        "two_workers_speedup": round(one["seconds"] / two["seconds"], 3),
+        "two_workers_speedup_without_start": round(_steady(one) / _steady(two), 3),
+        "two_workers_peak_mib": two["peak_mib"],
+        "ray": None,
+    }
+    if importlib.util.find_spec("ray") is not None:
+        ray = _run(seed.read(size), 2, "ray")
+        result["ray"] = ray | {"ray_over_local": round(ray["seconds"] / two["seconds"], 3)}
+    return result
+
+
+def _steady(run: dict[str, Any]) -> float:
+    """Give the seconds of a run behind its first chunk, in which workers start."""
+    return float(run["seconds"] - run["seconds_to_first_chunk"])
+
+
+def measure(pgn: Path, smallest: int, largest: int, progress: Progress = silent) -> dict[str, Any]:
+    """Measure one process over streams of growing size, two workers and Ray beside it, and the reader alone.
+
+    `memory_ratio`: the peak of the largest stream over that of the smallest. `time_linearity`: seconds a position of the
+    largest over those of the smallest. `feeds_cores`: how many cores as quick as this one the reader could keep busy.
+    Raises ConfigError for sizes that make no range.
+    """
+    sizes = _sizes(smallest, largest)
+    seed = Repeats(pgn, min(SEED_BYTES, largest))
+    runs = []
+    for size in sizes:
+        again = REPEATED if size < SHORT_BYTES else 1
+        runs.append(min((_run(seed.read(size), 1) for _ in range(again)), key=lambda run: float(run["seconds"])))
+        runs[-1]["positions_per_second"] = round(runs[-1]["positions"] / runs[-1]["seconds"])
+        progress(Tick(len(runs), len(sizes) + 1, "runs"))
+    first, last = runs[0], runs[-1]
+    reader = _reader(pgn) | _several(pgn)
+    result: dict[str, Any] = {
+        "pgn": pgn.name,
+        "cores": available_cores(),
+        "seed_bytes": len(seed.text),
+        "sizes": runs,
+        "memory_ratio": round(last["peak_mib"] / first["peak_mib"], 3),
+        "time_linearity": round(
+            last["seconds"] / last["positions"] * first["positions"] / first["seconds"],
+            3,
+        ),
+        "reader": reader,
+        "feeds_cores": round(reader["split_gb_per_second"] * 1e9 * last["seconds"] / last["bytes"], 1),
+    }
+    result |= _spread(seed, min(largest, SPREAD_BYTES), progress, len(runs), len(sizes) + 1)
+    return result | {"text": _table(result)}
+
+
+def _table(result: dict[str, Any]) -> str:
+    """Write the numbers for a person."""
+    lines = [f"{'bytes':>16} {'games':>12} {'positions':>14} {'seconds':>9} {'positions/s':>12} {'peak MiB':>9}"]
+    for run in result["sizes"]:
+        lines.append(
+            f"{run['bytes']:>16,} {run['games']:>12,} {run['positions']:>14,} {run['seconds']:>9.2f} "
+            f"{run['positions_per_second']:>12,} {run['peak_mib']:>9,}"
+        )
+    reader = result["reader"]
+    lines += [
+        "",
+        f"memory, largest over smallest            {result['memory_ratio']:.3f}",
+        f"time a position, largest over smallest   {result['time_linearity']:.3f}",
+        f"two workers over one                     {result['two_workers_speedup']:.3f}"
+        f" ({result['two_workers_speedup_without_start']:.3f} without their start)",
+        f"decompression alone                      {reader['decompression_gb_per_second']:.3f} GB of text/s",
+        f"and cutting into games                   {reader['split_gb_per_second']:.3f} GB/s,"
+        f" {reader['split_games_per_second']:,} games/s: feeds {result['feeds_cores']} cores",
+        f"frames of the archive                    {reader['frames']}",
+    ]
+    if "by_frames_gb_per_second" in reader:
+        lines.append(f"decompression by frames, all cores       {reader['by_frames_gb_per_second']:.3f} GB/s")
+    if result["ray"]:
+        lines.append(f"Ray over local, its start left out       {result['ray']['ray_over_local']:.3f}")
+    return "\n".join(lines)

@@ -1,0 +1,63 @@
+"""The ingest that `bench scale` measures, in a process of its own: standard input to shards that are swept as they appear.
+
+python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE, and one JSON object on standard output.
+"""
+
+import json
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from engine.progress import Tick
+from pipeline.engines import engine_of
+
+
+class Sweep:
+    """A progress callback that deletes finished shards, so that a stream of any length needs no disk, and keeps the time."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.bytes = 0
+        self.first: float | None = None
+
+    def __call__(self, tick: Tick) -> None:
+        """Delete what is complete; nothing reads it again before the manifest is made."""
+        self.first = self.first or time.perf_counter()
+        for path in self.out.glob("*-[0-9]*-[0-9]*.parquet"):
+            self.bytes += path.stat().st_size
+            path.unlink()
+
+
+def job(out: Path, workers: int, engine: str) -> dict[str, Any]:
+    """Ingest standard input, kernels loaded and Ray started before the clock is."""
+    from pipeline.bench.ingest import peak_mib
+    from pipeline.ingest import ingest
+    from pipeline.sample import SAMPLE
+
+    with ExitStack() as stack:
+        began = time.perf_counter()
+        spread = engine_of(engine, workers)
+        if connected := getattr(spread, "connected", None):
+            stack.enter_context(connected())
+        started = time.perf_counter()
+        ingest([str(SAMPLE)], out / "warm", workers=1)
+        sweep = Sweep(out / "out")
+        before = time.perf_counter()
+        manifest = ingest(["-"], out / "out", engine=spread, progress=sweep)
+        seconds = time.perf_counter() - before
+    return {
+        "games": manifest["games"]["read"],
+        "positions": manifest["positions"]["total"],
+        "seconds": round(seconds, 3),
+        "seconds_to_first_chunk": round((sweep.first or before) - before, 3),
+        "engine_start_seconds": round(started - began, 3),
+        "shard_bytes": sweep.bytes,
+        "driver_peak_mib": peak_mib(),
+    }
+
+
+if __name__ == "__main__":
+    folder, workers, engine = sys.argv[1:]
+    sys.stdout.write(json.dumps(job(Path(folder), int(workers), engine)) + "\n")
