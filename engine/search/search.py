@@ -218,7 +218,8 @@ class Search:
         """Give the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""
         roots = self._forest.nodes[slots, 0]
         mean_N = roots["total"] / np.maximum(roots["visits"], 1)
-        return np.where(roots["verdict"] != UNKNOWN, roots["verdict"], mean_N.clip(-1.0, 1.0)).astype(np.float64)
+        values_N: NDArray[np.float64] = np.where(roots["verdict"] != UNKNOWN, roots["verdict"], mean_N.clip(-1.0, 1.0))
+        return values_N
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
         """Give the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""
