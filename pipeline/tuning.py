@@ -65,13 +65,13 @@ def tune_on(
 ) -> dict[str, Any]:
     """Train the checkpoint `start` on self-play and human datasets and give the new one's card; a stopped run is continued.
 
-    `human_share` of each batch are human rows (none without human datasets), the rest self-play rows of all generations
-    given, each as likely. The policy is kept near that of `seed_checkpoint` by `config.seed_kl_weight`. The run is as long as
-    the configuration says in steps or in epochs, which are passes over the self-play rows, but no longer than until those
-    have been used `most_uses` times on average. `spent` says how often the rows of a dataset, by its manifest's hash, have
-    been used before: these uses count, and the run goes on in the dataset's order where they ended, so that with the same
-    `config.seed` no row is used a second time before each has been once. The card's `uses` says it of this run, and
-    `spent_after` adds it up.
+    `human_share` of each batch are human rows (none without human datasets), the rest self-play rows, of each dataset in
+    proportion to the uses that its rows have left. The policy is kept near that of `seed_checkpoint` by
+    `config.seed_kl_weight`. The run is as long as the configuration says in steps or in epochs, which are passes over the
+    self-play rows, but no longer than until those have been used `most_uses` times on average. `spent` says how often the
+    rows of a dataset, by its manifest's hash, have been used before: these uses count, and the run goes on in the dataset's
+    order where they ended, so that with the same `config.seed` no row is used a second time before each has been once. The
+    card's `uses` says it of this run, and `spent_after` adds it up.
 
     Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
     DatasetError (no rows, or none left to use), TeacherError, and what model.train says of a checkpoint that does not fit.

@@ -15,7 +15,7 @@ from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 from engine.errors import UserError
 from model.config import TrainConfig
 from pipeline.definitions import defs
-from pipeline.defs import jobs
+from pipeline.defs import jobs, run
 from pipeline.defs.forms import filled
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, StrengthOptions, TunedOptions
 from pipeline.defs.resources import Datasets, key_of
@@ -176,19 +176,26 @@ def test_clean_up_deletes_old_runs_that_made_nothing(monkeypatch: pytest.MonkeyP
         assert instance.get_latest_materialization_event(thing.key) is not None
 
 
-def test_the_command_line_run_makes_all_and_prints_the_report(root: Path) -> None:
+def test_the_command_line_run_makes_all_and_prints_the_report(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (root / "sample").mkdir()
     (root / "sample" / "games.pgn").write_text(random_pgn(60))
     (root / "positions" / "other").mkdir(parents=True)
     (root / "positions" / "other" / "manifest.json").write_text("{}")  # nobody asked for it
-    command = [sys.executable, "-m", "pipeline.defs.run", "--minutes", "0.02"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert said.returncode == 0, said.stdout + said.stderr
-    assert "top1 " in said.stdout
-    assert "http://127.0.0.1:3000" in said.stdout
+    monkeypatch.setattr(sys, "argv", ["run", "--minutes", "0.02"])
+    status, said = run.main(), capsys.readouterr()
+    assert status == 0, said.out + said.err
+    assert "top1 " in said.out
+    assert "http://127.0.0.1:3000" in said.out
     (card,) = root.glob("checkpoints/*/checkpoint.json")
     assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["sample"]
     assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["sample"]
-    said = subprocess.run([*command, "--dump", "nosuch"], capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+@pytest.mark.usefixtures("root")
+def test_the_command_line_run_names_a_dump_that_is_not_there() -> None:
+    command = [sys.executable, "-m", "pipeline.defs.run", "--dump", "nosuch"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert said.returncode == 2
     assert "there is no dump 'nosuch'" in said.stderr

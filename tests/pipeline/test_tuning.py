@@ -48,6 +48,14 @@ CONFIG = TrainConfig(
 )
 
 
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures() -> Iterator[None]:
+    """Leave curves.png out, which takes longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("model.loop.draw", lambda out: None)
+        yield
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a seed, another, human rows with some held out, and two generations of self-play."""
