@@ -49,8 +49,8 @@ def _played(
     a: Path, b: Path, match: ArenaConfig, config: GateConfig, out: Path, progress: Progress, stop: Callable[[], bool]
 ) -> dict[str, Any]:
     """Play one match to its end and give its summary without the text."""
-    sides = [SideConfig(who=str(who), simulations=config.simulations, options=config.options) for who in (a, b)]
-    summary = arena(*sides, match, out, progress=progress, stop=stop)
+    first, second = (SideConfig(who=str(who), simulations=config.simulations, options=config.options) for who in (a, b))
+    summary = arena(first, second, match, out, progress=progress, stop=stop)
     if not summary["finished"]:
         raise Stopped(f"stopped in {out}")
     return {name: value for name, value in summary.items() if name != "text"}

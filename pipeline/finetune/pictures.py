@@ -40,7 +40,7 @@ def draw_curves(rows: Sequence[Row]) -> bytes:
             axes.legend(fontsize=7)
     for axes in panels.flat:
         axes.grid(alpha=0.3)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
         axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
     for axes in panels[1]:
         axes.set_xlabel("generation", fontsize=8)
@@ -60,7 +60,7 @@ def draw_elo(rows: Sequence[Row]) -> bytes:
     _elo(axes, rows)
     axes.set_xlabel("generation")
     axes.set_ylabel("Elo")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.locator_params(axis="x", integer=True)
     axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
     axes.grid(alpha=0.3)
     drawn = io.BytesIO()
@@ -105,7 +105,7 @@ def _elo(axes: "Axes", rows: Sequence[Row]) -> None:
 
 def write_samples(games: Path, out: Path, count: int = 4) -> None:
     """Keep the first games of a PGN file in `out`: their text, and one picture of the boards that they ended on."""
-    found = []
+    found: list[chess.pgn.Game] = []
     if games.is_file():
         with games.open(encoding="utf-8", errors="replace") as file:
             while len(found) < count and (game := chess.pgn.read_game(file)) is not None:

@@ -16,7 +16,12 @@ TINY = {
     "workers": 1,
     "explore": {"games": 4, "width": 4, "most_plies": 30, "full_share": 1.0, "quick_simulations": 2, "val_share": 0.0},
     "train": {"batch_size": 16, "threads": 1},
-    "gate": {"games": 2, "simulations": 2, "seed_games": 2, "sprt": {"elo0": -900.0, "elo1": -800.0}},
+    "gate": {
+        "games": 2,
+        "simulations": 2,
+        "seed_games": 2,
+        "sprt": {"elo0": -900.0, "elo1": -100.0, "alpha": 0.4, "beta": 0.4},
+    },
     "eval": {"positions": 50, "games": 0, "max_top1_drop": 1.0},
 }
 TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "considered": 4}}  # type: ignore[operator]

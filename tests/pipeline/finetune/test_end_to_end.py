@@ -51,7 +51,7 @@ TINY_LOOP = FinetuneConfig(
         amp="off",
     ),
     train=TrainConfig(epochs=1.0, batch_size=16, learning_rate=1e-3, ema=0.9, threads=1, amp="off", seed_kl_weight=0.1),
-    gate=GateConfig(games=8, simulations=2, seed_games=4, sprt=SprtConfig(elo0=-900, elo1=-800)),
+    gate=GateConfig(games=8, simulations=2, seed_games=4, sprt=SprtConfig(elo0=-900, elo1=-100, alpha=0.4, beta=0.4)),
     eval=EvalConfig(positions=200, games=2, hand_written=2, engine="", max_top1_drop=1.0),
 )
 """The test accepts whoever does not lose everything; what is shown is the loop."""
