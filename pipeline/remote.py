@@ -104,13 +104,22 @@ class ObjectFile:
             return b""
         if self._file is None:
             self._file = self.fs.open(self.path, "rb", cache_type="none")
-        self._file.seek(begin)
-        data: bytes = self._file.read(end - begin)
+        try:
+            self._file.seek(begin)
+            data: bytes = self._file.read(end - begin)
+        except store_errors():  # among them what a store says of another version, in words of its own
+            self._compare()
+            raise
         if len(data) != end - begin:
             raise OSError(f"{len(data):,} bytes came of {end - begin:,}")
-        if end == self.facts.size and self.facts.differs(_facts(self.fs.info(self.path))):
-            raise ChangedError(f"{shown(self.name)} was replaced while it was read")
+        if end == self.facts.size:
+            self._compare()
         return data
+
+    def _compare(self) -> None:
+        """Raise ChangedError where the object is another version by now."""
+        if self.facts.differs(_facts(self.fs.info(self.path))):
+            raise ChangedError(f"{shown(self.name)} was replaced while it was read")
 
     def _persist(self, request: Any) -> Any:
         """Do a request, and again after a wait; raises FetchError where that does not help."""
@@ -123,8 +132,6 @@ class ObjectFile:
             except PermissionError as error:
                 raise FetchError(f"{shown(self.name)} may not be read: {_said(error)}") from error
             except store_errors() as error:
-                if type(error).__name__ == "FileExpired":
-                    raise ChangedError(f"{shown(self.name)} was replaced while it was read") from error
                 failures += 1
                 if failures >= self.patience.attempts or "Credentials" in type(error).__name__:
                     raise FetchError(
