@@ -4,7 +4,6 @@ import gzip
 import json
 import random
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +88,9 @@ def test_a_long_archive_is_known_by_its_beginning_and_says_so(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces, "REACH", 2 << 20)
-    chance, path = random.Random(1), tmp_path / "games.pgn.zst"
+    chance, path = random.Random(1), tmp_path / "games.pgn.gz"  # copies of games are too far apart for it to see
     games = [datasets.random_game(chance.randrange(60), chance.choice((30, 60))) for _ in range(2000)]
-    path.write_bytes(zstandard.ZstdCompressor(level=1).compress("".join(games).encode()))
+    path.write_bytes(gzip.compress("".join(games).encode(), 1))
     result = estimate([str(path)], workers=1, sample_mib=1)
     assert result["sources"][0]["basis"].startswith("the first 2 MiB of its text only")
     manifest = ingest([str(path)], tmp_path / "out", workers=1)
@@ -116,12 +115,12 @@ def test_an_archive_of_frames_is_read_over_all_of_it(
     assert_within(result, truth)
 
 
-def test_the_bands_that_it_advises_are_alike(dump: Path, tmp_path: Path) -> None:
-    advice = estimate([str(dump)], workers=1)["keep_by_elo"]
-    config = IngestConfig(keep_by_elo=tuple(advice.split()), test_share=0.0, val_share=0.0)
+@pytest.mark.slow
+def test_the_bands_that_it_advises_are_alike(tmp_path: Path) -> None:
     path = datasets.dump(tmp_path / "games.pgn", 1500, plies=6)
     advice = estimate([str(path)], workers=1)["keep_by_elo"]
-    ingest([str(path)], tmp_path / "out", replace(config, keep_by_elo=tuple(advice.split())), workers=1)
+    config = IngestConfig(keep_by_elo=tuple(advice.split()), test_share=0.0, val_share=0.0)
+    ingest([str(path)], tmp_path / "out", config, workers=1)
     bands: dict[int, int] = {}
     for game in datasets.games(tmp_path / "out"):
         if game["dropped"] is None:
