@@ -82,7 +82,7 @@ class RayEngine:
             tasks = _Tasks(self, function)
             try:
                 yield from tasks.spread(iter(items))
-            except self._ray.exceptions.RaySystemError as error:
+            except self._ray.exceptions.RayError as error:  # what is not of one task: the store full, the cluster gone
                 raise IngestError(f"Ray was lost ({_first_line(error)}): run the same command to continue") from error
             finally:
                 tasks.cancel()
@@ -99,6 +99,7 @@ class RayEngine:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True))
                 cores = self.workers or available_cores()
                 settings |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
+            stack.callback(self._ray.shutdown)
             try:
                 with _signals_kept():
                     self._ray.init(address=self.address or "local", **settings)
@@ -110,7 +111,6 @@ class RayEngine:
             ) as error:  # the last for an address it cannot read
                 where = self.address or "on this machine"
                 raise IngestError(f"Ray {where} cannot be reached or started: {_first_line(error)}") from error
-            stack.callback(self._ray.shutdown)
             yield
 
     def slots(self) -> int:

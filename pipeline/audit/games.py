@@ -64,7 +64,7 @@ def months(datasets: Sequence[Member], stop: Stop) -> tuple[list[dict[str, Any]]
                     raise Stopped("stopped; nothing was written")
                 _add(found, file.read_row_group(group, columns=list(_READ)))
     names = sorted(found)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "month": name,
             "games": int(found[name]["result"].sum()),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +38,9 @@ SHORT_BYTES = 100_000_000
 def _tree_mib(process: psutil.Process) -> float:
     """Give the memory that a process and all below it hold now, MiB; pages that they share count for each."""
     total = 0
-    try:
+    with suppress(psutil.NoSuchProcess):  # one that has just ended: the next look counts again
         for one in [process, *process.children(recursive=True)]:
             total += one.memory_info().rss
-    except psutil.NoSuchProcess:
-        pass  # one that has just ended: the next look counts again
     return total / (1 << 20)
 
 
@@ -70,6 +69,8 @@ def _run(stream: Iterator[memoryview], workers: int, engine: str = LOCAL) -> dic
                 said = job.stdout.read()
             except BrokenPipeError:
                 said = b""
+                with suppress(BrokenPipeError):
+                    job.stdin.close()
             finally:
                 over.set()
                 watcher.join()

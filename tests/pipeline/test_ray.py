@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ pytestmark = [
 ]
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
+RAY = re.compile(r"/ray/|ray::|raylet|gcs_server")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def ray_processes() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE and "ray" in " ".join(child.cmdline()):
+            if child.status() != psutil.STATUS_ZOMBIE and RAY.search(" ".join(child.cmdline())):
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

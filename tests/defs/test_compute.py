@@ -1,0 +1,29 @@
+"""The assets take the engine as a resource, one setting for the whole instance."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline.defs.jobs import register
+from pipeline.defs.resources import Compute, Datasets
+from tests.defs.conftest import execute
+from tests.defs.test_materialise import failure
+
+
+def test_the_engine_is_local_unless_the_resource_or_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FIANCHETTO_ENGINE", raising=False)
+    assert Compute().name == "local"
+    monkeypatch.setenv("FIANCHETTO_ENGINE", "ray://head:10001")
+    assert Compute().name == "ray://head:10001"
+    assert Compute(engine="ray").name == "ray"
+
+
+def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("build_positions", instance, {"positions": {"workers": 1}}, "small")
+    assert not result.success
+    assert "an engine is local, ray" in failure(result, "positions")
+    assert not (root / "positions" / "small" / "manifest.json").exists()
