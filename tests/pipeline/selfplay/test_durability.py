@@ -57,9 +57,12 @@ def wait_until(true: Callable[[], bool], seconds: float = 300.0) -> None:
         time.sleep(0.003)
 
 
-def test_no_finished_game_is_lost_by_kills_at_random_moments(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_no_finished_game_is_lost_by_kills_at_random_moments(
+    tmp_path: Path, undisturbed: dict[str, Any], kills: int
+) -> None:
     chance, out, killed = random.Random(5), tmp_path / "out", 0
-    for _ in range(3):
+    for _ in range(kills):
         before = journalled(out)
         process = start(CONFIG, out)
         wanted = len(before) + chance.randrange(1, 9)
@@ -69,7 +72,7 @@ def test_no_finished_game_is_lost_by_kills_at_random_moments(tmp_path: Path, und
         process.kill()
         killed += process.wait() == -signal.SIGKILL
         assert before <= finished <= journalled(out)
-    assert killed == 3
+    assert killed == kills
     seen = journalled(out)
     ticks: list[int] = []
     explore(None, CONFIG, out, workers=1, progress=lambda tick: ticks.append(tick.done))
@@ -77,6 +80,7 @@ def test_no_finished_game_is_lost_by_kills_at_random_moments(tmp_path: Path, und
     assert told(out) == undisturbed
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_replaced(
     tmp_path: Path, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
