@@ -77,7 +77,7 @@ def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     from pipeline.training_set import members
 
     positions = [Path(name) for name in arguments["positions"]]
-    sources = {}
+    sources: dict[str, list[str]] = {}
     for member in (member for path in positions for member in members(path)):
         dumps = dumps_of(member.directory, member.manifest) if arguments["players"] else None
         sources |= {member.directory.resolve().name: dumps} if dumps else {}
