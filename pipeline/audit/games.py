@@ -73,7 +73,7 @@ def months(datasets: Sequence[Member], stop: Stop) -> tuple[list[dict[str, Any]]
         }
         for name in names
     ]
-    large = [row["month"] for row in rows if row["games"] >= LEAST_GAMES]
+    large = [name for name in names if int(found[name]["result"].sum()) >= LEAST_GAMES]
     compared = [{name: bins for name, bins in found[month].items() if name != "plies"} for month in large]
     return rows, chain(large, compared)
 

@@ -112,7 +112,16 @@ def test_a_flipped_bit_a_lost_and_a_strange_file_are_named(copied: Path) -> None
     ]
 
 
-@pytest.mark.parametrize(("column", "value"), [("label", 4000), ("clock", 59_999), ("elo", 4000), ("eval", 31_999)])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("label", 4000),
+        *(
+            pytest.param(column, value, marks=pytest.mark.slow)
+            for column, value in (("clock", 59_999), ("elo", 4000), ("eval", 31_999))
+        ),
+    ],
+)
 def test_an_altered_value_under_a_rewritten_hash_is_found(copied: Path, column: str, value: Any) -> None:
     rewrite(copied, "train-00001-0.parquet", altered(column, 17, value))
     (line,) = look(copied, everything=True, rows=0)["rows"]
@@ -121,6 +130,7 @@ def test_an_altered_value_under_a_rewritten_hash_is_found(copied: Path, column: 
     assert line.startswith(f"game {row['game']}, ply {row['ply']}: ")
 
 
+@pytest.mark.slow
 def test_an_altered_plane_is_found_in_every_file_that_is_sampled(copied: Path) -> None:
     for entry in read_manifest(copied / "positions" / "games")["files"]:
         if entry["split"]:
@@ -135,6 +145,7 @@ def flip_a_bit(table: pa.Table) -> pa.Table:
     return altered("planes", 0, bytes([planes[0] ^ 1]) + planes[1:])(table)
 
 
+@pytest.mark.slow
 def test_a_row_that_was_left_out_or_put_in_is_found(copied: Path) -> None:
     rewrite(copied, "val-00002-0.parquet", lambda table: table.slice(1))
     found = look(copied, everything=True, rows=0)["rows"]
@@ -153,6 +164,7 @@ def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
     assert datasets_in(copied / "set") == ([], ["games: is not there"])
 
 
+@pytest.mark.slow
 def test_an_altered_game_is_found(copied: Path) -> None:
     wrong = next(at for at, game in enumerate(games(copied / "positions" / "games")) if game["white_elo"])
     rewrite(copied, "games.parquet", altered("white_elo", wrong, 3999))
@@ -160,6 +172,7 @@ def test_an_altered_game_is_found(copied: Path) -> None:
     assert line.startswith(f"games.parquet: game {wrong}: white_elo is 3999, not ")
 
 
+@pytest.mark.slow
 def test_a_changed_dump_is_noticed_and_what_changed_is_named(copied: Path) -> None:
     dump = copied / "dumps" / "games.pgn"
     text = dump.read_text()
