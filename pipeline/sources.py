@@ -35,6 +35,9 @@ BLOCK = 1 << 22
 """Bytes asked of the decompressor at a time."""
 
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip", b"BZh": "bz2"}
+_SKIPPABLE = b"\x2a\x4d\x18"
+"""What follows the first byte, 0x50 to 0x5f, of an archive that begins with a skippable frame (RFC 8878, 3.1.2), as pzstd
+writes them."""
 _SUFFIXES = {".zst": "zstd", ".gz": "gzip", ".bz2": "bz2"}
 _BOM = b"\xef\xbb\xbf"
 STDIN = "-"
@@ -91,6 +94,8 @@ class Source:
         if not self._head:
             raise DumpError(f"{plain_name(self.name)} is empty: there are no games to read")
         compression = next((kind for magic, kind in _MAGIC.items() if self._head.startswith(magic)), None)
+        if self._head[1:4] == _SKIPPABLE and self._head[0] >> 4 == 5:
+            compression = "zstd"
         self.compression = compression
         claimed = _SUFFIXES.get(Path(short_name(self.name)).suffix)
         if claimed is not None and compression != claimed:

@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+# Two tests run side by side, and the processes that they start too: threads that wait for each other actively would take
+# many times as long (docs/log.md, "Busy neighbours"). Before anything imports torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest
 from hypothesis import settings
 

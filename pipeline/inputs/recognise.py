@@ -29,7 +29,7 @@ def begin(head: bytes, compression: str | None) -> bytes:
     """Decompress the first bytes of an archive from its head, as far as they go."""
     try:
         if compression == "zstd":
-            with zstandard.ZstdDecompressor().stream_reader(head) as reader:
+            with zstandard.ZstdDecompressor().stream_reader(head, read_across_frames=True) as reader:
                 return bytes(reader.read(FIRST))
         if compression == "gzip":
             return zlib.decompressobj(31).decompress(head, FIRST)

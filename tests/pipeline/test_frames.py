@@ -89,9 +89,6 @@ def test_what_breaks_off_or_is_something_else_is_said(cut: int, tmp_path: Path) 
         frames(path)
 
 
-@pytest.mark.xfail(
-    raises=DumpError, reason="pipeline/sources.py takes an archive that begins with a skippable frame for none"
-)
 def test_a_dump_as_lichess_packs_it_gives_the_same_dataset(tmp_path: Path) -> None:
     games = [datasets.random_game(seed).encode() for seed in range(30)]
     plain, packed = tmp_path / "plain.pgn", tmp_path / "packed.pgn.zst"

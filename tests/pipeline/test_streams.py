@@ -84,6 +84,7 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     server: Server, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "BLOCK", 1 << 16)  # or all of the text is read at once
+    monkeypatch.setattr(sources, "HEAD", 1 << 12)  # or all of the archive, before the first chunk
     data, out = dump.read_bytes(), tmp_path / "out"
     file = server.files["/games.pgn.zst"] = File(data)
     file.faults += [Fault()] * 3 + [Fault(send=len(data) - 1000)] + [Fault(send=0)] * 6

@@ -161,7 +161,8 @@ def test_batches_hold_what_was_thought(made: Path) -> None:
     for index in range(32):
         row = rows[int(batch["game"][index]), int(batch["ply"][index])]
         assert batch["planes"][index].tobytes() == row["planes"]
-        assert list(batch["visits"][index]) == row["visits"]
+        entries = [{"label": int(one["label"]), "share": float(one["share"])} for one in batch["visits"][index]]
+        assert entries == row["visits"]
         assert batch["root_value"][index] == np.float32(row["root_value"])
     assert len(next(Batches([made], "train", batch_size=32).from_step(0))["planes"]) == 32
 
