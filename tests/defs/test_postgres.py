@@ -52,7 +52,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= -c fsync=off"
     server_program("pg_ctl", "-D", str(data), "-o", options, "-l", str(data / "log"), "-w", "start", user=user)
     settings = {"PGHOST": "127.0.0.1", "PGPORT": port, "PGDATABASE": "dagster", "PGUSER": "dagster"}
     for name, value in (settings | {"PGPASSWORD": PASSWORD}).items():
@@ -97,8 +97,11 @@ def test_a_run_is_kept_in_postgres(database: Path, tmp_path: Path, monkeypatch: 
     assert not any(PASSWORD in path.read_text(errors="replace") for path in home.rglob("*") if path.is_file())
 
 
-def test_a_wrong_password_is_refused(database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_password_is_refused(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("PGPASSWORD", "a guess")
     (tmp_path / "dagster.yaml").write_text((ROOT / "dagster_home" / "dagster-postgres.yaml").read_text())
-    with pytest.raises(Exception, match="password authentication failed"):
+    with pytest.raises(Exception, match="too many retries for DB connection"):
         dg.DagsterInstance.from_config(str(tmp_path))
+    assert "password authentication failed" in caplog.text
