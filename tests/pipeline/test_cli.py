@@ -120,8 +120,7 @@ def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
     assert len((tmp_path / "table.md").read_text().splitlines()) == 4
     weights = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     _, again, _ = call(capsys, monkeypatch, *words)
-    for row, before in zip(json.loads(again.splitlines()[-1])["rows"], found["rows"], strict=True):
-        assert row == pytest.approx(before, rel=1e-9), "sums over threads may differ in their last bits"
+    assert json.loads(again.splitlines()[-1])["text"] == found["text"], "the rows may differ in their last bits"
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == weights
     words[1] = "fianchetto-xl"
     code, _, err = call(capsys, monkeypatch, *words)
