@@ -30,6 +30,8 @@ AHEAD = 2
 """Tasks handed in for each core: one that runs, and one for the moment that it ends."""
 RECOUNT_SECONDS = 5.0
 """How often the cores of a cluster are counted again, since nodes come and go."""
+KNOCK_SECONDS = 10.0
+"""How long a cluster has to answer at all."""
 CANCEL_SECONDS = 5.0
 """How long closing waits for cancelled tasks to end."""
 
@@ -93,6 +95,8 @@ class RayEngine:
         if self._ray.is_initialized():
             yield
             return
+        if self.address not in ("", "auto"):
+            self._knock()
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         with ExitStack() as stack:
             if not self.address:
@@ -112,6 +116,22 @@ class RayEngine:
                 where = self.address or "on this machine"
                 raise IngestError(f"Ray {where} cannot be reached or started: {_first_line(error)}") from error
             yield
+
+    def _knock(self) -> None:
+        """Raise IngestError where nobody listens at the address: Ray would try again for minutes."""
+        host, colon, port = self.address.removeprefix("ray://").rpartition(":")
+        if not colon or not port.isdigit():
+            raise IngestError(f"Ray at {self.address} cannot be reached: an address is HOST:PORT")
+        hosts = [host] if host not in ("127.0.0.1", "localhost") else [host, self._ray.util.get_node_ip_address()]
+        said = ""
+        for one in hosts:  # of this machine Ray listens on the one or the other
+            try:
+                socket.create_connection((one, int(port)), KNOCK_SECONDS).close()
+            except (OSError, OverflowError) as error:
+                said = str(error)
+            else:
+                return
+        raise IngestError(f"Ray at {self.address} cannot be reached: {said}")
 
     def slots(self) -> int:
         """Count the tasks that can run at a time now."""
