@@ -21,6 +21,7 @@ class Rules(NamedTuple):
     temperature: float
     value_scale: float
     visit_offset: float
+    value_rescale: bool
     virtual_loss: float
     widening: float
     widening_power: float
@@ -71,6 +72,9 @@ class SearchConfig:
     """Weight of completed Q-values against logits (gumbel)."""
     visit_offset: float = 50.0
     """Added to the largest visit count in that weight (gumbel)."""
+    value_rescale: bool = True
+    """Stretch a position's Q-values to 0..1 before that weight, as mctx does; without, they are expected scores from 0 to 1,
+    and where all moves are alike the policy stays as it is (gumbel)."""
     widening: float = 0.0
     """Progressive widening: only the first `widening * visits ** widening_power` moves by prior; 0 for all."""
     widening_power: float = 0.5
@@ -125,6 +129,7 @@ class SearchConfig:
             temperature=float(self.policy_temperature),
             value_scale=float(self.value_scale),
             visit_offset=float(self.visit_offset),
+            value_rescale=bool(self.value_rescale),
             virtual_loss=float(self.virtual_loss) if self.leaves > 1 else 0.0,
             widening=float(self.widening),
             widening_power=float(self.widening_power),

@@ -57,7 +57,10 @@ def _mixed_value(forest: Any, slot: Any, node: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def completed_values(forest: Any, slot: Any, node: Any, rules: Any, out: Any) -> None:
-    """Write sigma(completed Q) of a node's moves into `out` (float64[M]): rescaled to 0..1 among them, times mctx's weight."""
+    """Write sigma(completed Q) of a node's moves into `out` (float64[M]): the least is 0, and the others' lead is weighted.
+
+    The lead is counted in the largest one, as mctx does for values of any range, or in expected score.
+    """
     first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
     mixed = _mixed_value(forest, slot, node)
     least, most, busiest = np.inf, -np.inf, 0.0
@@ -70,7 +73,8 @@ def completed_values(forest: Any, slot: Any, node: Any, rules: Any, out: Any) ->
         if node == 0:
             out[index] += forest.moves[slot, index].bias
         least, most, busiest = min(least, out[index]), max(most, out[index]), max(busiest, tries)
-    scale = (rules.visit_offset + busiest) * rules.value_scale / max(most - least, 1e-8)
+    span = max(most - least, 1e-8) if rules.value_rescale else 2.0
+    scale = (rules.visit_offset + busiest) * rules.value_scale / span
     for index in range(count):
         out[index] = (out[index] - least) * scale
 

@@ -19,7 +19,10 @@ class ExploreError(UserError):
 
 
 def _search() -> SearchConfig:
-    return SearchConfig(algorithm="gumbel", simulations=32, considered=16)
+    # Play flattens the policy; what a policy is to learn must not be flattened, or each generation is flatter than the last
+    return SearchConfig(
+        algorithm="gumbel", simulations=32, considered=16, policy_temperature=1.0, value_scale=0.3, value_rescale=False
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

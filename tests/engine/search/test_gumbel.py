@@ -78,6 +78,25 @@ def test_completed_values_and_the_improved_policy_are_as_worked_by_hand():
     assert chosen(search, 0, chess.WHITE, rule="improved") == "a1b1"
 
 
+def test_without_rescaling_a_lead_counts_in_expected_score():
+    """The same tree: leads of .9 / 2 and .425 / 2 over a1a2, times (50 + 1) * .1: 0, 2.295, 1.08375, and then as above."""
+    _, root = searched(ROOT, LAID, simulations=2, considered=2, value_rescale=False, **QUIET)
+    improved = by_uci(root, chess.WHITE, "improved")
+    assert [improved[uci] for uci in MOVES] == pytest.approx([0.122896, 0.731803, 0.145301], abs=2e-6)
+
+
+def test_without_rescaling_the_policy_stays_where_all_moves_are_nearly_alike():
+    def nearly_even(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits_BA, wdl_B3 = Hashed()(planes_BP)
+        return logits_BA, np.float32([0, 1, 0]) + np.float32([1, -2, 1]) * 0.001 * wdl_B3
+
+    settings = {"simulations": 32, "policy_temperature": 1.0, **QUIET}
+    _, stretched = searched(MIDDLE, nearly_even, **settings)
+    _, kept = searched(MIDDLE, nearly_even, value_rescale=False, **settings)
+    assert np.abs(kept.improved - kept.priors).max() < 0.005
+    assert np.abs(stretched.improved - stretched.priors).max() > 0.1
+
+
 def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below():
     """Black at b1 has tried nothing: its improved policy is its priors, and the likeliest, g7, lags most."""
     _, root = searched(ROOT, LAID, simulations=3, considered=2, **QUIET)
