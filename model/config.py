@@ -44,8 +44,9 @@ class TrainConfig:
     """Length of the run in passes over the training rows; a part of one counts as a part."""
     batch_size: int = 256
     """Positions in one step, of all processes together."""
-    accumulate: int = 1
-    """Parts that a process cuts its share of a step into, one after the other, to need less memory."""
+    parts: int = 0
+    """Parts that a step is cut into, each with norms of its own: threads of a processor share them out, a GPU takes one after
+    the other, which needs less memory. 0: parts of about 128 on a processor, one on each GPU."""
     optimizer: OptimizerName = "adamw"
     """Rule of the steps: adamw, nadamw (Nesterov), sgd (Nesterov momentum) or muon (matrices; AdamW does the rest)."""
     learning_rate: float = 5e-3
@@ -131,10 +132,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # false for NaN too
                 raise TrainConfigError(f"{name} is {value}, and must be from {low} to {high}")
-        if self.batch_size % self.accumulate:
-            raise TrainConfigError(
-                f"a batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts"
-            )
+        if self.parts and self.batch_size % self.parts:
+            raise TrainConfigError(f"a batch_size of {self.batch_size} cannot be cut into {self.parts} equal parts")
         if self.patience and not self.validation_every_steps:
             raise TrainConfigError("patience counts measurements: say validation_every_steps, so that they are regular")
 
@@ -153,7 +152,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "steps": (1, 10**9),
     "epochs": (1e-6, 1e6),
     "batch_size": (2, 10**6),
-    "accumulate": (1, 10**4),
+    "parts": (0, 10**4),
     "learning_rate": (0.0, 10.0),
     "momentum": (0.0, 0.9999),
     "weight_decay": (0.0, 10.0),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from model.journal import Journal
 from model.network import parameters
 from model.presets import preset_row
 from model.provenance import commit, dtype_name
+from model.replicas import crew
 from model.run import DivergedError, Run, check_finite, keep_best, measure, take_step, tensors_of
 from model.schedules import learning_rate, progressed, total_steps
 from model.watch import Watch
@@ -98,8 +100,12 @@ class Loop:
 
     def _steps(self, open_batches: Batches, stop: Callable[[], bool]) -> int:
         """Take steps and tell why they ceased."""
+        run = self.run
+        with crew(run.replicas.parts, torch.get_num_threads(), run.device) as pool:
+            return self._go_on(open_batches(run.step), stop, pool)
+
+    def _go_on(self, batches: Iterator[Batch], stop: Callable[[], bool], pool: ThreadPoolExecutor | None) -> int:
         run, config = self.run, self.run.config
-        batches = open_batches(run.step)
         while True:
             run.seconds = time.perf_counter() - self.begun
             fraction = progressed(config, self.steps, run.step, run.seconds)
@@ -117,7 +123,7 @@ class Loop:
                 raise TrainingDataError(
                     f"the batches ended at step {run.step}, before the run did; is the training split empty?"
                 )
-            self.sums += take_step(run, batch, fraction)
+            self.sums += take_step(run, batch, fraction, pool)
             if run.world.first:
                 self._after_step(fraction)
 
@@ -223,6 +229,7 @@ class Loop:
             "dtype": dtype_name(run.dtype, config.amp),
             "threads": torch.get_num_threads(),
             "processes": run.world.size,
+            "parts": run.replicas.parts * run.world.size,
             "torch": torch.__version__,
             "commit": commit(),
         }

@@ -5,14 +5,12 @@ Nothing in a step is random: the order of batches is the whole of a run's chance
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from engine.errors import UserError
 from model.checkpoint import fit
@@ -25,10 +23,11 @@ from model.optimisers import Optimiser
 from model.outputs import flat
 from model.precision import autocast, check_compiler, device_for, dtype_for
 from model.presets import Preset
+from model.replicas import Replicas, parts_of
 from model.schedules import ema_decay, learning_rate, seed_weight
 from model.targets import prepared
 from model.teacher import Teacher, divergence
-from model.world import World, share_norms, summed
+from model.world import World, summed
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
 """What is summed over the rows of each step; with a teacher `seed_kl` too."""
@@ -51,8 +50,8 @@ class Run:
     dtype: torch.dtype
     world: World
     network: Network
-    forward: Callable[[Any], Any]
-    """The network as it is called in training: compiled, or joined to the other processes', or itself."""
+    replicas: Replicas
+    """The network as it is trained: once for each part of a batch."""
     ema: Network
     optimizer: Optimiser
     scaler: torch.amp.GradScaler
@@ -75,8 +74,6 @@ def begin(config: TrainConfig, preset: Preset, world: World | None = None, teach
     world = world or World()
     device = device_for(config.device, world.local if world.size > 1 else None)
     network = build(preset, config.seed).to(device)
-    if world.size > 1:
-        share_norms(network, device)
     ema = copy.deepcopy(network).eval().requires_grad_(False)
     dtype = dtype_for(config.amp, device)
     return Run(
@@ -86,7 +83,7 @@ def begin(config: TrainConfig, preset: Preset, world: World | None = None, teach
         dtype=dtype,
         world=world,
         network=network.train(),
-        forward=_forward(config, network, world),
+        replicas=_replicas(config, network, device, world),
         ema=ema,
         optimizer=Optimiser(config, network),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
@@ -95,37 +92,27 @@ def begin(config: TrainConfig, preset: Preset, world: World | None = None, teach
     )
 
 
-def _forward(config: TrainConfig, network: Network, world: World) -> Callable[[Any], Any]:
-    call: Any = network
+def _replicas(config: TrainConfig, network: Network, device: torch.device, world: World) -> Replicas:
+    replicas = Replicas(network, parts_of(config.parts, config.batch_size, device, world), world)
     if config.compile:
         check_compiler()
-        call = torch.compile(network)
-    return DistributedDataParallel(call, broadcast_buffers=False) if world.size > 1 else call
+        for replica in replicas.copies:
+            replica.compile()
+    return replicas
 
 
-def _parts(batch: Batch, parts: int) -> Iterator[Batch]:
-    """Cut a batch into equal parts, its rows in turn."""
-    if parts == 1:
-        yield batch
-        return
-    rows = len(batch["planes"])
-    if rows % parts:
-        raise UserError(f"a process's {rows} rows of a step cannot be cut into {parts} equal parts: change accumulate")
-    for at in range(0, rows, rows // parts):
-        yield {name: column[at : at + rows // parts] for name, column in batch.items()}
+def take_step(run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor | None = None) -> Tensor:
+    """Do one optimizer step and give the sums of `run.columns` over its rows; DivergedError if it would not be finite.
 
-
-def take_step(run: Run, batch: Batch, fraction: float) -> Tensor:
-    """Do one optimizer step and give the sums of `run.columns` over its rows; DivergedError if it would not be finite."""
-    config, world, parts = run.config, run.world, run.config.accumulate
+    `batch` is this process's share; its parts are worked on by the threads of `pool` (model.replicas), or in turn.
+    """
+    config, world = run.config, run.world
     run.optimizer.zero_grad()
-    sums = []
-    for number, part in enumerate(_parts(batch, parts)):
-        with _alone(run) if number < parts - 1 else nullcontext():
-            sums.append(_backward(run, part, parts, seed_weight(config, fraction)))
+    pull = seed_weight(config, fraction)
+    sums = run.replicas.work(lambda replica, part: _backward(run, replica, part, pull), batch, pool)
     run.scaler.unscale_(run.optimizer.as_torch())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), config.clip)
-    totals = summed(torch.stack(sums).sum(0) if parts > 1 else sums[0])
+    totals = summed(torch.stack(sums).sum(0))
     if run.device.type == "cpu" and not _finite(run, totals, norm):  # a GPU would stall
         raise DivergedError(_why_not_finite(run, batch))
     run.optimizer.set_rate(learning_rate(config, fraction))
@@ -137,24 +124,17 @@ def take_step(run: Run, batch: Batch, fraction: float) -> Tensor:
     return totals
 
 
-def _alone(run: Run) -> AbstractContextManager[None]:
-    """Keep gradients from being shared, in all parts of a step but its last."""
-    if isinstance(run.forward, DistributedDataParallel):
-        return run.forward.no_sync()
-    return nullcontext()
-
-
-def _backward(run: Run, batch: Batch, parts: int, seed_kl_weight: float) -> Tensor:
-    """Add a part's gradients to the weights', and give its rows' sums of `run.columns`."""
+def _backward(run: Run, replica: nn.Module, batch: Batch, seed_kl_weight: float) -> Tensor:
+    """Add a part's gradients to its replica's, and give its rows' sums of `run.columns`."""
     read, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, training=True)
     with autocast(run.device, run.dtype):
-        outputs = run.forward(read)
+        outputs = replica(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
     if run.teacher is not None:
         losses["seed_kl"] = divergence(run.teacher.logits(read), flat(outputs[0]), targets.legal)
         losses["loss"] = losses["loss"] + seed_kl_weight * losses["seed_kl"]
     loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
-    loss = loss_B.mean() / parts if parts > 1 else loss_B.mean()
+    loss = loss_B.mean() / (run.replicas.parts * run.world.size)
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flat(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)

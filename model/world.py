@@ -1,8 +1,8 @@
 """Several processes that train one network: who they are, and how they agree.
 
 `torchrun` starts the processes and tells each its place by environment variables. Each process gets its share of every
-batch; gradients, and the norms' statistics, are those of all shares together, so that a run of two processes is the run of
-one with the same batch, but for rounding. Process 0 keeps the time, writes the checkpoint and decides; the rest follow.
+batch; gradients are those of all shares together (model.replicas), so that a run of two processes is the run of one with
+the same batch and parts, but for rounding. Process 0 keeps the time, writes the checkpoint and decides; the rest follow.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.errors import UserError
 
@@ -104,47 +104,3 @@ def by_first(place: World, work: Callable[[], T]) -> T:
         raise WorldError(f"process 0: {said[1]}")
     result: T = said[0]
     return result
-
-
-class SharedNorm(nn.BatchNorm2d):
-    """A batch norm whose mean and variance are those of all processes' rows; torch has one for GPUs only."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Normalise `[B, C, Y, X]`."""
-        if not self.training:
-            return super().forward(input)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        x_BCYX = input.float()
-        rows = x_BCYX.new_tensor([x_BCYX.numel() / x_BCYX.shape[1]])
-        count = float(summed(rows))
-        mean_C = _added(x_BCYX.sum((0, 2, 3))) / count
-        centred_BCYX = x_BCYX - mean_C[:, None, None]
-        variance_C = _added(centred_BCYX.square().sum((0, 2, 3))) / count
-        with torch.no_grad():
-            momentum = 0.1 if self.momentum is None else self.momentum
-            self.running_mean.lerp_(mean_C, momentum)
-            self.running_var.lerp_(variance_C * (count / (count - 1)), momentum)
-            self.num_batches_tracked += 1
-        scale_C: Tensor = self.weight * torch.rsqrt(variance_C + self.eps)
-        return torch.addcmul(self.bias[:, None, None], centred_BCYX, scale_C[:, None, None]).to(input.dtype)
-
-
-def _added(tensor: Tensor) -> Tensor:
-    """Add a tensor up over all processes; its gradient is added up too."""
-    from torch.distributed.nn.functional import all_reduce
-
-    total: Tensor = all_reduce(tensor)  # type: ignore[no-untyped-call]
-    return total
-
-
-def share_norms(network: nn.Module, device: torch.device) -> nn.Module:
-    """Make a network's batch norms count all processes' rows; their weights stay as they are, by the same names."""
-    if device.type == "cuda":
-        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
-        return converted
-    for module in network.modules():
-        if type(module) is nn.BatchNorm2d:
-            module.__class__ = SharedNorm
-    return network

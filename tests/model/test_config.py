@@ -36,7 +36,7 @@ from model.schedules import ema_decay, learning_rate, progressed, total_steps
         {"steps": 5, "momentum": 1.0},
         {"steps": 5, "drops": 0},
         {"steps": 5, "spike": -1.0},
-        {"steps": 5, "accumulate": 7},
+        {"steps": 5, "parts": 7},
         {"steps": 5, "patience": 1},
         {"steps": 5, "patience": -1, "validation_every_steps": 1},
         {"steps": 5, "validation_every_steps": -1},

@@ -30,6 +30,7 @@ SETTINGS = {
     "device": "cpu",
     "report_every_steps": 1,
     "learning_rate": 0.002,
+    "parts": 2,
 }
 
 JOB = """
@@ -126,7 +127,8 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Pa
     assert one["processes"] == 1
     assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
     assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"
-    halves = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS | {"batch_size": 16}), tmp_path / "half")
+    smaller = TrainConfig(**SETTINGS | {"batch_size": 16, "parts": 1})
+    halves = train_on([positions], "fianchetto-xs", smaller, tmp_path / "half")
     assert halves["step"] > steps
     apart = np.abs(np.array(losses(tmp_path / "half")[:4]) - losses(tmp_path / "one")[:4]).max()
     assert apart > 0.02, "half the batch is another curve"

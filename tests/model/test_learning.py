@@ -67,7 +67,7 @@ def one_step(config: TrainConfig, rows: Batch, preset: Preset = TINY) -> dict[st
         {"optimizer": "nadamw"},
         {"optimizer": "sgd"},
         {"optimizer": "muon"},
-        {"accumulate": 4},
+        {"parts": 4},
         {"amp": "fp16"},
         {"patience": 3, "learning_rate": 0.05},
         {"label_smoothing": 0.1, "value_loss": "huber", "decay": "step"},
@@ -92,16 +92,16 @@ def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
 
 
 def test_a_batch_in_parts_has_the_gradient_of_their_mean(tmp_path: Path) -> None:
-    """Two halves that are equal rows: norms see the same in each, so the step is that of the half alone."""
+    """Two parts that are equal rows: norms see the same in each, so the step is that of the half alone."""
     half = batch(8)
-    twice = {name: np.concatenate([column, column]) for name, column in half.items()}
+    twice = {name: np.repeat(column, 2, axis=0) for name, column in half.items()}
     config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1)
-    parts = one_step(replace(config, accumulate=2), twice)
+    parts = one_step(replace(config, parts=2), twice)
     for name, tensor in one_step(config, half).items():
         if "running" not in name and "tracked" not in name:
             assert torch.allclose(parts[name], tensor, atol=1e-6), name
     with pytest.raises(ValueError, match="cannot be cut into 3 equal parts"):
-        TrainConfig(steps=1, batch_size=16, accumulate=3)
+        TrainConfig(steps=1, batch_size=16, parts=3)
 
 
 def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none() -> None:
