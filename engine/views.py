@@ -14,6 +14,7 @@ planes19       planes18 and the halfmove clock
 
 option         adds, behind those
 +state         castling (own king's side, own queen's, opponent's likewise; K Q k q of an absolute board) and en-passant file
++last          where the opponent's last move began and where it ended, a plane each; zeros where it is unknown
 +historyN      12 piece planes of each of the N - 1 positions before, the last one first
 +counters      halfmove clock / 100, earlier occurrences / 2, ply / 200, each at most 1, each a constant plane
 
@@ -36,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.bitboard import ALL, FILE_A
-from engine.encoding import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps
+from engine.encoding import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps, target_table
 from engine.errors import UserError
 from engine.legal import MOVE_PLANES
 
@@ -46,6 +47,9 @@ STATE_PLANES = 5
 COUNTERS: Mapping[str, float] = {"halfmove": 100.0, "repetition": 2.0, "ply": 200.0}
 """Columns that are constant planes, and what each is divided by."""
 LONGEST_HISTORY = 16
+LAST_PLANES = 2
+NO_LAST_MOVE = 65535
+"""In the column `last_move`, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
 
 
 class UnknownViewError(UserError):
@@ -74,6 +78,8 @@ class View:
     """Whether castling rights and the en-passant file follow."""
     counters: tuple[str, ...] = ()
     """Columns that are constant planes at the end."""
+    last: bool = False
+    """Whether the opponent's last move is shown."""
     history: int = 0
     """Earlier positions shown."""
 
@@ -85,13 +91,15 @@ class View:
     @property
     def planes(self) -> int:
         """Planes a position has in this view."""
-        return self.stored + STATE_PLANES * self.state + PIECE_PLANES * self.history + len(self.counters)
+        shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * self.history
+        return self.stored + shown + len(self.counters)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a row that it needs beside `planes`."""
         state = STATE if self.state else ()
-        return (*state, *(("history",) if self.history else ()), *self.counters)
+        past = (("last_move", self.last), ("history", self.history))
+        return (*state, *(name for name, shown in past if shown), *self.counters)
 
     @property
     def absolute(self) -> bool:
@@ -135,11 +143,13 @@ def view(name: str) -> View:
         near = difflib.get_close_matches(base, views(), n=1, cutoff=0.0)
         raise UnknownViewError(f"no view {base[:40]!r}: did you mean {near[0]!r}? There are {', '.join(views())}")
     row = views()[base]
-    state, counters, history = row.state, row.counters, row.history
+    state, last, counters, history = row.state, row.last, row.counters, row.history
     for option in options:
         number = option.removeprefix("history")
         if option == "state" and not state:
             state = True
+        elif option == "last" and not last:
+            last = True
         elif option == "counters" and counters != tuple(COUNTERS):
             counters = tuple(COUNTERS)
         elif number != option and not history and number.isdecimal() and 2 <= int(number[:3]) <= LONGEST_HISTORY:
@@ -147,9 +157,9 @@ def view(name: str) -> View:
         else:
             raise UnknownViewError(
                 f"the view {base!r} takes no option {option[:40]!r}, or has it already; "
-                f"there are state, counters and history2 to history{LONGEST_HISTORY}"
+                f"there are state, last, counters and history2 to history{LONGEST_HISTORY}"
             )
-    return replace(row, name=name, state=state, counters=counters, history=history)
+    return replace(row, name=name, state=state, last=last, counters=counters, history=history)
 
 
 def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
@@ -190,6 +200,20 @@ def _state(shown: View, black_B: NDArray[np.bool_], columns: Mapping[str, NDArra
     return np.concatenate([np.where(rights_B4 != 0, ALL, np.uint64(0)), column_B[:, None]], axis=1)
 
 
+def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
+    """Write moves as the column `last_move` of the rows behind them, uint16[B]: the board has been turned since."""
+    labels = labels_B.astype(np.int64)
+    targets = target_table()[labels].astype(np.int64)
+    return ((labels % 64 ^ 56) * 64 + (targets ^ 56)).astype(np.uint16)
+
+
+def _last(shown: View, black_B: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+    """Draw where the opponent's last move began and ended, uint64[B, 2]."""
+    moves_B = columns["last_move"].astype(np.int64)
+    squares_B2 = np.stack([moves_B // 64, moves_B], axis=1) % 64 ^ np.where(black_B & shown.absolute, 56, 0)[:, None]
+    return np.where(moves_B[:, None] < LABELS, np.uint64(1) << squares_B2.astype(np.uint64), np.uint64(0))
+
+
 def _history(shown: View, black_B: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Draw the pieces of earlier positions, uint64[B, 12 * T]."""
     past_BTP = columns["history"][:, : shown.history]
@@ -212,6 +236,8 @@ def apply(
     parts = [_arranged(shown, planes_BP)]
     if columns and shown.state:
         parts.append(_state(shown, black_B, columns))
+    if columns and shown.last:
+        parts.append(_last(shown, black_B, columns))
     if columns and shown.history:
         parts.append(_history(shown, black_B, columns))
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

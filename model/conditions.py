@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from engine.views import NO_LAST_MOVE
+
 HIDDEN_SHARE = 8
-"""In training one row in so many has its ratings hidden, and one in so many its clock: unknown must be learned too."""
+"""In training one row in so many has its ratings hidden, one its clock, and one the last move: unknown must be learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,10 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {"none": (), "ratings": RATINGS, "ra
 """Columns that each word of a preset's `condition` reads."""
 
 
+UNKNOWN: Mapping[str, int] = {**{name: steps.unknown for name, steps in STEPS.items()}, "last_move": NO_LAST_MOVE}
+"""What stands for unknown in the columns that may be hidden."""
+
+
 def features(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
     """Write columns `[B]` as memberships, float32 `[B, N]`: each column's add up to one."""
     return torch.cat([_memberships(columns[name], STEPS[name]) for name in names], 1)
@@ -74,18 +80,18 @@ def _memberships(column_B: Tensor, steps: Steps) -> Tensor:
 
 
 def hide(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Make unknown the ratings of some rows and the clocks of some others, by a hash of (game, ply).
+    """Make unknown the ratings of some rows, the clocks of others and the last moves of others, by a hash of (game, ply).
 
     The same rows each time, so that a run that is killed and resumed sees what it would have seen.
     """
     out = dict(columns)
     mixed_B = (columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77) & 0xFFFFFFFF
     mixed_B = ((mixed_B ^ (mixed_B >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
-    for group, shift in ((RATINGS, 12), (CLOCKS, 20)):
+    for group, shift in ((RATINGS, 12), (CLOCKS, 20), (("last_move",), 4)):
         hidden_B = (mixed_B >> shift) % HIDDEN_SHARE == 0
         for name in group:
             if name in names:
-                out[name] = torch.where(hidden_B, torch.full_like(columns[name], STEPS[name].unknown), columns[name])
+                out[name] = torch.where(hidden_B, torch.full_like(columns[name], UNKNOWN[name]), columns[name])
     return out
 
 

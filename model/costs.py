@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from engine.encoding import PLANES, label_of
 from engine.legal import legal_planes
 from engine.position import castling_bits, en_passant_file, from_board
-from engine.views import view
+from engine.views import NO_LAST_MOVE, last_moves, view
 from model.conditions import CONDITIONS, width
 from model.evaluator import NetworkEvaluator
 from model.inputs import Batch, inputs
@@ -89,6 +89,9 @@ def _row(board: chess.Board, move: chess.Move, game: int, ply: int, random: np.r
         "label": np.uint16(label_of(move, board.turn)),
         "promotion": np.uint8(move.promotion or 0),
         "castling": np.uint8(castling_bits(position)),
+        "last_move": last_moves(np.array([label_of(board.peek(), not board.turn)]))[0]
+        if board.move_stack
+        else NO_LAST_MOVE,
         "ep_file": np.uint8(en_passant_file(position)),
         "halfmove": np.uint8(min(board.halfmove_clock, 255)),
         "repetition": np.uint8(0),

@@ -1,8 +1,8 @@
 """A checkpoint as the evaluator that search, arena and reports call.
 
 An evaluator is given planes. What else a network reads is, from the first that knows: `columns` of the call; `known` of the
-evaluator (a rating to play at, say); what planes tell (engine/inferred.py); and else unknown ratings and clocks, an
-earlier history without pieces.
+evaluator (a rating to play at, say); what planes tell (engine/inferred.py); and else unknown ratings, clocks and last
+moves, an earlier history without pieces.
 
 Axes: B batch, P plane (77), L label (4096).
 """
@@ -20,7 +20,7 @@ from engine.errors import UserError
 from engine.inferred import SUPPOSED, inferred
 from engine.views import view
 from model.checkpoint import load
-from model.conditions import CONDITIONS, STEPS
+from model.conditions import CONDITIONS, UNKNOWN
 from model.inputs import Batch, carry, inputs_of, reads
 from model.losses import VALUE_FORMS
 from model.network import Network
@@ -82,8 +82,8 @@ class NetworkEvaluator:
         for name in names:
             if name in columns:
                 out[name] = columns[name]
-            elif name in STEPS:
-                out[name] = np.full(rows, self.known.get(name, STEPS[name].unknown), dtype=np.int64)
+            elif name in UNKNOWN:
+                out[name] = np.full(rows, self.known.get(name, UNKNOWN[name]), dtype=np.int64)
             elif name == "history":
                 out[name] = np.zeros((rows, view(self.preset.view).history, PIECE_PLANES), dtype=np.uint64)
         return out

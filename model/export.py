@@ -28,7 +28,7 @@ from engine.legal import legal_planes
 from engine.position import from_board
 from engine.views import view
 from model.checkpoint import load, write_atomically
-from model.conditions import STEPS
+from model.conditions import UNKNOWN
 from model.evaluator import NetworkEvaluator
 from model.inputs import Carried, inputs_of, reads
 from model.losses import VALUE_FORMS
@@ -65,7 +65,7 @@ def _unknown(name: str, network: Network) -> int:
     """Give what stands for an unknown value of a column; of a history, how many positions it has."""
     if name == "history":
         return view(network.preset.view).history
-    return STEPS[name].unknown if name in STEPS else 0
+    return UNKNOWN.get(name, 0)
 
 
 def _shifts() -> dict[Any, Any]:

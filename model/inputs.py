@@ -61,6 +61,11 @@ class _Reading:
     conditions: tuple[str, ...]
     moves_left: bool
 
+    @property
+    def hideable(self) -> tuple[str, ...]:
+        """Name the columns that some rows are shown without in training."""
+        return (*(("last_move",) if self.view.last else ()), *self.conditions)
+
 
 @cache
 def _reading(shown: Preset | View) -> _Reading:
@@ -83,7 +88,7 @@ def needs(shown: Preset | View) -> tuple[str, ...]:
     reading = _reading(shown)
     names = ["planes", "label", "result", *reads(shown)]
     names += ["promotion"] if reading.moves.under_promotions else []
-    names += ["game", "ply"] if reading.conditions else []
+    names += ["game", "ply"] if reading.hideable else []
     names += ["plies", "ply"] if reading.moves_left else []
     return tuple(dict.fromkeys(names))
 
@@ -97,7 +102,7 @@ def carry(batch: Batch, shown: Preset | View, device: torch.device) -> Carried:
     reading = _reading(shown)
     require(reads(shown), batch, reading.name)
     carried = {"planes": bytes_of(batch["planes"])}
-    for name in (*reads(shown), *(("game", "ply") if reading.conditions else ())):
+    for name in (*reads(shown), *(("game", "ply") if reading.hideable else ())):
         if name == "history":
             carried[name] = bytes_of(batch[name])
         elif name in batch:
@@ -131,15 +136,15 @@ def inputs_of(
 ) -> Tensor | dict[str, Tensor]:
     """Give what the network is called with: pictures `[B, P, Y, X]`, with conditions a dict of `planes` and `conditions`.
 
-    `hidden` makes some rows' ratings and clocks unknown, for training: `model.conditions.hide` says which.
+    `hidden` makes some rows' ratings, clocks and last moves unknown, for training: `model.conditions.hide` says which.
     """
     reading, columns = _reading(shown), _columns(shown, batch)
+    if hidden and reading.hideable:
+        require(("game", "ply"), columns, reading.name)
+        columns = hide(columns, reading.hideable)
     pictures_BPYX = pictures(reading.view, columns, dtype)
     if not reading.conditions:
         return pictures_BPYX
-    if hidden:
-        require(("game", "ply"), columns, reading.name)
-        columns = hide(columns, reading.conditions)
     return {"planes": pictures_BPYX, "conditions": features(columns, reading.conditions)}
 
 

@@ -72,6 +72,16 @@ def _state(shown: View, columns: Mapping[str, Tensor]) -> Tensor:
     return torch.cat((rights_B4 * 255, column_B1), 1).to(torch.uint8)[:, :, None].expand(-1, -1, 8)
 
 
+def _last(shown: View, columns: Mapping[str, Tensor]) -> Tensor:
+    """Draw where the opponent's last move began and ended, packed: uint8 `[B, 2, Y]`; nothing where it is unknown."""
+    moves_B = columns["last_move"]
+    turned_B = torch.where(black(columns["planes"]) & shown.absolute, 56, 0)
+    squares_B2 = torch.stack((moves_B // 64, moves_B), 1) % 64 ^ turned_B[:, None]
+    bits_B2 = torch.where(moves_B[:, None] < LABELS, 1 << squares_B2 % 8, 0)
+    rows_Y = torch.arange(8, device=moves_B.device)
+    return torch.where(squares_B2[:, :, None] // 8 == rows_Y, bits_B2[:, :, None], 0).to(torch.uint8)
+
+
 def _history(shown: View, columns: Mapping[str, Tensor]) -> Tensor:
     """Draw the pieces of earlier positions, packed: uint8 `[B, 12 * T, Y]`."""
     past_BTPY = columns["history"][:, : shown.history]
@@ -95,6 +105,7 @@ def pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> 
     """Draw every plane of a view `[B, P, Y, X]`, channels last: engine.views.apply and its counters on the device."""
     packed = [to_view(shown, columns["planes"])]
     packed += [_state(shown, columns)] if shown.state else []
+    packed += [_last(shown, columns)] if shown.last else []
     packed += [_history(shown, columns)] if shown.history else []
     pictures_BPYX = unpacked(packed[0] if len(packed) == 1 else torch.cat(packed, 1), dtype)
     if not shown.counters:

@@ -21,7 +21,7 @@ from engine.encoding import PIECE_PLANES, PLANES, TURN_PLANE, label_of
 from engine.errors import UserError
 from engine.legal import legal_planes
 from engine.position import castling_bits, en_passant_file, from_board, mirror
-from engine.views import view
+from engine.views import NO_LAST_MOVE, last_moves, view
 from model.evaluator import KnownError, NetworkEvaluator, evaluator
 from model.inputs import reads
 
@@ -105,6 +105,8 @@ class Player:
         }
         if "repetition" in names:
             columns["repetition"] = np.array([_earlier_occurrences(board)], np.int64)
+        if "last_move" in names:
+            columns["last_move"] = np.array([_last_move(board)], np.int64)
         if "history" in names:
             columns["history"] = _history(board, view(self.evaluator.preset.view).history)
         return columns | {name: np.array([value], np.int64) for name, value in told.items()}
@@ -122,6 +124,13 @@ def _earlier_occurrences(board: chess.Board) -> int:
         past.pop()
         count += chess.polyglot.zobrist_hash(past) == here
     return count
+
+
+def _last_move(board: chess.Board) -> int:
+    """Give the opponent's last move as shards have it."""
+    if not board.move_stack or not board.peek():
+        return NO_LAST_MOVE
+    return int(last_moves(np.array([label_of(board.peek(), not board.turn)]))[0])
 
 
 def _history(board: chess.Board, steps: int) -> NDArray[np.uint64]:

@@ -29,6 +29,8 @@ def _fianchetto() -> tuple[Preset, ...]:
     # xs that is told both players' ratings, with a plainer trunk: at this size, in an hour on two cores, the gate's share of
     # the time (13 %) is better spent on more positions (docs/log.md). In search the ratings are unknown, which it has learned.
     rated = replace(xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32)
+    # The same for predicting people: it sees the opponent's last move too, which says where the game is.
+    human = replace(rated, name="fianchetto-human", view="marro77+last")
     # Players beside the planes: ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
     # en-passant file are left out: search has planes alone, and the 77 hold every legal castling and capture.
     s = replace(
@@ -62,7 +64,7 @@ def _fianchetto() -> tuple[Preset, ...]:
         policy="attention",
         policy_width=128,
     )
-    return xs, rated, s, m, large, squares
+    return xs, rated, human, s, m, large, squares
 
 
 def _chessmarro() -> tuple[Preset, ...]:

@@ -205,6 +205,7 @@ def _columns(
         "plies",
     )
     columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in names}
+    columns["last_move"] = pgn.moves_before(rows, picked)
     game = rows.game[picked].astype(np.int64)
     white = planes[:, TURN_PLANE] == 0
     white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]

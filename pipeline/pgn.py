@@ -20,6 +20,7 @@ from engine.bitboard import EMPTY, U
 from engine.encoding import PLANES
 from engine.legal import count_moves, en_passant_legal, legal_planes
 from engine.position import COUNTERS, HALFMOVE_MASK, TURN, castling_bits, en_passant_file, key, push
+from engine.views import NO_LAST_MOVE, last_moves
 from pipeline.san import (
     AMBIGUOUS,
     ILLEGAL,
@@ -155,6 +156,13 @@ def empty_rows(capacity: int) -> Rows:
         game=column(np.uint32),
         key=column(np.uint64),
     )
+
+
+def moves_before(rows: Rows, picked_R: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Give the moves that led to rows as the column `last_move`; NO_LAST_MOVE where a game begins."""
+    before_R = np.maximum(picked_R - 1, 0)
+    first_R = (picked_R == 0) | (rows.game[before_R] != rows.game[picked_R])
+    return np.where(first_R, np.uint16(NO_LAST_MOVE), last_moves(rows.label[before_R]))
 
 
 @njit(cache=True, nogil=True)

@@ -1,4 +1,4 @@
-"""Shards (format version 1): Parquet files of packed rows, and the manifest that vouches for them.
+"""Shards (format version 2): Parquet files of packed rows, and the manifest that vouches for them.
 
 A dataset directory holds `train-00000-0.parquet ...`, `val-...`, `test-...`, `games.parquet` and `manifest.json`.
 Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new
@@ -17,13 +17,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding import ENCODING_VERSION, PLANE_BYTES, moves_hash
+from engine.views import NO_LAST_MOVE
 from pipeline.errors import DatasetError
 from pipeline.stores import file_hash as file_hash
 from pipeline.stores import opened
 from pipeline.stores import publish as publish
 from pipeline.stores import publish_json as publish_json
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 GAMES = "games.parquet"
 SPLITS = ("train", "val", "test")
@@ -35,7 +36,15 @@ PAGE_ROWS = 512
 COLUMN_ENCODING = {"result": "DELTA_BINARY_PACKED"}
 """Encodings of columns where BYTE_STREAM_SPLIT takes more bytes and time."""
 
-BATCH_SENTINELS = {"eval": -32768, "clock": 65535, "elo": 0, "opponent_elo": 0, "base": 65535, "increment": 255}
+BATCH_SENTINELS = {
+    "last_move": NO_LAST_MOVE,
+    "eval": -32768,
+    "clock": 65535,
+    "elo": 0,
+    "opponent_elo": 0,
+    "base": 65535,
+    "increment": 255,
+}
 """What stands for null in a batch's arrays, by column."""
 
 
@@ -56,6 +65,7 @@ def schema() -> pa.Schema:
         "game": pa.uint32(),
     }
     optional = {
+        "last_move": pa.uint16(),
         "eval": pa.int16(),
         "clock": pa.uint16(),
         "elo": pa.uint16(),

@@ -234,11 +234,20 @@ def row_differs(row: Row, text: bytes) -> str:
         "castling": castling_of(board),
         "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
         "halfmove": min(board.halfmove_clock, 255),
+        "last_move": last_move_of(board),
     }
     different = [f"{name} is {row[name]}, not {value}" for name, value in expected.items() if row[name] != value]
     stored_P = np.frombuffer(row["planes"], "<u8")
     bad = np.flatnonzero(stored_P != planes_of(board))
     return "; ".join(different + ([f"planes {bad.tolist()} differ"] if bad.size else []))
+
+
+def last_move_of(board: chess.Board) -> int | None:
+    """Encode the move that led to a board: from * 64 + to, squares counted from its mover's a8 if White, a1 if Black."""
+    if not board.move_stack:
+        return None
+    move, flip = board.peek(), 56 if board.turn == chess.WHITE else 0
+    return (move.from_square ^ flip) * 64 + (move.to_square ^ flip)
 
 
 def castling_of(board: chess.Board) -> int:

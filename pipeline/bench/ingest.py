@@ -94,6 +94,7 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             "promotion": node.move.promotion or 0,
             "castling": board.castling_rights.bit_count(),
             "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
+            "last_move": board.peek().from_square * 64 + board.peek().to_square if board.move_stack else None,
             "halfmove": min(board.halfmove_clock, 255),
             "repetition": seen[place],
             "result": result if white else -result,

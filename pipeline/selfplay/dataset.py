@@ -183,6 +183,7 @@ def _write(
         mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
         picked = rows_T[mine]
         columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in COLUMNS}
+        columns["last_move"] = pgn.moves_before(rows, picked)
         columns["game"] = rows.game[picked] + np.uint32(task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
         table = rows_table(rows.planes[picked], columns)

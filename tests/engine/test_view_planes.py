@@ -6,11 +6,11 @@ import chess
 import numpy as np
 import pytest
 
-from engine.encoding import unpack
+from engine.encoding import label_of, unpack
 from engine.inferred import inferred
 from engine.legal import legal_planes
 from engine.position import castling_bits, en_passant_file, from_board
-from engine.views import MissingColumnError, UnknownViewError, apply, counters, view
+from engine.views import NO_LAST_MOVE, MissingColumnError, UnknownViewError, apply, counters, last_moves, view
 from tests.engine import oracle
 from tests.engine.test_real_games import games_of
 
@@ -119,7 +119,29 @@ def test_history_shows_earlier_boards_as_the_mover_of_the_last_sees_them(base: s
         assert np.array_equal(got[start : start + 12], expected), step
 
 
-@pytest.mark.parametrize("name", ["planes18+history8", "planes19", "marro13+state", "marro77+counters"])
+@pytest.mark.parametrize("base", ["marro13", "planes18", "chessmarro77"])
+def test_the_last_move_is_shown_where_it_began_and_where_it_ended(base: str) -> None:
+    """For both colours, castling and a promotion among them; nothing at the start of a game."""
+    game = chess.Board("rnbqk2r/ppppppbP/5n2/8/8/5N2/PPPPPPB1/RNBQK2R w KQkq - 0 5")
+    boards, moves = [game.copy()], [NO_LAST_MOVE]
+    for uci in ("e1g1", "e8g8", "h7h8q", "g8h8", "a2a4"):
+        move = chess.Move.from_uci(uci)
+        moves.append(int(last_moves(np.array([label_of(move, game.turn)]))[0]))
+        game.push(move)
+        boards.append(game.copy())
+    planes, columns = rows(boards)
+    shown = view(f"{base}+last")
+    got = unpack(apply(shown, planes, columns | {"last_move": np.array(moves, np.uint16)}))
+    at = view(base).planes
+    assert got.shape[1] == shown.planes == at + 2
+    assert not got[0, at:].any()
+    for board, picture in zip(boards[1:], got[1:, at:], strict=True):
+        turn = chess.WHITE if shown.absolute else board.turn
+        for square, plane in zip((board.peek().from_square, board.peek().to_square), picture, strict=True):
+            assert plane[oracle.row_col(square, turn)] == plane.sum() == 1
+
+
+@pytest.mark.parametrize("name", ["marro77+last", "planes18+history8", "planes19", "marro13+state", "marro77+counters"])
 def test_a_column_that_is_not_there_is_named_with_the_view(name: str) -> None:
     planes, columns = rows([chess.Board()])
     needed = view(name).columns

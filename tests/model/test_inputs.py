@@ -1,5 +1,6 @@
 """What networks are shown and asked, against the engine's own tables; what does not fit is named."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,8 @@ VIEWS = (
     "marro13+state",
     "marro77+state+counters",
     "marro13+history2",
+    "marro77+last",
+    "planes18+last+counters",
 )
 
 
@@ -182,3 +185,28 @@ def test_training_hides_an_eighth_of_the_rows_always_the_same() -> None:
         assert float((once[name] == STEPS[name].unknown).float().mean()) == pytest.approx(1 / 8, abs=0.03)
     assert torch.equal(once["elo"] == 0, once["opponent_elo"] == 0)
     assert not torch.equal(once["elo"] == 0, once["clock"] == 65535)
+
+
+def test_training_hides_some_last_moves_and_nothing_else_does() -> None:
+    """One row in eight, by a hash of game and ply: the same rows each time, other rows than the ratings'."""
+    some, row = (
+        playout_rows(800, seed=5),
+        replace(TINY_SEED, view="marro77+last", condition="ratings", condition_width=4),
+    )
+    some |= {"elo": np.full(800, 1500), "opponent_elo": np.full(800, 1500)}
+    whole = inputs_of(row, some, torch.float32)
+    first, again = (inputs_of(row, some, torch.float32, hidden=True) for _ in range(2))
+    assert isinstance(whole, dict)
+    assert isinstance(first, dict)
+    assert isinstance(again, dict)
+    assert torch.equal(first["planes"], again["planes"])
+    shown, hidden = (it["planes"][:, 77:].sum((1, 2, 3)) for it in (whole, first))
+    known = torch.from_numpy(some["last_move"].astype(np.int64)) < 4096
+    assert known.sum() > 700
+    assert torch.equal(shown, torch.where(known, 2.0, 0.0)), "a square where it began and one where it ended"
+    lost = known & (hidden == 0)
+    assert 0.08 < lost.float().mean() < 0.18
+    assert torch.equal(first["planes"][~lost], whole["planes"][~lost])
+    unrated = (first["conditions"] != whole["conditions"]).any(1)
+    assert 0.08 < unrated.float().mean() < 0.18
+    assert not torch.equal(unrated, lost)

@@ -117,6 +117,18 @@ def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
     assert not np.allclose(supposed, none)
 
 
+def test_the_last_move_comes_from_the_boards_own_moves() -> None:
+    row = replace(TINY, name="last", view="marro77+last")
+    board = chess.Board()
+    for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):  # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
+        board.push_san(san)
+    assert player(row)._columns(board, {})["last_move"].tolist() == [26 * 64 + 53]
+    fresh = chess.Board(board.fen())
+    assert player(row)._columns(fresh, {})["last_move"].tolist() == [65535]
+    same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
+    assert same.probabilities != other.probabilities
+
+
 def test_history_and_repetitions_come_from_the_boards_own_moves() -> None:
     row = replace(TINY, name="past", view="planes18+counters+history3")
     board = chess.Board()

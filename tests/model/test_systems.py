@@ -33,6 +33,7 @@ STATED = {
     "chess-policy-only": (1 * MILLION, 2 * MILLION),
     "fianchetto-xs": (578_691, 578_691),
     "fianchetto-rated": (569_027, 569_027),
+    "fianchetto-human": (570_179, 570_179),
     "fianchetto-m": (6 * MILLION, 10 * MILLION),
     "fianchetto-squares": (6 * MILLION, 10 * MILLION),
     "fianchetto-l": (20 * MILLION, 40 * MILLION),

@@ -17,7 +17,7 @@ COLUMNS = {
     "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
     "repetition": np.uint8, "result": np.int8, "ply": np.uint16, "plies": np.uint16, "game": np.uint32,
     "eval": np.int16, "clock": np.uint16, "elo": np.uint16, "opponent_elo": np.uint16, "base": np.uint16,
-    "increment": np.uint8,
+    "increment": np.uint8, "last_move": np.uint16,
 }  # fmt: skip
 
 

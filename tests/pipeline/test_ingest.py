@@ -21,7 +21,8 @@ SCHEMA = {
     "planes": "fixed_size_binary[616] not null", "label": "uint16 not null", "promotion": "uint8 not null",
     "castling": "uint8 not null", "ep_file": "uint8 not null", "halfmove": "uint8 not null",
     "repetition": "uint8 not null", "result": "int8 not null", "eval": "int16", "clock": "uint16",
-    "ply": "uint16 not null", "plies": "uint16 not null", "elo": "uint16", "opponent_elo": "uint16", "base": "uint16",
+    "last_move": "uint16", "ply": "uint16 not null", "plies": "uint16 not null",
+    "elo": "uint16", "opponent_elo": "uint16", "base": "uint16",
     "increment": "uint8", "game": "uint32 not null",
     "visits": "list<element: struct<label: uint16 not null, share: float not null>>", "root_value": "float",
 }  # fmt: skip
@@ -53,7 +54,7 @@ def test_the_schema_is_that_of_the_design(made: Path) -> None:
             field.name: f"{field.type}{'' if field.nullable else ' not null'}".replace("item:", "element:")
             for field in schema
         } == SCHEMA
-        assert schema.metadata[b"fianchetto_format"] == b"1"
+        assert schema.metadata[b"fianchetto_format"] == b"2"
         column = pq.read_metadata(path).row_group(0).column(0)
         assert column.path_in_schema == "planes"
         assert "BYTE_STREAM_SPLIT" in column.encodings

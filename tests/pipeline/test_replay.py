@@ -103,6 +103,14 @@ def castling(board: chess.Board) -> int:
     return sum(right << bit for bit, right in enumerate(rights))
 
 
+def last_move(board: chess.Board) -> int | None:
+    """Give where the last move began, times 64, and where it ended, on the board as its mover sees it."""
+    if not board.move_stack:
+        return None
+    move = board.peek()
+    return 64 * oracle.bit(move.from_square, board.turn) + oracle.bit(move.to_square, board.turn)
+
+
 def expected_rows(reading: Reading) -> list[dict[str, Any]]:
     """Replay a game with python-chess into what its rows must hold, planes for some."""
     assert reading.start is not None
@@ -117,6 +125,7 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
                 "promotion": move.promotion or 0,
                 "castling": castling(board),
                 "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
+                "last_move": last_move(board),
                 "halfmove": min(board.halfmove_clock, 255),
                 "repetition": seen.get(key, 0),
                 "result": reading.result if board.turn else -reading.result,
