@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from engine.encoding import PLANES, label_of
 from engine.legal import MOVE_PLANES
 from engine.progress import Progress, silent
-from pipeline.errors import Stopped
+from pipeline.errors import DatasetError, Stopped
 from pipeline.reencode import compare_all, compare_games, sample_games
 from pipeline.shards import GAMES, MANIFEST, SPLITS, file_hash, read_manifest, verify
 from pipeline.training_set import is_training_set, read_training_set
@@ -201,7 +201,10 @@ def rows_differ(
 def sample_rows(
     directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Draw rows from a few row groups of the shards, the same ones each time; only of the dump's first `chunks`."""
+    """Draw rows from a few row groups of the shards, the same ones each time; only of the dump's first `chunks`.
+
+    Raises DatasetError for a shard that cannot be read.
+    """
     rng = random.Random(0)  # noqa: S311
     splits = SPLITS if split is None else (split,)
     names = [file["name"] for file in manifest["files"] if file["rows"] and file["split"] in splits]
@@ -210,8 +213,13 @@ def sample_rows(
     rows: list[Row] = []
     picked = [rng.choice(names) for _ in range(min(8, count))] if names else []
     for name in picked:
-        with pq.ParquetFile(directory / name) as shard:
-            group = shard.read_row_group(rng.randrange(shard.num_row_groups))
+        try:
+            with pq.ParquetFile(directory / name) as shard:
+                group = shard.read_row_group(rng.randrange(shard.num_row_groups))
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DatasetError(
+                f"{directory / name} is damaged ({error}): `fianchetto verify` lists such files"
+            ) from error
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))
         rows += group.take(indices).to_pylist()
     rng.shuffle(rows)

@@ -10,6 +10,7 @@ import dagster as dg
 import numpy as np
 
 from pipeline.defs import pictures
+from pipeline.errors import DatasetError
 from pipeline.shards import GAMES, file_hash, read_manifest
 from pipeline.verify import sample_rows
 
@@ -39,7 +40,11 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
     dropped = games["dropped"] or {"none": 0}
     speed = {"seconds": round(seconds, 2), "positions_per_second": round(rows / seconds)} if seconds else {}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
-    drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
+    try:
+        drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
+        boards = pictures.boards(drawn)
+    except DatasetError as error:  # the checks say what is wrong with the files, each by its name
+        boards = str(error)
     return {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
@@ -56,7 +61,7 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         "copies": table([{"what": name, "value": float(value)} for name, value in copies.items()]),
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
         "elo": dg.MetadataValue.md(pictures.png(elo_picture(directory / GAMES), "Elo of the players")),
-        "sample_of_positions": dg.MetadataValue.md(pictures.boards(drawn)),
+        "sample_of_positions": dg.MetadataValue.md(boards),
     }
 
 

@@ -147,11 +147,15 @@ def test_a_report_is_of_its_own_runs_checkpoint() -> None:
         folder_of(checkpoint.key, instance, dg.materialize([other], instance=instance).dagster_run)
 
 
-def test_a_tampered_shard_blocks_training(made: Made, copied: Path) -> None:
-    shard = sorted((copied / "positions" / "small").glob("train-*.parquet"))[0]
-    data = bytearray(shard.read_bytes())
-    data[len(data) // 2] ^= 1
-    shard.write_bytes(data)
+@pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
+def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -> None:
+    for shard in (copied / "positions" / "small").glob("*-*.parquet"):
+        data = bytearray(shard.read_bytes())
+        if harm == "one bit":
+            data[len(data) // 2] ^= 1
+        else:
+            data[4:400] = bytes(396)
+        shard.write_bytes(data)
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
         options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
