@@ -199,19 +199,22 @@ def _room(nodes: Sequence[dict[str, Any]], config: TrainConfig, processes: int) 
 
 def _persist(ray: Any, job: _Job, room: _Room, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
     """Let groups train, one after the other is lost, until the run is over or stopped."""
-    furthest, vain, again = -1, 0, False
+    furthest, vain = -1, 0
+    gists: list[str] = []
     while True:
         seen, failed = _attempt(ray, job, room, progress, stop)
-        if failed is None:
-            assert seen.card is not None
-            return seen.card
-        _raise_mistake(failed, patient=again)
+        if seen.card is not None:  # what went wrong after worker 0 was done is nothing of the run's
+            replaced = f"; {len(gists)} lost groups were replaced (the last: {gists[-1]})" if gists else ""
+            return {**seen.card, "message": f"{seen.card['message']}{replaced}"}
+        assert failed is not None
+        _raise_mistake(failed, patient=bool(gists))
+        gists.append(_gist(failed.said))
         if stop():
             raise Stopped("stopped while lost workers were being replaced; run the same command to continue")
         begun = -1 if seen.begun is None else seen.begun
-        furthest, vain, again = max(furthest, begun), 1 if begun > furthest else vain + 1, True
+        furthest, vain = max(furthest, begun), 1 if begun > furthest else vain + 1
         if vain == ATTEMPTS:
-            message = f"the run was lost {ATTEMPTS} times without a save between ({_gist(failed.said)})"
+            message = f"the run was lost {ATTEMPTS} times without a save between ({gists[-1]})"
             if failed.lost:
                 raise LostError(f"{message}: see to the cluster and run the same command to continue")
             raise RuntimeError(f"{message}\n{failed.said}")
