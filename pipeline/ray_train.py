@@ -7,6 +7,9 @@ Our own saves are the only checkpoint: a group that lost a worker is started aga
 same command does. Ray's own retries would repeat a person's mistake as they do a lost machine, so this module counts them:
 at most `ATTEMPTS` in a row without a save between them.
 
+Torch's usual meeting point listens on all of a machine's interfaces, so the processes of an own Ray meet in a file instead,
+and everything stays on loopback.
+
 On a cluster every node holds the same Fianchetto, and sees the datasets and `out` under the same names. The trainer is a
 task so that a driver outside the cluster (`ray://`) need not be near, and none that is busy with `fit` fails to hear Ctrl-C.
 """
@@ -18,9 +21,9 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +67,13 @@ class _Room:
     """Cores of each process."""
     gpu: bool
     """Whether each has a GPU."""
+    own: bool = True
+    """Whether all of them are on this machine, in an own Ray."""
+
+    @property
+    def backend(self) -> str:
+        """Name what the processes talk by, as model.world does."""
+        return "cpu:gloo,cuda:nccl" if self.gpu else "gloo"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +163,8 @@ def train_by_ray(
     )
     with engine.connected():
         ray: Any = importlib.import_module("ray")
-        return _persist(ray, job, _room(ray.nodes(), config, processes), progress, stop)
+        room = replace(_room(ray.nodes(), config, processes), own=not address)
+        return _persist(ray, job, room, progress, stop)
 
 
 def _require_ray_train() -> None:
@@ -260,11 +271,16 @@ def _fit(settings: dict[str, Any], room: _Room) -> _Failed | None:
     """Be the trainer: let Ray Train start the workers and watch them."""
     train: Any = importlib.import_module("ray.train")
     of_torch: Any = importlib.import_module("ray.train.torch")
+    if room.own:
+        meeting = importlib.import_module("ray.train.backend").BackendConfig()  # which lets _work meet by itself
+        meeting.backend = room.backend
+    else:
+        meeting = of_torch.TorchConfig(backend=room.backend)
     with tempfile.TemporaryDirectory(prefix="ray-train-", ignore_cleanup_errors=True) as folder:
         trainer = of_torch.TorchTrainer(
             _work,
-            train_loop_config=settings,
-            torch_config=of_torch.TorchConfig(backend="cpu:gloo,cuda:nccl" if room.gpu else "gloo"),
+            train_loop_config=settings | {"meeting": Path(folder) / "meeting", "room": room},
+            torch_config=meeting,
             scaling_config=train.ScalingConfig(
                 num_workers=room.processes,
                 use_gpu=room.gpu,
@@ -298,15 +314,39 @@ def _gist(said: str) -> str:
 
 def _work(settings: dict[str, Any]) -> None:
     """Be one worker: train, as one process of the run that Ray Train has put into the environment."""
+    job, desk, room = settings["job"], settings["desk"], settings["room"]
+    if (ours := _version()) != job.version:
+        where = f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver {job.version})"
+        raise ConfigError(f"{where}: install the same")
+    with _met(settings["meeting"], room) if room.own else nullcontext():
+        _train(job, desk)
+
+
+@contextmanager
+def _met(meeting: Path, room: _Room) -> Iterator[None]:
+    """Meet the other processes of this machine in a file, each of which sees its own GPU alone."""
+    import torch.distributed as dist
+
+    context = importlib.import_module("ray.train").get_context()
+    rank, size = context.get_world_rank(), context.get_world_size()
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0"}
+    if size > 1:
+        dist.init_process_group(room.backend, init_method=meeting.as_uri(), rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _train(job: _Job, desk: Any) -> None:
+    """Train, worker 0 in touch with the desk."""
     from model.world import world
     from pipeline.stores import place
     from pipeline.training import train_on
 
-    job, desk, first = settings["job"], settings["desk"], world().first
-    if (ours := _version()) != job.version:
-        where = f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver {job.version})"
-        raise ConfigError(f"{where}: install the same")
     get: Callable[[Any], Any] = importlib.import_module("ray").get
+    first = world().first
     if first:
         get(desk.begin.remote(_saved(Path(job.out))))
     card = train_on(

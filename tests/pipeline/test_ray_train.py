@@ -46,7 +46,7 @@ SETTINGS: dict[str, Any] = {
     "amp": "off",
     "device": "cpu",
     "report_every_steps": 1,
-    "save_every_seconds": 0.5,
+    "save_every_seconds": 0.0,
     "learning_rate": 0.002,
     "parts": 2,
 }
