@@ -32,7 +32,7 @@ def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch:
 
 def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None:
     resources = {"datasets": Datasets(), "compute": Compute(engine="abacus")}
-    options = {"training_set": "some", "name": "net", "train": {"steps": 1}}
+    options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(
             [checkpoint],
