@@ -21,7 +21,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from model.config import TrainConfig
 from pipeline.errors import ConfigError, LostError, Stopped
-from pipeline.ray_engine import RayEngine
+from pipeline.ray_engine import RayEngine, first_line
 from pipeline.workers import available_cores
 
 ATTEMPTS = 3
@@ -92,7 +92,10 @@ class _Failed:
 
     mistakes: tuple[UserError | OSError, ...] = ()
     """What a person can mend, by the number of the worker."""
-    said: str = ""
+    gist: str
+    """Why, in a few words."""
+    said: str
+    """Why, in all words that there are."""
     lost: bool = True
     """Whether a worker or Ray itself was lost; else something was raised that nobody foresaw."""
 
@@ -219,7 +222,7 @@ def _persist(ray: Any, job: _Job, room: _Room, progress: Progress, stop: Callabl
             return {**seen.card, "message": f"{seen.card['message']}{replaced}"}
         assert failed is not None
         _raise_mistake(failed, patient=bool(gists))
-        gists.append(_gist(failed.said))
+        gists.append(failed.gist)
         if stop():
             raise Stopped("stopped while lost workers were being replaced; run the same command to continue")
         begun = -1 if seen.begun is None else seen.begun
@@ -261,7 +264,7 @@ def _attempt(
                 raise Stopped("stopped before the workers began; run the same command to continue")
         return seen, ray.get(task)
     except ray.exceptions.RayError as error:
-        return seen, _Failed(said=str(error))
+        return seen, _Failed(gist=first_line(error), said=str(error))
     finally:
         with suppress(ray.exceptions.RayError, OSError, RuntimeError):
             ray.cancel(task, force=True)
@@ -294,22 +297,24 @@ def _fit(settings: dict[str, Any], room: _Room) -> _Failed | None:
         try:
             trainer.fit()
         except train.WorkerGroupError as error:
-            return _failed(error, [failure for _, failure in sorted(error.worker_failures.items())])
+            return _failed(str(error), error.worker_failures)
+        except train.ControllerError as error:
+            return _Failed(gist=first_line(error.controller_failure), said=str(error))
         except train.TrainingFailedError as error:
-            return _Failed(said=str(error))
+            return _Failed(gist=first_line(error), said=str(error))
     return None
 
 
-def _failed(error: Exception, failures: Sequence[Exception]) -> _Failed:
+def _failed(said: str, failures: Mapping[int, Exception]) -> _Failed:
     """Sort what workers raised: people's mistakes, workers that Ray lost, and the rest."""
-    mistakes = tuple(failure for failure in failures if isinstance(failure, UserError | OSError))
-    lost = any(type(failure).__module__.partition(".")[0] == "ray" for failure in failures)
-    return _Failed(mistakes=mistakes, said=str(error), lost=lost)
-
-
-def _gist(said: str) -> str:
-    """Give the last line that says something of what Ray said."""
-    return next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "Ray does not say why")
+    lost = [rank for rank, error in failures.items() if type(error).__module__.partition(".")[0] == "ray"]
+    raised = [f"worker {rank}: {type(error).__name__}: {first_line(error)}" for rank, error in failures.items()]
+    return _Failed(
+        mistakes=tuple(error for _, error in sorted(failures.items()) if isinstance(error, UserError | OSError)),
+        gist=f"worker {min(lost)} died" if lost else raised[0],
+        said=said,
+        lost=bool(lost),
+    )
 
 
 def _work(settings: dict[str, Any]) -> None:

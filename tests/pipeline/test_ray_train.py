@@ -178,6 +178,7 @@ def test_a_killed_worker_changes_nothing(
     assert len(killer.groups) >= 2, "another group took over"
     assert card["step"] == 120
     assert card["finished"]
+    assert "2 lost groups were replaced (the last: worker 1 died)" in card["message"]
     assert losses(tmp_path / "killed") == losses(undisturbed[0])
     ours, theirs = weights(tmp_path / "killed"), weights(undisturbed[0])
     assert ours.keys() == theirs.keys()
