@@ -1,8 +1,9 @@
 """Several processes that train one network: who they are, and how they agree.
 
-`torchrun` starts the processes and tells each its place by environment variables. Each process gets its share of every
-batch; gradients are those of all shares together (model.replicas), so that a run of two processes is the run of one with
-the same batch and parts, but for rounding. Process 0 keeps the time, writes the checkpoint and decides; the rest follow.
+`torchrun`, or Ray Train (pipeline.ray_train), starts the processes and tells each its place by environment variables. Each
+gets its share of every batch; gradients are those of all shares together (model.replicas), so that a run of two processes is
+the run of one with the same batch and parts, but for rounding. Process 0 keeps the time, writes the checkpoint and decides;
+the rest follow.
 """
 
 import os
@@ -56,12 +57,18 @@ def world() -> World:
 
 @contextmanager
 def joined(place: World, device: torch.device) -> Iterator[None]:
-    """Meet the other processes (gloo on processors, nccl on GPUs, gloo there too to agree), and part from them."""
+    """Meet the other processes (gloo on processors, nccl on GPUs, gloo there too to agree), and part from them.
+
+    A group that the launcher has made already is used, and left to it.
+    """
     if place.size == 1:
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    if dist.is_initialized():
+        yield
+        return
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield

@@ -65,7 +65,7 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
         print(plain_text(result))  # noqa: T201
 
 
-def guarded(work: Callable[[], None]) -> int:
+def guarded(work: Callable[[], object]) -> int:
     """Do the work and give the exit code; a person's mistake becomes one line on standard error."""
     try:
         work()

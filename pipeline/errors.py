@@ -26,6 +26,10 @@ class IngestError(UserError):
     """An ingest that could not be finished; what it finished is kept."""
 
 
+class LostError(UserError):
+    """A training run whose processes were lost too often; its last save is kept."""
+
+
 class FetchError(UserError):
     """A file of the web or of an object store that cannot be had; what came of it is kept."""
 

@@ -85,7 +85,7 @@ class RayEngine:
             try:
                 yield from tasks.spread(iter(items))
             except self._ray.exceptions.RayError as error:  # what is not of one task: the store full, the cluster gone
-                raise IngestError(f"Ray was lost ({_first_line(error)}): run the same command to continue") from error
+                raise IngestError(f"Ray was lost ({first_line(error)}): run the same command to continue") from error
             finally:
                 tasks.cancel()
 
@@ -114,7 +114,7 @@ class RayEngine:
                 AssertionError,
             ) as error:  # the last for an address it cannot read
                 where = self.address or "on this machine"
-                raise IngestError(f"Ray {where} cannot be reached or started: {_first_line(error)}") from error
+                raise IngestError(f"Ray {where} cannot be reached or started: {first_line(error)}") from error
             yield
 
     def _knock(self) -> None:
@@ -201,7 +201,7 @@ class _Tasks:
         except (
             errors.RayTaskError
         ) as error:  # the function could not be run at all, as where Fianchetto is not installed
-            return "error", Failure(type(error).__name__, _first_line(error), str(error), system=False)
+            return "error", Failure(type(error).__name__, first_line(error), str(error), system=False)
         except (
             errors.WorkerCrashedError,
             errors.NodeDiedError,
@@ -238,6 +238,6 @@ def _signals_kept() -> Iterator[None]:
             signal.signal(number, answer)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """Give the first line of what an error says that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

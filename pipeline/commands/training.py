@@ -15,7 +15,11 @@ from pipeline.report import Rule
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped."""
+    """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
+
+    Several processes share each batch under torchrun, or by --engine ray with --processes; those of other machines must see
+    --positions, --out and --start under the same names, so put them into a folder that all share (--positions may be a store).
+    """
 
     positions: tuple[str, ...]
     """Datasets to train on, as `fianchetto ingest` makes them (folders, or addresses such as s3://bucket/prefix), or training
@@ -26,16 +30,21 @@ class Train(Common):
     """Which network: fianchetto-xs is for two CPU cores; `fianchetto presets` lists them all."""
     start: Path | None = None
     """Checkpoint whose weights the run begins with, to train it on; what it has seen is kept in the card."""
+    engine: str = "local"
+    """What trains: local; ray, one of its own on this machine; ray:HOST:PORT or ray://HOST:PORT, a cluster."""
+    processes: int = 0
+    """Processes of the engine ray; 0 for one a GPU that it has, or one where it has none."""
     config: tyro.conf.OmitArgPrefixes[TrainConfig]
     """How to train."""
 
     def run(self) -> dict[str, Any]:
         """Train and give the checkpoint's card; under torchrun, process 0 alone has something to say."""
         from model.world import world
+        from pipeline.engines import trainer_of
         from pipeline.stores import place
-        from pipeline.training import train_on
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
+        train_on = trainer_of(self.engine, self.processes)
         with bar(f"train {self.preset}") as progress:
             card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:

@@ -124,7 +124,7 @@ def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Resul
     config_schema=form(CheckpointOptions),
     check_specs=checks.CHECKPOINT,
 )
-def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
     with plainly():
         options = filled(CheckpointOptions, context.op_execution_context.op_config)
@@ -138,6 +138,7 @@ def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
             "config": plain(options.train),
             "out": str(out),
         }
+        request |= {"engine": compute.name, "processes": options.processes}
         card = run_child("train", request, progress=live(context, every=1.0), lock=out)
         first = str(members(joined)[0].directory)
         request = {"checkpoint": str(out), "positions": first, "split": None, "count": metadata.PROBED, "drawn": 0}

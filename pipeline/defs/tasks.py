@@ -100,8 +100,9 @@ def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Train the preset on the positions and return the checkpoint's card."""
     from model.config import TrainConfig
-    from pipeline.training import train_on
+    from pipeline.engines import LOCAL, trainer_of
 
+    train_on = trainer_of(arguments.get("engine", LOCAL), arguments.get("processes", 0))
     positions = [Path(name) for name in arguments["positions"]]
     config = filled(TrainConfig, arguments["config"])
     return train_on(positions, arguments["preset"], config, Path(arguments["out"]), progress, stop)

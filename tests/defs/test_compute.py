@@ -5,6 +5,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from pipeline.defs.assets import checkpoint
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Compute, Datasets
 from tests.defs.conftest import execute
@@ -27,3 +28,19 @@ def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch:
     assert not result.success
     assert "an engine is local, ray" in failure(result, "positions")
     assert not (root / "positions" / "small" / "manifest.json").exists()
+
+
+def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None:
+    resources = {"datasets": Datasets(), "compute": Compute(engine="abacus")}
+    options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            [checkpoint],
+            instance=instance,
+            resources=resources,
+            run_config={"ops": {"checkpoint": {"config": options}}},
+            raise_on_error=False,
+        )
+    assert not result.success
+    assert "an engine is local, ray" in failure(result, "checkpoint")
+    assert not (root / "checkpoints" / "net").exists()
