@@ -191,21 +191,7 @@ def _columns(
     tagged: Tagged, rows: pgn.Rows, planes: NDArray[np.uint64], picked: NDArray[np.int64], first_game: int
 ) -> dict[str, NDArray[Any]]:
     """Take the picked rows' columns, with those that come from the games."""
-    names = (
-        "label",
-        "promotion",
-        "castling",
-        "ep_file",
-        "halfmove",
-        "repetition",
-        "result",
-        "eval",
-        "clock",
-        "ply",
-        "plies",
-    )
-    columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in names}
-    columns["last_move"] = pgn.moves_before(rows, picked)
+    columns = pgn.columns_of(rows, picked)
     game = rows.game[picked].astype(np.int64)
     white = planes[:, TURN_PLANE] == 0
     white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]

@@ -158,8 +158,30 @@ def empty_rows(capacity: int) -> Rows:
     )
 
 
-def moves_before(rows: Rows, picked_R: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """Give the moves that led to rows as the column `last_move`; NO_LAST_MOVE where a game begins."""
+REPLAYED = (
+    "label",
+    "promotion",
+    "castling",
+    "ep_file",
+    "halfmove",
+    "repetition",
+    "result",
+    "eval",
+    "clock",
+    "ply",
+    "plies",
+)
+"""Columns of a shard that are taken from rows as they are."""
+
+
+def columns_of(rows: Rows, picked_R: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Take the columns of a shard that moves and comments say, of the picked rows; of all others the tags tell."""
+    columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked_R] for name in REPLAYED}
+    return columns | {"last_move": _moves_before(rows, picked_R)}
+
+
+def _moves_before(rows: Rows, picked_R: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Give the moves that led to rows; NO_LAST_MOVE where a game begins."""
     before_R = np.maximum(picked_R - 1, 0)
     first_R = (picked_R == 0) | (rows.game[before_R] != rows.game[picked_R])
     return np.where(first_R, np.uint16(NO_LAST_MOVE), last_moves(rows.label[before_R]))

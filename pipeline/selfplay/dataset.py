@@ -32,19 +32,6 @@ from pipeline.sources import Chunk, Source, chunks
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
 """PGN text that becomes shards at a time: about 300,000 half-moves, 185 MB of planes."""
-COLUMNS = (
-    "label",
-    "promotion",
-    "castling",
-    "ep_file",
-    "halfmove",
-    "repetition",
-    "result",
-    "eval",
-    "clock",
-    "ply",
-    "plies",
-)
 
 
 def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,8 +169,7 @@ def _write(
             continue
         mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
         picked = rows_T[mine]
-        columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked] for name in COLUMNS}
-        columns["last_move"] = pgn.moves_before(rows, picked)
+        columns = pgn.columns_of(rows, picked)
         columns["game"] = rows.game[picked] + np.uint32(task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
         table = rows_table(rows.planes[picked], columns)
