@@ -202,7 +202,7 @@ def test_a_journal_whose_moves_are_damaged_is_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_hundred_kills_lose_no_finished_game(tmp_path: Path) -> None:
-    config = small(games=3000)
+    config = small(games=10_000)
     out, chance, killed = tmp_path / "out", random.Random(11), 0
     for attempt in range(100):
         before = journalled(out)
@@ -222,7 +222,7 @@ def test_a_hundred_kills_lose_no_finished_game(tmp_path: Path) -> None:
     assert verify(out) == []
     explore(None, config, tmp_path / "whole", workers=2)
     assert told(out) == told(tmp_path / "whole")
-    assert len(records(out)) == 3000
+    assert len(records(out)) == 10_000
 
 
 @pytest.mark.slow
