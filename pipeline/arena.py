@@ -7,13 +7,10 @@ else outside decides moves: a game depends on its number only, and a test that e
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from engine.arena import decided, play
 from engine.game import GameRecord
@@ -27,6 +24,7 @@ from pipeline.match import ArenaConfig, SideConfig
 from pipeline.match_files import SUMMARY, Journal, claim, forget, read_games, write_all
 from pipeline.players import player_of
 from pipeline.shards import publish_json
+from pipeline.stores import alone
 
 
 class MatchBusyError(MatchError):
@@ -49,7 +47,8 @@ def arena(
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
-    with _alone(out):
+    busy = MatchBusyError(f"another match is being played in {out}: wait for it, or choose a new directory")
+    with alone(out, busy):
         claim(out, {"a": one, "b": two, **_rules(config)})
         games = read_games(out)
         if games and max(games) >= config.games:
@@ -73,23 +72,6 @@ def _rules(config: ArenaConfig) -> dict[str, Any]:
     test = asdict(config.sprt) if config.early else None
     openings = {"book": book, "plies": config.plies, "seed": config.seed, "repeat": config.repeat}
     return {"openings": openings, "rules": asdict(config.match.rules), **played, "ends_by": test}
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Make the directory of a match, and keep others out of it meanwhile."""
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise MatchBusyError(
-            f"another match is being played in {out}: wait for it, or choose a new directory"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class _Match:

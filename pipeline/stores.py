@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from pipeline.errors import ConfigError, StoreError
 
@@ -115,6 +115,21 @@ def lock_of(folder: Path) -> FileLock:
         return FileLock(folder / ".lock", timeout=0)
     digest = hashlib.sha256(str(folder).rstrip("/").encode()).hexdigest()[:16]
     return FileLock(Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0)
+
+
+@contextmanager
+def alone(folder: Path, busy: Exception) -> Iterator[None]:
+    """Make a folder of this machine and keep others out of it meanwhile; raises `busy` where somebody is at work there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = lock_of(folder)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise busy from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def store_errors() -> tuple[type[Exception], ...]:

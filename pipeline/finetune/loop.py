@@ -5,12 +5,9 @@ given (pipeline/finetune/stages.py), so that the machine can be tested without a
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from engine.progress import Progress, Tick, silent
 from pipeline.errors import Stopped
@@ -20,6 +17,7 @@ from pipeline.finetune.gate import verdict
 from pipeline.finetune.outputs import BEST, lineage, promote, refresh, table
 from pipeline.finetune.stages import Stage, Turn, real
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
+from pipeline.stores import alone
 
 
 def finetune(
@@ -40,8 +38,9 @@ def finetune(
     what the stages raise.
     """
     wanted = manifest.identity(checkpoint, human, config)
+    busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
-        with _alone(out):
+        with alone(out, busy):
             for left in out.glob(".*.tmp"):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
             manifest.claim(out, wanted)
@@ -50,23 +49,6 @@ def finetune(
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Make the directory of a loop, and keep others out of it meanwhile."""
-    out.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(out / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise FinetuneBusyError(
-            f"another fine-tuning is at work in {out}: wait for it, or choose a new --out"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 class _Loop:

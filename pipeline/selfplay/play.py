@@ -12,11 +12,9 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.handwritten import evaluate
@@ -30,6 +28,7 @@ from pipeline.selfplay.spread import spread
 from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import Task
 from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
+from pipeline.stores import alone
 
 FORMAT_VERSION = 1
 IDENTITY = "explore.json"
@@ -146,18 +145,13 @@ def _identity(
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Make the directory, and keep others out of it meanwhile."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(out / ".lock", timeout=0)
-        lock.acquire()
-    except Timeout as error:
-        raise ExploreError(f"another process plays into {out}: wait for it, or choose another directory") from error
-    except OSError as error:
-        raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
-    try:
+    busy = ExploreError(f"another process plays into {out}: wait for it, or choose another directory")
+    with ExitStack() as held:
+        try:
+            held.enter_context(alone(out, busy))
+        except OSError as error:
+            raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
         yield
-    finally:
-        lock.release()
 
 
 def _claim(out: Path, identity: Mapping[str, Any]) -> None:
