@@ -69,8 +69,10 @@ class Run:
         return (*COLUMNS, "seed_kl") if self.teacher is not None else COLUMNS
 
 
-def begin(config: TrainConfig, preset: Preset, world: World | None = None, teacher: Teacher | None = None) -> Run:
-    """Make a run at step 0."""
+def begin(
+    config: TrainConfig, preset: Preset, world: World | None = None, teacher: Teacher | None = None, parts: int = 0
+) -> Run:
+    """Make a run at step 0, its steps in `parts` of all processes, or where that is 0 as configured."""
     world = world or World()
     device = device_for(config.device, world.local if world.size > 1 else None)
     network = build(preset, config.seed).to(device)
@@ -83,7 +85,7 @@ def begin(config: TrainConfig, preset: Preset, world: World | None = None, teach
         dtype=dtype,
         world=world,
         network=network.train(),
-        replicas=_replicas(config, network, device, world),
+        replicas=_replicas(config, network, device, world, parts or config.parts),
         ema=ema,
         optimizer=Optimiser(config, network),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
@@ -92,8 +94,8 @@ def begin(config: TrainConfig, preset: Preset, world: World | None = None, teach
     )
 
 
-def _replicas(config: TrainConfig, network: Network, device: torch.device, world: World) -> Replicas:
-    replicas = Replicas(network, parts_of(config.parts, config.batch_size, device, world), world)
+def _replicas(config: TrainConfig, network: Network, device: torch.device, world: World, parts: int) -> Replicas:
+    replicas = Replicas(network, parts_of(parts, config.batch_size, device, world), world)
     if config.compile:
         check_compiler()
         for replica in replicas.copies:

@@ -85,7 +85,8 @@ def train(
                 torch.set_num_threads(config.threads)
             if device.type == "cpu":
                 keep_freed_memory()
-            run = begin(config, preset, place, seed)
+            # A run keeps its parts on another device: one from before there were parts had one
+            run = begin(config, preset, place, seed, 0 if card is None else card.get("parts", 1))
             if card is not None:
                 tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
                 restore(run, card, tensors, str(out))

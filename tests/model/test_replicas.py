@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from model import replicas
 from model.replicas import Batch, PartsError, Replicas, crew, cut, parts_of
 from model.run import begin, take_step
 from model.world import World
@@ -29,6 +30,17 @@ def test_threads_change_no_bit(tmp_path: Path) -> None:
     assert other["files"]["weights"]["sha256"] != hashes[1], "parts do change what is learned"
 
 
+def test_a_run_keeps_the_parts_that_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continued where another number of parts would suit, on a GPU say, it ends with the weights of one undisturbed."""
+    monkeypatch.setattr(replicas, "PART", 4)
+    whole = run(tmp_path / "whole")
+    assert run(tmp_path / "two", stop_after=3)["parts"] == 4
+    monkeypatch.setattr(replicas, "PART", 16)
+    two = run(tmp_path / "two")
+    assert two["parts"] == 4
+    assert two["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
+
+
 def test_norms_see_a_parts_own_rows_and_remember_the_mean_of_all() -> None:
     rows = batch(12)
     config = replace(CONFIG, parts=3, batch_size=12)
@@ -49,8 +61,8 @@ def test_norms_see_a_parts_own_rows_and_remember_the_mean_of_all() -> None:
 
 def test_replicas_share_weights_and_nothing_else() -> None:
     network = begin(CONFIG, TINY).network
-    replicas = Replicas(network, 3, World())
-    first, second = replicas.copies[1], replicas.copies[2]
+    made = Replicas(network, 3, World())
+    first, second = made.copies[1], made.copies[2]
     for weight, mine, other in zip(network.parameters(), first.parameters(), second.parameters(), strict=True):
         assert weight.data_ptr() == mine.data_ptr() == other.data_ptr()
         assert mine is not weight
@@ -61,13 +73,13 @@ def test_replicas_share_weights_and_nothing_else() -> None:
 
 
 def test_a_part_that_fails_is_heard_of() -> None:
-    replicas = Replicas(begin(CONFIG, TINY).network, 2, World())
+    made = Replicas(begin(CONFIG, TINY).network, 2, World())
 
     def fails(replica: torch.nn.Module, part: Batch) -> None:
         raise ArithmeticError("no")
 
     with crew(2, 2, CPU) as pool, pytest.raises(ArithmeticError, match="no"):
-        replicas.work(fails, batch(4), pool)
+        made.work(fails, batch(4), pool)
 
 
 def test_rows_are_dealt_to_parts_as_to_processes() -> None:
