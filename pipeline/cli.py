@@ -16,7 +16,7 @@ from typing import Any
 import tyro
 
 from engine.errors import UserError
-from pipeline.commands.arena import Arena, Ladder
+from pipeline.commands.arena import Arena, Judge, Ladder
 from pipeline.commands.audit import Audit, Join, Verify
 from pipeline.commands.base import Common
 from pipeline.commands.bench import Bench
@@ -49,6 +49,7 @@ COMMANDS: dict[str, Callable[..., Common]] = {
     "uci": Uci,
     "arena": Arena,
     "ladder": Ladder,
+    "judge": Judge,
     "bench": Bench,
 }
 

@@ -61,13 +61,18 @@ def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
     if not limit.timed and limit.nodes is None:
         raise PlayerError(f"{side.who} needs a limit: nodes, a time a move, or a clock")
     options = dict(_pair(side.who, option) for option in side.options)
-    found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
-    started = (found, *command[1:])
+    started = installed(command)
     name = probe(Player(name="", limit=limit, command=started, options=options))
     pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
     player = Player(name=f"{name}{level} {pace}", limit=limit, command=started, options=options)
     return player, {"command": list(command), "engine": name, "options": options, "limit": asdict(limit)}
+
+
+def installed(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the words that start an engine, by its path where it is found; Debian's games are looked through too."""
+    found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
+    return (found, *command[1:])
 
 
 def _search(side: SideConfig, limit: Limit) -> SearchConfig:

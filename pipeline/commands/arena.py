@@ -1,4 +1,4 @@
-"""Commands on strength: arena, ladder."""
+"""Commands on strength: arena, ladder, judge."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Any
 
 import tyro
 
+from engine.match import PlayerError
 from pipeline.bars import bar
 from pipeline.commands.base import Common, Interrupt
 from pipeline.errors import Stopped
@@ -118,3 +119,69 @@ class Ladder(Common):
         against = opponents(self.engine, self.nodes, self.elo, self.elo_nodes, self.hand_written)
         with bar("ladder") as progress:
             return ladder(self.who, self.simulations, against, self.config, self.out, progress=progress, stop=stop)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judge(Common):
+    """Weigh players move by move on positions that a strong engine has judged: far quicker than matches, and less certain.
+
+    A player is a checkpoint's directory, `hand-written` or `uniform`; options after a comma are its search's, as in
+    `datasets/embedded,simulations=16,algorithm=gumbel`. Losses are expected score given away against the best move: by
+    drawing from the policy, by the policy that self-play would record, by the move played. Judgements are kept in --out
+    and used again; a judging that was stopped is continued by the same command.
+    """
+
+    players: tyro.conf.Positional[tuple[str, ...]]
+    """The players; the first is whom the others are compared with."""
+    pgn: Path
+    """Games to draw positions from, two a game at most."""
+    out: Path
+    """Directory of the judgements."""
+    positions: int = 1000
+    """Positions to judge."""
+    engine: str = "stockfish"
+    """Command of the engine that judges."""
+    depth: int = 9
+    """Depth to which it searches every move."""
+    seed: int = 0
+    """Of the positions drawn."""
+    workers: int = 0
+    """Engines side by side; 0 for one a core."""
+
+    def run(self) -> dict[str, Any]:
+        """Judge what is not judged yet, weigh, and give the table."""
+        from pipeline.judge import judging, text_of, weigh
+        from pipeline.judgements import judged
+        from pipeline.workers import available_cores
+
+        sides, command, stop = [_side(words) for words in self.players], judging(self.engine), Interrupt()
+        with bar("judge") as progress:
+            found = judged(
+                self.pgn,
+                self.out,
+                positions=self.positions,
+                command=command,
+                depth=self.depth,
+                seed=self.seed,
+                workers=self.workers or available_cores(),
+                progress=progress,
+                stop=stop,
+            )
+        if stop():
+            raise Stopped(f"stopped after {len(found)} positions; run the same command to continue")
+        with bar("weigh") as progress:
+            result = weigh(sides, found, progress)
+        return {**result, "out": str(self.out), "text": text_of(result)}
+
+
+def _side(words: str) -> SideConfig:
+    """Read PLAYER,NAME=VALUE,..."""
+    who, *options = words.split(",")
+    given = [option for option in options if option.startswith("simulations=")]
+    rest = tuple(option for option in options if option not in given)
+    if not given:
+        return SideConfig(who=who, options=rest)
+    try:
+        return SideConfig(who=who, simulations=int(given[-1].partition("=")[2]), options=rest)
+    except ValueError as error:
+        raise PlayerError(f"{who}: simulations is a number, not {given[-1]!r}") from error

@@ -21,7 +21,8 @@ def tuning() -> TrainConfig:
         learning_rate=1e-4,
         ema=0.99,
         warmup=0.05,
-        root_value_share=0.25,
+        eval_blend=0.8,  # without the engine's evals that people's rows carry, the value forgets what it had learned by them
+        root_value_share=0.75,
         seed_kl_weight=0.1,
         seed_kl_final=0.01,
     )

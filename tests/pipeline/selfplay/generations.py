@@ -13,6 +13,7 @@ from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 
 SMALL: dict[str, Any] = {
+    "full_share": 0.25,
     "games": 24,
     "explorer": "hand-written",
     "width": 8,

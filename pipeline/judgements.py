@@ -1,0 +1,194 @@
+"""What a strong engine thinks of every legal move of many positions: the scale that `pipeline/judge.py` weighs players on.
+
+    games.pgn -> positions by chance -> the engine, all moves at one depth -> judged.jsonl, a line a position
+
+A line is written when its position is judged, so a stopped or killed run goes on where it was. Scores are expected scores of
+the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy), and 1 or 0 where the move forces mate.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from threading import local
+from typing import Any
+
+import chess
+import chess.engine
+import chess.pgn
+import numpy as np
+
+from engine.errors import UserError
+from engine.external import start
+from engine.players import Player
+from engine.progress import Progress, Tick, silent
+from pipeline.stores import alone, file_hash, publish_json
+
+FORMAT_VERSION = 1
+NAMES = ("judge.json", "judged.jsonl")
+"""Who judged what, and the judgements."""
+CURVE = 0.00368208
+"""Lichess's logistic slope, a centipawn."""
+FIRST_PLY = 4
+"""Positions before it are the same in most games."""
+A_GAME = 2
+"""Positions of one game, at most: neighbours are alike."""
+
+
+class JudgeError(UserError):
+    """Positions that cannot be judged, or players that cannot be weighed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A position and what each of its legal moves is worth."""
+
+    fen: str
+    scores: dict[str, float]
+    """Expected score of the side to move after each move (UCI notation), 0..1."""
+
+    @property
+    def best(self) -> float:
+        """Give the best move's score."""
+        return max(self.scores.values())
+
+
+def expected(score: chess.engine.Score) -> float:
+    """Give the expected score, 0..1, of who the engine's score is for."""
+    mate = score.mate()
+    if mate is not None:
+        return 1.0 if mate > 0 or score == chess.engine.MateGiven else 0.0
+    return 1.0 / (1.0 + exp(-CURVE * (score.score() or 0)))
+
+
+def drawn(pgn: Path, count: int, seed: int) -> list[str]:
+    """Draw positions, as FEN, from the first games of a PGN file: at most two a game, each with a choice of moves."""
+    chance, found = np.random.Generator(np.random.PCG64(seed)), list[str]()
+    try:
+        with pgn.open(encoding="utf-8", errors="replace") as file:
+            while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
+                found += _of_game(game, chance)
+    except OSError as error:
+        raise JudgeError(f"{pgn} cannot be read: {error}") from error
+    if not found:
+        raise JudgeError(f"{pgn} has no game of {FIRST_PLY + 1} half-moves or more")
+    return found[:count]
+
+
+def _of_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]:
+    moves, board = list(game.mainline_moves()), game.board()
+    if game.errors or not isinstance(board, chess.Board) or board.uci_variant != "chess" or board.chess960:
+        return
+    plies = range(FIRST_PLY, len(moves))
+    wanted = set(chance.choice(plies, size=min(A_GAME, len(plies)), replace=False).tolist()) if plies else set()
+    for ply, move in enumerate(moves):
+        if ply in wanted and board.legal_moves.count() > 1:
+            yield board.fen()
+        board.push(move)
+
+
+def judged(
+    pgn: Path,
+    out: Path,
+    *,
+    positions: int,
+    command: Sequence[str],
+    depth: int,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Judged]:
+    """Judge positions of a PGN file, or go on where a stopped run was, and give those that are judged.
+
+    Raises JudgeError for a file without games, another judgement in `out`, or an engine that does not judge every move.
+    """
+    if positions < 1 or depth < 1 or workers < 1:
+        raise JudgeError("positions, depth and workers are 1 or more")
+    out.mkdir(parents=True, exist_ok=True)
+    with alone(out, JudgeError(f"{out} is being judged by another process")):
+        fens = drawn(pgn, positions, seed)
+        identity = {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), "command": list(command)}
+        _claim(out, identity | {"positions": positions, "depth": depth, "seed": seed})
+        done = read(out)
+        todo = [fen for fen in fens if fen not in done]
+        with (out / NAMES[1]).open(
+            "w", encoding="utf-8"
+        ) as journal:  # written anew: a kill may have torn the last line
+            for one in done.values():
+                journal.write(_line(one))
+            for one in _judge(todo, command, depth, workers, stop):
+                done[one.fen] = one
+                journal.write(_line(one))
+                journal.flush()
+                progress(Tick(len(done), len(fens), "positions"))
+    return [done[fen] for fen in fens if fen in done]
+
+
+def read(out: Path) -> dict[str, Judged]:
+    """Read the judgements of a folder by their FEN; a torn last line is left out."""
+    found: dict[str, Judged] = {}
+    path = out / NAMES[1]
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            entry = json.loads(line)
+            found[entry["fen"]] = Judged(entry["fen"], {str(move): float(x) for move, x in entry["scores"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _line(one: Judged) -> str:
+    return json.dumps({"fen": one.fen, "scores": one.scores}) + "\n"
+
+
+def _claim(out: Path, identity: dict[str, Any]) -> None:
+    path = out / NAMES[0]
+    if not path.exists():
+        publish_json(out, NAMES[0], identity)
+        return
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise JudgeError(f"{path} cannot be read: choose a new directory") from error
+    differs = sorted(name for name in identity if found.get(name) != identity[name])
+    if differs:
+        raise JudgeError(f"{out} holds another judgement ({', '.join(differs)} differ): choose a new directory")
+
+
+def _judge(
+    fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Callable[[], bool]
+) -> Iterator[Judged]:
+    """Judge each position by an engine a thread, in the order in which they end."""
+    mine, engines = local(), list[chess.engine.SimpleEngine]()
+
+    def judge(fen: str) -> Judged | None:
+        if stop():
+            return None
+        if not hasattr(mine, "engine"):
+            mine.engine = start(Player(name="judge", command=tuple(command), options={"Threads": "1", "Hash": "64"}))
+            engines.append(mine.engine)
+        board = chess.Board(fen)
+        moves = board.legal_moves.count()
+        try:
+            lines = mine.engine.analyse(board, chess.engine.Limit(depth=depth), multipv=moves, game=fen)
+        except chess.engine.EngineError as error:
+            raise JudgeError(f"{command[0]} failed on {fen}: {error}") from error
+        told = {line["pv"][0].uci(): line["score"].relative for line in lines if line.get("pv")}
+        scores = {move: round(expected(score), 5) for move, score in told.items()}
+        if len(scores) != moves:
+            raise JudgeError(f"{command[0]} judged {len(scores)} of {moves} moves of {fen}: it needs MultiPV for all")
+        return Judged(fen, scores)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="judge") as pool:
+        try:
+            for future in as_completed([pool.submit(judge, fen) for fen in fens]):
+                one = future.result()
+                if one is not None:
+                    yield one
+        finally:
+            pool.shutdown(cancel_futures=True)
+            for engine in engines:
+                engine.quit()

@@ -1,0 +1,167 @@
+"""Players weighed on judged positions: the arithmetic by hand, an engine's judgements kept through stops, and refusals."""
+
+import json
+import sys
+from pathlib import Path
+
+import chess
+import chess.engine
+import pytest
+
+from pipeline.cli import main
+from pipeline.judge import text_of, weigh
+from pipeline.judgements import Judged, JudgeError, expected, judged
+from pipeline.match import SideConfig
+
+ENGINE = """
+import sys, chess
+board, lines = chess.Board(), 1
+for line in sys.stdin:
+    words = line.split()
+    if words[:1] == ["uci"]:
+        print("option name MultiPV type spin default 1 min 1 max 500\\noption name Threads type spin default 1 min 1 max 4")
+        print("option name Hash type spin default 1 min 1 max 64\\nuciok")
+    elif words[:1] == ["isready"]:
+        print("readyok")
+    elif words[:3] == ["setoption", "name", "MultiPV"]:
+        lines = int(words[-1])
+    elif words[:1] == ["position"]:
+        board = chess.Board() if words[1] == "startpos" else chess.Board(" ".join(words[2:8]))
+        for move in words[words.index("moves") + 1 :] if "moves" in words else []:
+            board.push_uci(move)
+    elif words[:1] == ["go"]:
+        moves = sorted(board.legal_moves, key=lambda move: move.uci())[: MOST]
+        for number, move in enumerate(moves[:lines], 1):
+            print(f"info depth 9 multipv {number} score cp {-10 * number} nodes 1 pv {move.uci()}")
+        print(f"bestmove {moves[0].uci()}")
+    elif words[:1] == ["quit"]:
+        break
+    sys.stdout.flush()
+"""
+"""An engine to which the first move in the order of its letters is worth -10 centipawns, the next -20, and so on."""
+
+GAMES = "".join(
+    f'[Event "{number}"]\n\n1. e4 e5 2. Nf3 Nc6 3. B{square} Nf6 4. O-O Bc5 5. d3 d6 6. c3 O-O 1/2-1/2\n\n'
+    for number, square in enumerate(("c4", "b5", "e2"))
+)
+MATE = Judged("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1", {})
+"""A rook that mates on the back rank."""
+
+
+@pytest.fixture
+def games(tmp_path: Path) -> Path:
+    """Give three short games."""
+    path = tmp_path / "games.pgn"
+    path.write_text(GAMES, encoding="utf-8")
+    return path
+
+
+def engine(folder: Path, most: str = "None") -> tuple[str, str]:
+    """Write the engine and give the words that start it."""
+    path = folder / f"engine{most}.py"
+    path.write_text(ENGINE.replace("MOST", most), encoding="utf-8")
+    return sys.executable, str(path)
+
+
+def scored(one: Judged) -> Judged:
+    """Give mate 1.0 and each other move 0.6, less a thousandth for each letter before it."""
+    board = chess.Board(one.fen)
+    moves = sorted(move.uci() for move in board.legal_moves)
+    return Judged(one.fen, {move: 1.0 if move == "a1a8" else 0.6 - at / 1000 for at, move in enumerate(moves)})
+
+
+def test_losses_are_what_they_are_by_hand() -> None:
+    """No knowledge draws every move alike, and any search finds the mate."""
+    one = scored(MATE)
+    result = weigh([SideConfig(who="uniform"), SideConfig(who="hand-written", simulations=16)], [one])
+    uniform, hand = result["players"]
+    lost = sum(1.0 - score for score in one.scores.values()) / len(one.scores)
+    assert uniform["policy_loss"] == pytest.approx(lost, abs=1e-4)
+    assert uniform["chosen_loss"] == hand["chosen_loss"] == 0.0
+    assert uniform["value_error"] == 0.0  # one look proves the win
+    assert hand["taught_loss"] < hand["policy_loss"] < lost
+    assert result["positions"] == 1
+    assert "| hand-written 16 |" in text_of(result)
+
+
+def test_the_first_is_whom_others_are_compared_with() -> None:
+    """A player against itself differs by nothing; a bad one loses more."""
+    quiet = scored(Judged("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1", {}))
+    better = max(quiet.scores, key=lambda move: quiet.scores[move])
+    found = [Judged(quiet.fen, {**quiet.scores, better: 0.9}), scored(MATE)]
+    side = SideConfig(who="hand-written", simulations=8, options=("algorithm=gumbel", "gumbel_scale=0"))
+    rows = weigh([side, side], found)["players"]
+    assert [row["chosen_against_first"] for row in rows] == [0.0, 0.0]
+    assert rows[0]["options"] == ["algorithm=gumbel", "gumbel_scale=0"]
+    (ignorant,) = weigh([SideConfig(who="uniform")], found[:1])["players"]
+    assert ignorant["value_error"] == pytest.approx(
+        0.4, abs=1e-4
+    )  # no knowledge says 0.5, and the best move is worth 0.9
+
+
+@pytest.mark.parametrize(
+    ("score", "wanted"),
+    [
+        (chess.engine.Cp(0), 0.5),
+        (chess.engine.Cp(100), 0.591),  # Lichess: 59.1 % for a pawn
+        (chess.engine.Mate(3), 1.0),
+        (chess.engine.Mate(-1), 0.0),
+        (chess.engine.MateGiven, 1.0),
+        (chess.engine.Mate(0), 0.0),
+    ],
+)
+def test_scores_follow_lichess(score: chess.engine.Score, wanted: float) -> None:
+    """Centipawns by its curve, mates as won and lost."""
+    assert expected(score) == pytest.approx(wanted, abs=5e-4)
+
+
+def test_a_stopped_judging_goes_on(games: Path, tmp_path: Path) -> None:
+    """Stopped in the middle, its last line torn, and run again: the judgements of a run that was never stopped."""
+    command = engine(tmp_path)
+    whole = judged(games, tmp_path / "whole", positions=6, command=command, depth=1)
+    assert len(whole) == 6
+    assert all(set(one.scores) == {move.uci() for move in chess.Board(one.fen).legal_moves} for one in whole)
+    out, calls = tmp_path / "stopped", iter([False, False, False])
+    part = judged(games, out, positions=6, command=command, depth=1, stop=lambda: next(calls, True))
+    assert len(part) == 3
+    with (out / "judged.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"fen": "8/8')
+    assert judged(games, out, positions=6, command=command, depth=1) == whole
+    assert all(json.loads(line) for line in (out / "judged.jsonl").read_text(encoding="utf-8").splitlines())
+
+
+def test_refusals(games: Path, tmp_path: Path) -> None:
+    """Another judgement in the folder, no games, an engine that does not judge all moves or is none."""
+    command = engine(tmp_path)
+    judged(games, tmp_path / "a", positions=2, command=command, depth=1)
+    with pytest.raises(JudgeError, match="another judgement \\(depth differ"):
+        judged(games, tmp_path / "a", positions=2, command=command, depth=2)
+    (tmp_path / "empty.pgn").write_text("no game\n", encoding="utf-8")
+    with pytest.raises(JudgeError, match="has no game"):
+        judged(tmp_path / "empty.pgn", tmp_path / "b", positions=2, command=command, depth=1)
+    with pytest.raises(JudgeError, match="cannot be read"):
+        judged(tmp_path / "none.pgn", tmp_path / "b", positions=2, command=command, depth=1)
+    with pytest.raises(JudgeError, match="judged 3 of"):
+        judged(games, tmp_path / "c", positions=2, command=engine(tmp_path, "3"), depth=1)
+    with pytest.raises(JudgeError, match="by simulations"):
+        weigh([SideConfig(who="policy:uniform")], [scored(MATE)])
+
+
+def test_the_command(
+    games: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It judges, weighs and prints the table; a wrong option is one line."""
+    words = ["fianchetto", "judge", "uniform", "hand-written,simulations=8,c_puct=2", "--pgn", str(games)]
+    words += ["--out", str(tmp_path / "judged"), "--positions", "3", "--engine", " ".join(engine(tmp_path)), "--json"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["positions"] == 3
+    assert [row["player"] for row in result["players"]] == ["uniform 64", "hand-written 8"]
+    monkeypatch.setattr(sys, "argv", [*words[:3], "uniform,simulations=few", *words[4:]])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "simulations is a number" in capsys.readouterr().err
