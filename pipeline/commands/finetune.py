@@ -15,9 +15,11 @@ from pipeline.finetune.config import FinetuneConfig
 class Finetune(Common):
     """Fine-tune a checkpoint by self-play, generation by generation; the same command continues a loop that was stopped.
 
-    A generation plays games with the best network, trains a candidate on them and on human rows, and has it meet the best in
-    a match that ends by SPRT. Only one that wins, holds its own against the supervised seed and still plays people's moves is
-    promoted. `OUT/best` is a checkpoint for every other command; generations.csv and curves.png tell the story.
+    A generation plays games, trains a candidate on them and on human rows, and has it meet the best in a match that ends by
+    SPRT. Only one that wins, holds its own against the supervised seed and still plays people's moves is promoted. The games
+    are the hand-written player's, the quickest teacher on a CPU; `--explore.explorer network --explore.search.simulations 16
+    --explore.search.considered 8` has the best network play them itself. `OUT/best` is a checkpoint for every other command;
+    generations.csv and curves.png tell the story.
     """
 
     checkpoint: Path
