@@ -128,13 +128,15 @@ def judged(
 
 
 def read(out: Path) -> dict[str, Judged]:
-    """Read the judgements of a folder by their FEN; a torn last line is left out."""
+    """Read the judgements of a folder by their FEN; a line that was torn, or does not fit its position, is left out."""
     found: dict[str, Judged] = {}
     path = out / NAMES[1]
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
-            found[entry["fen"]] = Judged(entry["fen"], {str(move): float(x) for move, x in entry["scores"].items()})
+            scores = {str(move): float(x) for move, x in entry["scores"].items()}
+            if scores.keys() == {move.uci() for move in chess.Board(entry["fen"]).legal_moves}:
+                found[entry["fen"]] = Judged(entry["fen"], scores)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
@@ -153,6 +155,8 @@ def _claim(out: Path, identity: dict[str, Any]) -> None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise JudgeError(f"{path} cannot be read: choose a new directory") from error
+    if not isinstance(found, dict):
+        raise JudgeError(f"{path} cannot be read: choose a new directory")
     differs = sorted(name for name in identity if found.get(name) != identity[name])
     if differs:
         raise JudgeError(f"{out} holds another judgement ({', '.join(differs)} differ): choose a new directory")
@@ -191,4 +195,4 @@ def _judge(
         finally:
             pool.shutdown(cancel_futures=True)
             for engine in engines:
-                engine.quit()
+                engine.close()  # whatever state it is in: one that crashed cannot be asked to quit

@@ -51,7 +51,7 @@ Stage = Callable[[Turn, Progress, Callable[[], bool]], dict[str, Any]]
 
 
 def explore_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
-    """EXPLORE: play the generation's games with the best network."""
+    """EXPLORE: play the generation's games, by whom `explore` says; a network is the best so far."""
     from pipeline.selfplay.play import explore
 
     config = replace(turn.config.explore, seed=turn.config.seed + turn.number)

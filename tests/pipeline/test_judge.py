@@ -127,7 +127,8 @@ def test_a_stopped_judging_goes_on(games: Path, tmp_path: Path) -> None:
     with (out / "judged.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"fen": "8/8')
     assert judged(games, out, positions=6, command=command, depth=1) == whole
-    assert all(json.loads(line) for line in (out / "judged.jsonl").read_text(encoding="utf-8").splitlines())
+    told = (out / "judged.jsonl").read_text(encoding="utf-8")
+    assert told.count('"scores"') == 6  # nothing is judged twice, and what was there stays where it was
 
 
 def test_refusals(games: Path, tmp_path: Path) -> None:
@@ -143,6 +144,11 @@ def test_refusals(games: Path, tmp_path: Path) -> None:
         judged(tmp_path / "none.pgn", tmp_path / "b", positions=2, command=command, depth=1)
     with pytest.raises(JudgeError, match="judged 3 of"):
         judged(games, tmp_path / "c", positions=2, command=engine(tmp_path, "3"), depth=1)
+    with pytest.raises(JudgeError, match="failed on"):  # it crashes at its first search
+        judged(games, tmp_path / "d", positions=2, command=engine(tmp_path, "0"), depth=1)
+    (tmp_path / "a" / "judge.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(JudgeError, match="cannot be read"):
+        judged(games, tmp_path / "a", positions=2, command=command, depth=1)
     with pytest.raises(JudgeError, match="by simulations"):
         weigh([SideConfig(who="policy:uniform")], [scored(MATE)])
 
