@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 from threading import local
-from typing import Any
 
 import chess
 import chess.engine
@@ -24,7 +23,8 @@ from engine.errors import UserError
 from engine.external import start
 from engine.players import Player
 from engine.progress import Progress, Tick, silent
-from pipeline.stores import alone, file_hash, publish_json
+from pipeline.claims import claim
+from pipeline.stores import alone, file_hash
 
 FORMAT_VERSION = 1
 NAMES = ("judge.json", "judged.jsonl")
@@ -111,20 +111,27 @@ def judged(
     with alone(out, JudgeError(f"{out} is being judged by another process")):
         fens = drawn(pgn, positions, seed)
         identity = {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), "command": list(command)}
-        _claim(out, identity | {"positions": positions, "depth": depth, "seed": seed})
+        claim(out / NAMES[0], identity | {"positions": positions, "depth": depth, "seed": seed}, JudgeError)
         done = read(out)
         todo = [fen for fen in fens if fen not in done]
-        with (out / NAMES[1]).open(
-            "w", encoding="utf-8"
-        ) as journal:  # written anew: a kill may have torn the last line
-            for one in done.values():
-                journal.write(_line(one))
+        torn = _torn(out / NAMES[1])
+        with (out / NAMES[1]).open("a", encoding="utf-8") as journal:
+            if torn:
+                journal.write(
+                    "\n"
+                )  # what a kill left of its last line stays a line of its own, which `read` leaves out
             for one in _judge(todo, command, depth, workers, stop):
                 done[one.fen] = one
                 journal.write(_line(one))
                 journal.flush()
                 progress(Tick(len(done), len(fens), "positions"))
     return [done[fen] for fen in fens if fen in done]
+
+
+def _torn(path: Path) -> bool:
+    """Tell whether the last line of a file has no end."""
+    told = path.read_bytes() if path.exists() else b""
+    return told != b"" and not told.endswith(b"\n")
 
 
 def read(out: Path) -> dict[str, Judged]:
@@ -144,22 +151,6 @@ def read(out: Path) -> dict[str, Judged]:
 
 def _line(one: Judged) -> str:
     return json.dumps({"fen": one.fen, "scores": one.scores}) + "\n"
-
-
-def _claim(out: Path, identity: dict[str, Any]) -> None:
-    path = out / NAMES[0]
-    if not path.exists():
-        publish_json(out, NAMES[0], identity)
-        return
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise JudgeError(f"{path} cannot be read: choose a new directory") from error
-    if not isinstance(found, dict):
-        raise JudgeError(f"{path} cannot be read: choose a new directory")
-    differs = sorted(name for name in identity if found.get(name) != identity[name])
-    if differs:
-        raise JudgeError(f"{out} holds another judgement ({', '.join(differs)} differ): choose a new directory")
 
 
 def _judge(

@@ -25,7 +25,8 @@ import chess.pgn
 
 from engine.errors import UserError
 from engine.game import GameRecord
-from pipeline.shards import publish, publish_json
+from pipeline import claims
+from pipeline.shards import publish
 
 FORMAT_VERSION = 1
 MATCH, JOURNAL, PGN, TABLE, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "games.csv", "summary.json"
@@ -44,31 +45,9 @@ class MatchFilesError(UserError):
 
 def claim(out: Path, identity: Mapping[str, Any]) -> None:
     """Write who plays whom into a free directory, or find the same there; MatchFilesError names what differs."""
-    wanted = {"format_version": FORMAT_VERSION, **identity}
-    if not (out / MATCH).exists():
-        if (out / JOURNAL).exists():
-            raise MatchFilesError(f"{out} has games of an unknown match: choose a new directory")
-        publish_json(out, MATCH, wanted)
-        return
-    try:
-        found = json.loads((out / MATCH).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise MatchFilesError(f"{out / MATCH} cannot be read: choose a new directory") from error
-    before, now = flat(found), flat(json.loads(json.dumps(wanted)))
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if names:
-        told = [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:4]]
-        raise MatchFilesError(f"{out} holds another match ({'; '.join(told)}): choose a new directory, or remove it")
-
-
-def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Give the leaves of nested objects by their dotted names."""
-    if not isinstance(tree, dict):
-        return {prefix: tree}
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        leaves |= flat(value, f"{prefix}.{name}" if prefix else str(name))
-    return leaves
+    if not (out / MATCH).exists() and (out / JOURNAL).exists():
+        raise MatchFilesError(f"{out} has games of an unknown match: choose another directory")
+    claims.claim(out / MATCH, {"format_version": FORMAT_VERSION, **identity}, MatchFilesError)
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:

@@ -11,11 +11,12 @@ from typing import Any
 
 from engine.encoding import ENCODING_VERSION, moves_hash
 from model.config import FREE_TO_CHANGE as FREE_TO_TRAIN
+from pipeline import claims
+from pipeline.claims import flat
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.outputs import lineage
 from pipeline.finetune.stages import datasets
 from pipeline.finetune.state import FORMAT_VERSION, FinetuneError, State, finite
-from pipeline.match_files import flat
 from pipeline.shards import publish_json
 
 MANIFEST = "manifest.json"
@@ -60,9 +61,11 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
 def differences(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Describe what differs; a setting that is younger than the manifest did then what its default does now."""
     defaults = flat(finite({"config": asdict(FinetuneConfig(generations=1))}))
-    was, now = defaults | flat(before), flat(wanted)
-    names = sorted(name for name in was.keys() | now.keys() if was.get(name) != now.get(name) and name not in FREE)
-    return [f"{name} was {was.get(name)!r}, not {now.get(name)!r}" for name in names]
+    was, now = (
+        {name: value for name, value in each.items() if name not in FREE}
+        for each in (defaults | flat(before), flat(wanted))
+    )
+    return claims.differences(was, now)
 
 
 def write(state: State, wanted: Mapping[str, Any]) -> None:

@@ -126,16 +126,18 @@ def test_a_stopped_judging_goes_on(games: Path, tmp_path: Path) -> None:
     assert len(part) == 3
     with (out / "judged.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"fen": "8/8')
+    before = (out / "judged.jsonl").read_text(encoding="utf-8")
     assert judged(games, out, positions=6, command=command, depth=1) == whole
     told = (out / "judged.jsonl").read_text(encoding="utf-8")
-    assert told.count('"scores"') == 6  # nothing is judged twice, and what was there stays where it was
+    assert told.startswith(before), "a kill while it was written anew would lose what had been judged"
+    assert told.count('"scores"') == 6, "nothing is judged twice"
 
 
 def test_refusals(games: Path, tmp_path: Path) -> None:
     """Another judgement in the folder, no games, an engine that does not judge all moves or is none."""
     command = engine(tmp_path)
     judged(games, tmp_path / "a", positions=2, command=command, depth=1)
-    with pytest.raises(JudgeError, match="another judgement \\(depth differ"):
+    with pytest.raises(JudgeError, match="begun otherwise \\(depth was 1, not 2"):
         judged(games, tmp_path / "a", positions=2, command=command, depth=2)
     (tmp_path / "empty.pgn").write_text("no game\n", encoding="utf-8")
     with pytest.raises(JudgeError, match="has no game"):
