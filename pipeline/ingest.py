@@ -207,6 +207,6 @@ def _failure(status: str, value: Failure | None) -> Exception:
         return IngestError("a worker was killed three times on the same chunk (out of memory?): try fewer --workers")
     if value.system:
         return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
-    if value.kind in ("DatasetError", "IngestError"):
+    if value.mistake:
         return DatasetError(value.message)
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")

@@ -24,7 +24,7 @@ from typing import Any
 
 from engine.kernel_cache import sources_hash
 from pipeline.errors import ConfigError, IngestError
-from pipeline.workers import Failure, Result, Status, available_cores, run_item
+from pipeline.workers import ASKED_SECONDS, Failure, Result, Status, available_cores, never, run_item
 
 AHEAD = 2
 """Tasks handed in for each core: one that runs, and one for the moment that it ends."""
@@ -53,7 +53,7 @@ def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Stat
     """Run an item on a worker, unless its kernels are not the driver's."""
     if (ours := _version()) != version:
         message = f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver {version}): install the same"
-        return "error", Failure(IngestError.__name__, message, "", system=False)
+        return "error", Failure(IngestError.__name__, message, "", system=False, mistake=True)
     return run_item(function, item)
 
 
@@ -75,15 +75,17 @@ class RayEngine:
             raise ConfigError('the engine ray needs Ray: pip install "fianchetto[ray]"') from error
         self.address, self.workers, self.cpus_per_task, self.attempts = address, workers, cpus_per_task, attempts
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Result, None, None]:
-        """Give a result an item, in the order of completion; closing the iterator cancels what runs.
+    def map(
+        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
+    ) -> Generator[Result, None, None]:
+        """Give a result an item, in the order of completion; closing the iterator cancels what runs and what waits.
 
         Raises IngestError when the cluster cannot be reached or is lost.
         """
         with self.connected():
             tasks = _Tasks(self, function)
             try:
-                yield from tasks.spread(iter(items))
+                yield from tasks.spread(iter(items), cancelled)
             except self._ray.exceptions.RayError as error:  # what is not of one task: the store full, the cluster gone
                 raise IngestError(f"Ray was lost ({first_line(error)}): run the same command to continue") from error
             finally:
@@ -107,12 +109,7 @@ class RayEngine:
             try:
                 with _signals_kept():
                     self._ray.init(address=self.address or "local", **settings)
-            except (
-                OSError,
-                RuntimeError,
-                ValueError,
-                AssertionError,
-            ) as error:  # the last for an address it cannot read
+            except Exception as error:  # Ray raises bare ones too, as of a node that is too slow to start
                 where = self.address or "on this machine"
                 raise IngestError(f"Ray {where} cannot be reached or started: {first_line(error)}") from error
             yield
@@ -164,8 +161,8 @@ class _Tasks:
         self.tries[index] = self.tries.get(index, 0) + 1
         self.running[self.work.remote(self.function, self.held[index], self.version)] = index
 
-    def spread(self, items: Iterator[Any]) -> Iterator[Result]:
-        """Keep the window full until the items end and all are answered."""
+    def spread(self, items: Iterator[Any], cancelled: Callable[[], bool]) -> Iterator[Result]:
+        """Keep the window full until the items end and all are answered, or it is cancelled."""
         coming = enumerate(items)
         again: deque[int] = deque()
         ended = False
@@ -182,7 +179,11 @@ class _Tasks:
                     self._hand_in(max(self.held))
             if not self.running:
                 return
-            ready, _ = self.ray.wait(list(self.running), num_returns=1)
+            ready: list[Any] = []
+            while not ready:
+                ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=ASKED_SECONDS)
+                if cancelled():
+                    return
             for task in ready:
                 index = self.running.pop(task)
                 outcome = self._outcome(task)
@@ -201,7 +202,9 @@ class _Tasks:
         except (
             errors.RayTaskError
         ) as error:  # the function could not be run at all, as where Fianchetto is not installed
-            return "error", Failure(type(error).__name__, first_line(error), str(error), system=False)
+            cause = error.cause or error
+            message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
+            return "error", Failure(type(cause).__name__, message, str(error), system=False, mistake=True)
         except (
             errors.WorkerCrashedError,
             errors.NodeDiedError,

@@ -12,10 +12,16 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol
+
+from engine.errors import UserError
+
+ASKED_SECONDS = 1.0
+"""How often a `map` that waits asks whether it is cancelled."""
 
 Status = Literal["ok", "error", "lost"]
 
@@ -29,17 +35,37 @@ class Failure:
     traceback: str
     system: bool
     """Whether it was the system's doing, an OSError: a full disk, a lost file."""
+    mistake: bool
+    """Whether it is one that a person can mend, a UserError: the message says how."""
 
 
 Result = tuple[int, Status, Any]
 """(index of the item, status, value or Failure; None when lost)."""
 
 
+def never() -> bool:
+    """Cancel nothing."""
+    return False
+
+
 class Engine(Protocol):
     """Something that runs a function over items."""
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Result, None, None]:
-        """Give a result an item, in the order of completion; closing the generator stops the work."""
+    def map(
+        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
+    ) -> Generator[Result, None, None]:
+        """Give a result an item, in the order of completion; closing the generator stops the work, as `cancelled` does.
+
+        `cancelled` is asked about once a second, wherever the generator is waited for.
+        """
+        ...
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Reach the engine, and keep it for every `map` and `slots` meanwhile."""
+        ...
+
+    def slots(self) -> int:
+        """Count the items that can be worked on at a time now; asked while connected."""
         ...
 
 
@@ -53,7 +79,8 @@ def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
     try:
         return "ok", function(item)
     except Exception as error:  # noqa: BLE001 - carried to the caller, who decides
-        return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), isinstance(error, OSError))
+        system, mistake = isinstance(error, OSError), isinstance(error, UserError)
+        return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), system, mistake)
 
 
 def _serve(pipe: Connection) -> None:
@@ -99,21 +126,39 @@ class LocalEngine:
         self.workers = workers if workers > 0 else available_cores()
         self.attempts = attempts
 
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Generator[Result, None, None]:
+    def map(
+        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
+    ) -> Generator[Result, None, None]:
         """Give a result an item, in the order of completion; closing the iterator stops all workers."""
         if self.workers == 1:
             for index, item in enumerate(items):
+                if cancelled():
+                    return
                 status, value = run_item(function, item)
                 yield index, status, value
             return
         workers = [_Worker() for _ in range(self.workers)]
         try:
-            yield from self._spread(workers, function, iter(items))
+            yield from self._spread(workers, function, iter(items), cancelled)
         finally:
             for worker in workers:
                 worker.stop()
 
-    def _spread(self, workers: list[_Worker], function: Callable[[Any], Any], items: Iterator[Any]) -> Iterator[Result]:
+    def connected(self) -> AbstractContextManager[None]:
+        """Do nothing: this machine is here."""
+        return contextlib.nullcontext()
+
+    def slots(self) -> int:
+        """Give the number of workers."""
+        return self.workers
+
+    def _spread(
+        self,
+        workers: list[_Worker],
+        function: Callable[[Any], Any],
+        items: Iterator[Any],
+        cancelled: Callable[[], bool],
+    ) -> Iterator[Result]:
         """Keep every worker busy until the items end and all are answered; one item is taken ahead while they work."""
         waiting: deque[int] = deque()
         held: dict[int, Any] = {}
@@ -135,7 +180,11 @@ class LocalEngine:
             busy = [worker for worker in workers if worker.index >= 0]
             if not busy:
                 return
-            ready = wait([worker.pipe for worker in busy])
+            ready: list[Any] = []
+            while not ready:
+                ready = wait([worker.pipe for worker in busy], timeout=ASKED_SECONDS)
+                if cancelled():
+                    return
             for place, worker in enumerate(workers):
                 if worker.index < 0 or worker.pipe not in ready:
                     continue

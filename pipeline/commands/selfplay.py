@@ -29,6 +29,8 @@ class SelfPlay(Common):
     """How many there will be."""
     workers: int = 0
     """Processes to use; 0 for one a core, or one where the network runs on a GPU."""
+    engine: str = "local"
+    """What plays: local, ray (its own Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
     config: tyro.conf.OmitArgPrefixes[ExploreConfig] = field(default_factory=ExploreConfig)
     """How they play."""
 
@@ -45,6 +47,7 @@ class SelfPlay(Common):
                 self.out,
                 generation=self.generation,
                 generations=self.generations,
+                engine=self.engine,
                 workers=self.workers,
                 progress=progress,
                 stop=stop,

@@ -94,7 +94,7 @@ class Compute(dg.ConfigurableResource[None]):
     """What spreads the work of an asset."""
 
     engine: str = ""
-    """An engine as `fianchetto ingest` and `train` name it; "" takes the environment variable FIANCHETTO_ENGINE, or local."""
+    """An engine, named as on the command line; "" takes the environment variable FIANCHETTO_ENGINE, or local."""
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 """The assets of self-play: a network that fine-tuning made stronger, and how strong it is. Only their own job makes them."""
 
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -9,7 +10,7 @@ from pipeline.defs.assets import CODE_VERSION, Result, checkpoint, folder_of, li
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
 from pipeline.defs.options import StrengthOptions, TunedOptions
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import Compute, Datasets
 from pipeline.shards import file_hash
 
 
@@ -22,7 +23,7 @@ from pipeline.shards import file_hash
     config_schema=form(TunedOptions),
     check_specs=checks.TUNED,
 )
-def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """A network made stronger by self-play, with its curves over generations, verdicts and games. A retry continues it."""
     with plainly():
         options = filled(TunedOptions, context.op_execution_context.op_config)
@@ -31,7 +32,8 @@ def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets) -> R
         human = [str(path) for path in datasets.materialised(options.positions)]
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
-        config = plain(options.finetune)
+        loop = options.finetune
+        config = plain(replace(loop, engine=loop.engine or compute.name))
         request: dict[str, Any] = {"checkpoint": str(network), "positions": human, "config": config, "out": str(out)}
         result = run_child("finetune", request, progress=live(context, every=5.0), lock=out)
         request = {"checkpoint": result["best"], "positions": human[0], "split": None, "drawn": 0}

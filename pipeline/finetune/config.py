@@ -34,7 +34,9 @@ def tuning() -> TrainConfig:
         learning_rate=1e-3,
         ema=0.99,
         warmup=0.05,
-        eval_blend=0.8,  # without the engine's evals that people's rows carry, the value forgets what it had learned by them
+        # Without the engine's evals that people's rows carry, the value forgets what it had learned by them. Self-play's rows
+        # carry some too, of the move before and flat (docs/log.md): beside the root's 0.9 they weigh 0.08, the result 0.02.
+        eval_blend=0.8,
         root_value_share=0.9,
         seed_kl_weight=0.01,
         seed_kl_final=0.005,
@@ -117,6 +119,8 @@ class FinetuneConfig:
     """Generations over which exploration's noise and the pull to the seed go from their first to their last value."""
     workers: int = 0
     """Processes that play games; 0 for one a core."""
+    engine: str | None = None
+    """What plays the games, as in `fianchetto selfplay`: local, ray, ray:HOST:PORT or ray://HOST:PORT; local if not said."""
     first_explorer: FirstExplorer = "same"
     """Who plays the first generation's games, where it is not who `explore` says."""
     explore: ExploreConfig = field(default_factory=taught_games)
@@ -144,5 +148,5 @@ class FinetuneConfig:
             raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
 
 
-FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "gate.concurrency"})
+FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "engine", "gate.concurrency"})
 """Settings that a continued loop may change: they say how long it goes on and how it is computed, not what it does."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Tick, silent
+from pipeline.engines import engine_of
 from pipeline.errors import Stopped
 from pipeline.finetune import manifest
 from pipeline.finetune.config import FinetuneConfig
@@ -37,6 +38,8 @@ def finetune(
     loop's directory or a full disk, FinetuneBusyError while another process is at it, Stopped when `stop` asked for it, and
     what the stages raise.
     """
+    if config.engine:
+        engine_of(config.engine, config.workers)  # a name that is none is said before any time is spent
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress
+from pipeline.engines import LOCAL
 from pipeline.errors import Stopped
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.evaluation import evaluate
@@ -64,6 +65,7 @@ def explore_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> d
         generation=min(turn.number, turn.config.anneal) - 1,
         generations=turn.config.anneal,
         lineage=dict(turn.lineage),
+        engine=turn.config.engine or LOCAL,
         workers=turn.config.workers,
         progress=progress,
         stop=stop,

@@ -11,6 +11,8 @@ position may differ in its last bits with the size of the batch that it stands i
 import hashlib
 import json
 import os
+import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +22,9 @@ from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.handwritten import evaluate
 from engine.openings import Opening, chosen, generate, read_book
 from engine.progress import Progress, silent
-from pipeline.errors import Stopped
+from pipeline.claims import claim
+from pipeline.engines import LOCAL, engine_of
+from pipeline.errors import ConfigError, Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
@@ -29,9 +33,12 @@ from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import Task
 from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
 from pipeline.stores import alone
+from pipeline.workers import Engine
 
 FORMAT_VERSION = 1
 IDENTITY = "explore.json"
+LATE_SECONDS = 10.0
+"""How long games that were played may take to be seen."""
 
 
 def explore(
@@ -42,6 +49,7 @@ def explore(
     generation: int = 0,
     generations: int = 1,
     lineage: Mapping[str, Any] | None = None,
+    engine: str = LOCAL,
     workers: int = 0,
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
@@ -49,11 +57,19 @@ def explore(
     """Play a generation of games into the dataset `out` and give its manifest; what is there already is not played again.
 
     `generation` of `generations`, from 0, decides how much noise there is. `lineage` is written into the manifest. `workers`
-    are processes, 0 for one a core, or one where the network runs on a GPU.
+    are processes, 0 for one a core, or one where the network runs on a GPU. `engine` is what they run on, as in
+    pipeline.engines; Ray's run on processors, one a core, and all its nodes see `out` and the checkpoint.
 
     Raises ExploreError (another checkpoint or other settings than the directory was begun with, two at once, a full disk),
-    BookError, CheckpointError, and Stopped.
+    BookError, CheckpointError, ConfigError (no such engine), IngestError (Ray was lost), and Stopped.
     """
+    if workers < 0:
+        raise ConfigError("workers must be 0 or more")
+    elsewhere = None if engine == LOCAL else engine_of(engine, workers)
+    if elsewhere is not None and config.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"{engine} plays on processors: leave out the device {config.device}, or play without an engine"
+        )
     identity, openings = _identity(checkpoint, config, generation, generations, lineage)
     with _alone(out):
         _claim(out, identity)
@@ -61,6 +77,7 @@ def explore(
             manifest = read_manifest(out)
             clear(out)
             return manifest
+        journal = out.absolute() / FOLDER  # a process elsewhere may stand in another folder
         task = Task(
             numbers=tuple(range(config.games)),
             config=config,
@@ -68,13 +85,13 @@ def explore(
             seed=config.seed_in(generation),
             generation=generation,
             openings=openings,
-            checkpoint=checkpoint if config.uses_network else None,
-            journal=out / FOLDER,
-            go_on=out / FOLDER / f"go-on-{os.getpid()}",
+            checkpoint=checkpoint.absolute() if checkpoint is not None and config.uses_network else None,
+            journal=journal,
+            go_on=journal / f"go-on-{secrets.token_hex(8)}",
             owner=os.getpid(),
         )
         try:
-            found = _played(task, workers, progress, stop)
+            found = _played(task, elsewhere, workers, progress, stop)
             return build(out, found, config, _more(found, identity))
         except OSError as error:
             raise ExploreError(
@@ -82,19 +99,30 @@ def explore(
             ) from error
 
 
-def _played(task: Task, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
+def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
     """Play what is missing, and give all games; Stopped when it was asked to stop before."""
     task.journal.mkdir(exist_ok=True)
     for left in task.journal.parent.glob("**/.*.tmp"):  # files that a killed run left open
         left.unlink(missing_ok=True)
     found = read_journals(task.journal)
     if len(found.places) < task.config.games:
-        spread(task, len(found.places), workers, progress, stop)
-        found = read_journals(task.journal)
+        spread(task, found.places.keys(), engine, workers, progress, stop)
+        found = _seen(task, stop)
     if len(found.places) < task.config.games:
-        raise Stopped(
-            f"stopped after {len(found.places)} of {task.config.games} games; run the same command to continue"
-        )
+        told = f"{len(found.places)} of {task.config.games} games"
+        if stop():
+            raise Stopped(f"stopped after {told}; run the same command to continue")
+        raise ExploreError(f"{told} are seen in {task.journal}: let all nodes share it, and run the same command again")
+    return found
+
+
+def _seen(task: Task, stop: Callable[[], bool]) -> Journals:
+    """Read the journals, for some seconds again while games are missing: a shared folder may show files late."""
+    until = time.monotonic() + LATE_SECONDS
+    while len((found := read_journals(task.journal)).places) < task.config.games:
+        if stop() or time.monotonic() > until:
+            break
+        time.sleep(0.5)
     return found
 
 
@@ -166,25 +194,7 @@ def _claim(out: Path, identity: Mapping[str, Any]) -> None:
         except OSError as error:
             raise ExploreError(f"{path} cannot be written: {error.strerror}") from error
         return
-    try:
-        before = _flat(json.loads(path.read_bytes()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ExploreError(f"{path} cannot be read: choose another directory") from error
-    now = _flat(identity)
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if names:
-        told = [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:4]]
-        raise ExploreError(f"{out} was begun otherwise ({'; '.join(told)}): choose another directory, or remove it")
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Give the leaves of nested objects by their dotted names."""
-    if not isinstance(tree, dict) or not tree:
-        return {prefix: tree}
-    leaves: dict[str, Any] = {}
-    for name, value in tree.items():
-        leaves |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
-    return leaves
+    claim(path, identity, ExploreError)
 
 
 def _more(found: Journals, identity: Mapping[str, Any]) -> dict[str, Any]:

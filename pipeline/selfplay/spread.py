@@ -1,8 +1,11 @@
-"""The games of a generation spread over processes: one that dies is replaced, and its unfinished games begun anew."""
+"""The games of a generation spread over processes: one that dies is replaced, and its unfinished games begun anew.
+
+Each process asks its own network for all of its games at once: no server of evaluations stands between them (docs/scale.md).
+"""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -11,36 +14,47 @@ from engine.progress import Progress, Tick
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
 from pipeline.selfplay.worker import Task, play_task
-from pipeline.workers import Failure, LocalEngine, Result, available_cores
+from pipeline.workers import Engine, Failure, LocalEngine, Result, available_cores
 
 POLL = 0.5
 """Seconds between two looks at what the processes have done."""
+GRACE = 15.0
+"""Seconds that players have to end their move and their journal; then those that have not even begun are cancelled too."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
-def spread(task: Task, before: int, workers: int, progress: Progress, stop: Callable[[], bool]) -> None:
-    """Play what is missing of a task's games, `before` of them being finished; raises ExploreError when a process cannot.
+def spread(
+    task: Task, done: Container[int], engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]
+) -> None:
+    """Play those of a task's games that are not `done`; raises ExploreError when a process cannot.
 
-    Comes back early when `stop` says so.
+    With no engine `workers` processes of this machine play, 0 for as many as suit it. Comes back early when `stop` says so.
     """
-    processes = min(workers or _suited(task), max(1, len(task.numbers) - before))
+    total = len(task.numbers)
+    task = replace(task, numbers=tuple(number for number in task.numbers if number not in done))
+    missing, before = len(task.numbers), total - len(task.numbers)
     for left in task.journal.glob("go-on-*"):  # whoever still plays for a job that is gone stops
         left.unlink(missing_ok=True)
     began, finished = time.perf_counter(), before
 
     def tick(games: int) -> None:
         nonlocal finished
-        finished = min(max(finished, games), len(task.numbers))
+        finished = min(max(finished, games), total)
         rate = 3600.0 * (finished - before) / max(time.perf_counter() - began, 1e-9)
-        progress(Tick(finished, len(task.numbers), "games", {"games/h": rate}))
+        progress(Tick(finished, total, "games", {"games/h": rate}))
 
     task.go_on.touch()
     try:
-        if processes == 1:
+        if engine is not None:
+            with _pinned(), engine.connected():
+                there = replace(task, owner=None, config=replace(task.config, device="cpu"))
+                _many(_parts(there, min(engine.slots(), missing)), engine, before, tick, stop)
+        elif (processes := min(workers or _suited(task), missing)) == 1:
             with _one_thread(task):
                 play_task(task, lambda: tick(finished + 1), stop)
         else:
-            _many(_parts(task, processes), processes, before, tick, stop)
+            with _pinned():
+                _many(_parts(task, processes), LocalEngine(processes), before, tick, stop)
     finally:
         with suppress(OSError):
             task.go_on.unlink()
@@ -62,20 +76,25 @@ def _parts(task: Task, processes: int) -> list[Task]:
 
 
 def _many(
-    tasks: Sequence[Task], processes: int, before: int, tick: Callable[[int], None], stop: Callable[[], bool]
+    tasks: Sequence[Task], engine: Engine, before: int, tick: Callable[[int], None], stop: Callable[[], bool]
 ) -> None:
-    """Play in several processes, looking at their journal meanwhile."""
+    """Play in several processes of a connected engine, looking at their journal meanwhile."""
     go_on, watch = tasks[0].go_on, Watch(tasks[0].journal)
 
     def collect() -> list[Result]:
         results = []
-        for result in LocalEngine(processes).map(play_task, tasks):
+        for result in engine.map(play_task, tasks, out_of_patience):
             results.append(result)
             if result[1] != "ok":
                 go_on.unlink(missing_ok=True)  # the others need not play to the end first
         return results
 
-    with _pinned(), ThreadPoolExecutor(1, "self-play") as thread:
+    asked: float | None = None
+
+    def out_of_patience() -> bool:
+        return asked is not None and time.monotonic() - asked > GRACE
+
+    with ThreadPoolExecutor(1, "self-play") as thread:
         future = thread.submit(collect)
         try:
             while wait([future], timeout=POLL).not_done:
@@ -83,6 +102,7 @@ def _many(
                 if stop():
                     break
         finally:
+            asked = time.monotonic()
             go_on.unlink(missing_ok=True)
         results = future.result()
     tick(before + watch.look())
@@ -96,7 +116,7 @@ def _failure(status: str, value: Failure | None) -> Exception:
     kept = "the games that were finished are kept, run again to continue"
     if status == "lost" or value is None:
         return ExploreError(f"a process was killed three times (out of memory?): try fewer --workers; {kept}")
-    if value.system:
+    if value.system or value.mistake:
         return ExploreError(f"{value.message}: {kept}")
     return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")
 

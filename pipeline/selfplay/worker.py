@@ -1,10 +1,12 @@
 """One process's part of a generation: games played, each written to the journal as it ends.
 
 It looks at two things before every move: whether the file that says "go on" is still there (taking one away works on a full
-disk too), and whether the process that began it is still alive; so nobody plays on for a job that is gone.
+disk too), and, on the same machine, whether the process that began it is still alive; so nobody plays on for a job that is
+gone. Ray ends the tasks of a driver that is gone by itself.
 """
 
 import os
+import socket
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -22,7 +24,7 @@ from engine.handwritten import evaluate
 from engine.openings import Opening
 from engine.search import SearchConfig
 from engine.selfplay import play_games
-from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, read_journals
 from pipeline.selfplay.records import entry_of
@@ -49,13 +51,13 @@ class Task:
     """The journal's folder."""
     go_on: Path
     """While this file is there."""
-    owner: int
-    """Process that the games are played for."""
+    owner: int | None
+    """Process that the games are played for; None where it is on another machine: the engine ends what it left."""
 
     @property
     def wanted(self) -> bool:
         """Tell whether the games are still waited for."""
-        alive = os.getpid() == self.owner or os.getppid() == self.owner
+        alive = self.owner is None or self.owner in (os.getpid(), os.getppid())
         return alive and self.go_on.exists()
 
 
@@ -94,6 +96,8 @@ def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
 
 def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False) -> int:
     """Play what is missing of a task's games, and give how many that were; `told` is called after every game."""
+    if not task.journal.is_dir():
+        raise ExploreError(f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes share")
     if not task.wanted:
         return 0
     missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())

@@ -8,8 +8,10 @@ import pytest
 from pipeline.defs.assets import checkpoint
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.tuned import tuned_checkpoint
 from tests.defs.conftest import execute
 from tests.defs.test_materialise import failure
+from tests.model.test_checkpoint import make
 
 
 def test_the_engine_is_local_unless_the_resource_or_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,3 +46,22 @@ def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None
     assert not result.success
     assert "an engine is local, ray" in failure(result, "checkpoint")
     assert not (root / "checkpoints" / "net").exists()
+
+
+def test_games_are_played_by_the_engine_that_is_named(root: Path) -> None:
+    (root / "checkpoints").mkdir(exist_ok=True)
+    (root / "positions" / "some").mkdir(parents=True)
+    (root / "positions" / "some" / "manifest.json").write_text("{}")
+    make(root / "checkpoints" / "net")
+    resources = {"datasets": Datasets(), "compute": Compute(engine="abacus")}
+    options = {"checkpoint": "net", "name": "tuned", "finetune": {"generations": 1}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            [tuned_checkpoint],
+            instance=instance,
+            resources=resources,
+            run_config={"ops": {"tuned_checkpoint": {"config": options}}},
+            raise_on_error=False,
+        )
+    assert not result.success
+    assert "an engine is local, ray" in failure(result, "tuned_checkpoint")

@@ -148,6 +148,16 @@ def test_closing_stops_what_runs() -> None:
     assert ray_processes() == []
 
 
+def test_what_is_cancelled_ends_though_nobody_has_taken_it_up() -> None:
+    answered: list[int] = []
+    began = time.monotonic()
+    for index, _, _ in RayEngine(workers=1).map(jobs.slow, [1, 0, 0], lambda: bool(answered)):
+        answered.append(index)
+    assert answered == [0]
+    assert time.monotonic() - began < 25, "the worker that sleeps for 30 s was waited for"
+    assert ray_processes() == []
+
+
 def test_the_embedded_ray_listens_on_loopback_only() -> None:
     stream = RayEngine(workers=1).map(jobs.square, range(3))
     next(stream)

@@ -118,3 +118,14 @@ def test_an_error_in_the_items_leaves_no_process() -> None:
     with pytest.raises(OSError, match="the disk is gone"):
         list(LocalEngine(2).map(jobs.square, items()))
     assert children() - before == set()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None:
+    answered: list[int] = []
+    began = time.monotonic()
+    for index, _, _ in LocalEngine(workers).map(jobs.slow, [1, 1, 0, 0], lambda: len(answered) >= 2):
+        answered.append(index)
+    assert sorted(answered) == [0, 1]
+    assert time.monotonic() - began < 25, "the worker that sleeps for 30 s was waited for"
+    assert children() == set()

@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | None = None) -> dict[str, Any]:
     return finetune(made / "0", config, out, stages=(script or Script(made)).stages())
+
+
+def test_an_engine_that_is_none_is_said_before_any_time_is_spent(made: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="an engine is local, ray"):
+        run(made, tmp_path / "out", replace(THREE, engine="abacus"))
+    assert not (tmp_path / "out").exists()
 
 
 def weights(directory: Path) -> str:

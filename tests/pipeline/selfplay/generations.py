@@ -34,7 +34,8 @@ from engine.search import SearchConfig
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.play import explore
 
-settings, out, workers, limit, kill_at = json.loads(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:])
+settings, out, engine = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+workers, limit, kill_at = map(int, sys.argv[4:])
 real = os.fsync
 
 def fsync(descriptor):  # a file is written, and not yet under its name
@@ -51,7 +52,7 @@ if limit:
 config = ExploreConfig(**{**settings, "search": SearchConfig(**settings["search"])})
 print("begun", flush=True)
 try:
-    explore(None, config, out, workers=workers)
+    explore(None, config, out, engine=engine, workers=workers)
 except ExploreError as error:
     print(error)
     sys.exit(2)
@@ -64,13 +65,13 @@ def small(**changes: object) -> ExploreConfig:
 
 
 def start(
-    config: ExploreConfig, out: Path, workers: int = 1, limit: int = 0, kill_at: int = 0
+    config: ExploreConfig, out: Path, workers: int = 1, limit: int = 0, kill_at: int = 0, engine: str = "local"
 ) -> "subprocess.Popen[str]":
     """Begin a generation in a process of its own, and come back when it is about to play.
 
     No file may be longer than `limit` bytes; the process kills itself before its fsync number `kill_at`; 0 for neither.
     """
-    words = [json.dumps(plain(config)), str(out), str(workers), str(limit), str(kill_at)]
+    words = [json.dumps(plain(config)), str(out), engine, str(workers), str(limit), str(kill_at)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment

@@ -1,6 +1,8 @@
 """The parts of self-play on their own: settings, the journal's promises, and the command line."""
 
 import json
+import re
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, Watch, read_journals
 from pipeline.selfplay.play import explore
 from pipeline.selfplay.statistics import timing
+from pipeline.selfplay.worker import Task, play_task
 from tests.pipeline.selfplay.generations import records, small
 
 
@@ -65,7 +68,39 @@ def test_a_network_explorer_needs_a_checkpoint(tmp_path: Path) -> None:
         explore(tmp_path, ExploreConfig(games=2), tmp_path / "out")
     with pytest.raises(UserError, match="cannot be read"):
         explore(None, small(book=tmp_path / "none.pgn"), tmp_path / "out")
+    with pytest.raises(UserError, match="an engine is local, ray"):
+        explore(None, small(), tmp_path / "out", engine="dask")
+    with pytest.raises(UserError, match="workers must be 0 or more"):
+        explore(None, small(), tmp_path / "out", workers=-1)
     assert not (tmp_path / "out").exists(), "a mistake leaves nothing behind"
+
+
+def test_the_command_plays_by_the_engine_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fianchetto", "selfplay", "--out", str(tmp_path / "out"), "--engine", "abacus"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "an engine is local, ray" in capsys.readouterr().err
+
+
+def test_a_player_that_does_not_see_the_journal_says_where(tmp_path: Path) -> None:
+    journal = tmp_path / "elsewhere" / ".journal"
+    task = Task(
+        numbers=(0, 1),
+        config=small(),
+        search=small().search,
+        seed=0,
+        generation=0,
+        openings=(),
+        checkpoint=None,
+        journal=journal,
+        go_on=journal / "go-on",
+        owner=None,
+    )
+    with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} does not see .*elsewhere"):
+        play_task(task)
 
 
 @settings(max_examples=50)
