@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow.parquet as pq
+
 from pipeline.shards import GAMES, publish
 from pipeline.stores import opened
 
@@ -11,6 +14,21 @@ if TYPE_CHECKING:
     import polars as pl
 
 CARD = "CARD.md"
+BATCH_GAMES = 1 << 17
+"""Games that are counted together."""
+FIRST = 3
+"""Dropped games of each reason whose places are told."""
+QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+COUNTED = {
+    "split": ("split",),
+    "result": ("result",),
+    "time_control": ("time_control",),
+    "termination": ("termination",),
+    "rating": ("white_elo", "black_elo"),
+    "plies": ("plies",),
+}
+"""What used games are counted by, and the columns of the games' table that have it."""
+COLUMNS = sorted({column for columns in COUNTED.values() for column in columns})
 
 
 def _cell(value: object) -> str:
@@ -26,42 +44,75 @@ def markdown_table(frame: "pl.DataFrame") -> str:
     return "\n".join(lines)
 
 
-def _share_by(games: "pl.DataFrame", column: str, rows: int) -> "pl.DataFrame":
-    """Count used games by a column, most frequent first."""
-    import polars as pl
+class _Games:
+    """The games of a dataset counted a part of the table at a time: memory does not grow with their number."""
 
-    counted = games.group_by(column).agg(pl.len().alias("games")).sort("games", column, descending=[True, False])
-    return counted.head(rows).with_columns((pl.col("games") * 100 / len(games)).round(1).alias("%"))
+    def __init__(self, directory: Path) -> None:
+        import polars as pl
+
+        self.counts: dict[str, list[pl.DataFrame]] = {name: [] for name in COUNTED}
+        self.refused: list[pl.DataFrame] = []
+        self.used = 0
+        with pq.ParquetFile(opened(directory / GAMES)) as file:
+            for batch in file.iter_batches(BATCH_GAMES, columns=[*COLUMNS, "dropped", "offset"]):
+                self._add(pl.DataFrame(batch))
+
+    def _add(self, games: "pl.DataFrame") -> None:
+        import polars as pl
+
+        first = pl.col("offset").bottom_k(FIRST).alias("first")
+        refused = games.filter(pl.col("dropped").is_not_null())
+        self.refused.append(refused.group_by("dropped").agg(pl.len().cast(pl.Int64).alias("games"), first))
+        used = games.filter(pl.col("dropped").is_null())
+        self.used += len(used)
+        for name, columns in COUNTED.items():
+            values = pl.concat([used.select(pl.col(column).alias(name)) for column in columns])
+            self.counts[name].append(values.group_by(name).agg(pl.len().cast(pl.Int64).alias("games")))
+
+    def by(self, name: str) -> "pl.DataFrame":
+        """Count used games by what `COUNTED` has under a name; its values ascend."""
+        import polars as pl
+
+        return pl.concat(self.counts[name]).group_by(name).agg(pl.col("games").sum()).sort(name)
+
+    def shares(self, name: str, rows: int) -> "pl.DataFrame":
+        """Count used games by a column, most frequent first, with their share."""
+        import polars as pl
+
+        counted = self.by(name).sort("games", name, descending=[True, False])
+        return counted.head(rows).with_columns((pl.col("games") * 100 / self.used).round(1).alias("%"))
+
+    def quantiles(self, name: str) -> list[int | None]:
+        """Give the quantiles of a column of numbers, the nearest value of each; None without any."""
+        counted = self.by(name).drop_nulls()
+        if not len(counted):
+            return [None] * len(QUANTILES)
+        ends = counted["games"].cum_sum().to_numpy()
+        at = np.searchsorted(ends, np.rint(np.array(QUANTILES) * (ends[-1] - 1)), side="right")
+        return [int(value) for value in counted[name].to_numpy()[at]]
+
+    def dropped(self) -> "pl.DataFrame":
+        """Count the dropped games by their reason, with where the first are."""
+        import polars as pl
+
+        first = pl.col("first").list.explode().bottom_k(FIRST).sort().cast(pl.String).str.join(", ")
+        counted = pl.concat(self.refused).group_by("dropped").agg(pl.col("games").sum(), first.alias("first at byte"))
+        return counted.sort("games", "dropped", descending=[True, False])
 
 
 def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
     """Describe a dataset in Markdown: counts, splits, ratings, time controls, lengths, results, and what was dropped."""
     import polars as pl
 
-    games = pl.read_parquet(opened(directory / GAMES))
-    used = games.filter(pl.col("dropped").is_null())
-    elo = pl.concat([used["white_elo"], used["black_elo"]]).drop_nulls()
-    quantiles = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+    games = _Games(directory)
     spread = pl.DataFrame(
-        {
-            "quantile": quantiles,
-            "rating": [None if not len(elo) else int(elo.quantile(q) or 0) for q in quantiles],
-            "plies": [int(used["plies"].quantile(q) or 0) for q in quantiles],
-        }
+        {"quantile": QUANTILES, "rating": games.quantiles("rating"), "plies": games.quantiles("plies")}
     )
-    dropped = (
-        games.filter(pl.col("dropped").is_not_null())
-        .group_by("dropped")
-        .agg(
-            pl.len().alias("games"),
-            pl.col("offset").sort().head(3).cast(pl.String).str.join(", ").alias("first at byte"),
-        )
-        .sort("games", "dropped", descending=[True, False])
-    )
+    dropped = games.dropped()
     positions = (
         pl.col("split").replace_strict(manifest["positions"], default=0, return_dtype=pl.Int64).alias("positions")
     )
-    splits = used.group_by("split").agg(pl.len().alias("games")).sort("split").with_columns(positions)
+    splits = games.by("split").with_columns(positions)
     refused = ", ".join(f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items())
     sources = "\n".join(f"- {source['name']}, sha256 `{source['sha256']}`" for source in manifest["sources"])
     copies = manifest["copies"]
@@ -76,9 +127,9 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
         "the queen's.",
         "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
-        "## Results (White's)\n\n" + markdown_table(_share_by(used, "result", 3)),
-        "## Time controls\n\n" + markdown_table(_share_by(used, "time_control", 12)),
-        "## Terminations\n\n" + markdown_table(_share_by(used, "termination", 8)),
+        "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),
+        "## Time controls\n\n" + markdown_table(games.shares("time_control", 12)),
+        "## Terminations\n\n" + markdown_table(games.shares("termination", 8)),
         "## Dropped games\n\n" + (markdown_table(dropped) if len(dropped) else "None."),
         *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]

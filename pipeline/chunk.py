@@ -104,6 +104,11 @@ def _buffers() -> _Buffers:
     return _Buffers(pgn.empty_rows(capacity), np.empty((capacity, PLANES), dtype=np.uint64))
 
 
+def release_buffers() -> None:
+    """Give the memory of `_buffers` back, where this process encodes no more for now."""
+    _buffers.cache_clear()
+
+
 def part_name(index: int) -> str:
     """Give the name of a chunk's note."""
     return f"{index:05d}.json"

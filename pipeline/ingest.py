@@ -18,7 +18,7 @@ from filelock import Timeout
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
-from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
+from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
 from pipeline.manifest import build_manifest, plain_config
 from pipeline.remote import look
@@ -188,6 +188,7 @@ def _ingest(
                     raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         if (parts / part_name(taken)).exists():
             raise DatasetError("the dump has become shorter since this ingest was begun: choose another --out")
+        release_buffers()  # what is made of the whole takes its place, so the peak is that of a chunk
         manifest = build_manifest(out, sources, config)
     except FetchError as error:
         raise IngestError(f"{error}; what was finished is kept in {out}: run the same command to continue") from error
