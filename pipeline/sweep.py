@@ -6,6 +6,7 @@ an S3 store, uploads that were never completed, which are seen under no name and
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,12 @@ from pipeline.shards import MANIFEST, PARTS, SPLITS, read_manifest
 from pipeline.stores import is_local, lock_of, place, reached, remove_tree, temporaries
 
 _SHARD = re.compile(rf"({'|'.join(SPLITS)})-\d+-\d+\.parquet")
+
+PAGE = 1000
+"""Uploads that a store is asked for at a time: the most that S3 gives."""
+
+MARKERS = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+"""Where the next page begins, as it is asked for, and as the page before tells."""
 
 _TEMPORARY = re.compile(r"\..+\.(\d{1,9})\.tmp")
 
@@ -56,17 +63,31 @@ def _abandoned(temporary: Path) -> bool:
 
 def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:
     """Abort the uploads to an S3 store that were begun under a prefix and never completed."""
-    if not hasattr(folder.fs, "list_multipart_uploads"):  # other stores forget them by themselves
+    if not hasattr(folder.fs, "call_s3"):  # other stores forget them by themselves
         return []
     bucket, prefix, _ = folder.fs.split_path(folder.path)
     below = f"{prefix.rstrip('/')}/" if prefix else ""
     names = []
-    for upload in folder.fs.list_multipart_uploads(bucket):
-        if upload["Key"].startswith(below):
-            names.append(f"{upload['Key'].removeprefix(below)} (upload of {upload['Initiated']})")
-            if not dry_run:
-                folder.fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
+    for upload in _uploads(folder.fs, bucket, below):
+        names.append(f"{upload['Key'].removeprefix(below)} (upload of {upload['Initiated']})")
+        if not dry_run:
+            folder.fs.abort_mpu(bucket, upload["Key"], upload["UploadId"])
     return names
+
+
+def _uploads(store: Any, bucket: str, below: str) -> Iterator[dict[str, Any]]:
+    """Give the uploads under a prefix, a page of the store's answers after the other.
+
+    The bucket's are all looked through: some stores (MinIO) take a prefix in the question for a whole key.
+    """
+    mark: dict[str, str] = {}
+    while True:
+        page = store.call_s3("list_multipart_uploads", Bucket=bucket, MaxUploads=PAGE, **mark)
+        yield from (upload for upload in page.get("Uploads", []) if upload["Key"].startswith(below))
+        following = {to: page[of] for to, of in MARKERS.items() if page.get(of)}
+        if not page.get("IsTruncated") or not following or following == mark:
+            return
+        mark = following
 
 
 def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:

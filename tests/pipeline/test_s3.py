@@ -166,6 +166,17 @@ def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -
     assert sweep("s3://chess/killed") == []
 
 
+def test_uploads_are_swept_page_after_page(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.sweep.PAGE", 2)
+    for number in range(5):
+        store.fs.call_s3("create_multipart_upload", Bucket="chess", Key=f"many/{number}")
+    store.fs.call_s3("create_multipart_upload", Bucket="chess", Key="many-others/0")
+    swept = sweep("s3://chess/many")
+    assert [name.partition(" ")[0] for name in swept] == ["0", "1", "2", "3", "4"]
+    assert sweep("s3://chess/many") == []
+    assert len(sweep("s3://chess/many-others")) == 1, "another prefix is another's"
+
+
 def test_a_killed_ingest_is_continued_to_the_same_objects(store: Any, dump: Path, made: dict[str, str]) -> None:
     command = [*COMMAND, "ingest", str(dump), "--out", "s3://chess/again", *SETTINGS]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
