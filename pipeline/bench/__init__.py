@@ -12,11 +12,16 @@ What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "s
 
 
 def run(
-    what: What, pgn: Path | None, positions: Path | None, progress: Progress = silent, sizes: tuple[int, int] = (0, 0)
+    what: What,
+    pgn: Path | None,
+    positions: Path | None,
+    progress: Progress = silent,
+    sizes: tuple[int, int] = (0, 0),
+    address: str | None = None,
 ) -> dict[str, Any]:
     """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away.
 
-    `sizes`: bytes of the smallest and largest stream, which `scale` asks for.
+    `sizes`: bytes of the smallest and largest stream, which `scale` asks for; `address`: where its dump lies too.
     """
     if what == "search":
         from pipeline.bench.search import measure as measure_search
@@ -40,7 +45,7 @@ def run(
     if what == "scale":
         from pipeline.bench.scale import measure as measure_scale
 
-        return measure_scale(pgn, *sizes, progress)
+        return measure_scale(pgn, *sizes, progress, address)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
             from pipeline.ingest import ingest

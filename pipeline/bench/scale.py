@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipeline.bench.stream import Repeats
 from pipeline.engines import LOCAL
 from pipeline.errors import ConfigError, IngestError
 from pipeline.frames import frames
-from pipeline.sources import BLOCK, Source, chunks
+from pipeline.sources import BLOCK, STDIN, Source, chunks
 from pipeline.workers import available_cores
 
 SEED_BYTES = 32 << 20
@@ -32,6 +32,8 @@ SPREAD_BYTES = 500_000_000
 """Most bytes that one and two workers, and Ray, are compared on."""
 REPEATED = 3
 """Runs of a size below `SHORT_BYTES`, of which the quickest counts."""
+TURNS = 2
+"""Runs from an address, and from the file beside it."""
 SHORT_BYTES = 100_000_000
 
 
@@ -44,10 +46,10 @@ def _tree_mib(process: psutil.Process) -> float:
     return total / (1 << 20)
 
 
-def _run(stream: Iterator[memoryview], workers: int, engine: str = LOCAL) -> dict[str, Any]:
-    """Feed a stream to one job and give what it measured, with the most memory that it held."""
+def _run(stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source: str = STDIN) -> dict[str, Any]:
+    """Feed a stream to one job, or name its source, and give what it measured, with the most memory that it held."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        command = [sys.executable, "-m", "pipeline.bench.scale_job", folder, str(workers), engine]
+        command = [sys.executable, "-m", "pipeline.bench.scale_job", folder, str(workers), engine, source]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
             assert job.stdin is not None
             assert job.stdout is not None
@@ -156,11 +158,30 @@ def _steady(run: dict[str, Any]) -> float:
     return float(run["seconds"] - run["seconds_to_first_chunk"])
 
 
-def measure(pgn: Path, smallest: int, largest: int, progress: Progress = silent) -> dict[str, Any]:
+def _elsewhere(pgn: Path, address: str) -> dict[str, Any]:
+    """Read the dump from an address and from here in turns, and give the quicker run of each: positions a second."""
+    runs: dict[str, list[float]] = {str(pgn.absolute()): [], address: []}
+    for _ in range(TURNS):
+        for source, rates in runs.items():
+            run = _run([], 1, source=source)
+            rates.append(run["positions"] / run["seconds"])
+    here, there = (max(rates) for rates in runs.values())
+    return {
+        "address": address,
+        "file_positions_per_second": round(here),
+        "address_positions_per_second": round(there),
+        "address_over_file": round(there / here, 3),
+    }
+
+
+def measure(
+    pgn: Path, smallest: int, largest: int, progress: Progress = silent, address: str | None = None
+) -> dict[str, Any]:
     """Measure one process over streams of growing size, two workers and Ray beside it, and the reader alone.
 
     `memory_ratio`: the peak of the largest stream over that of the smallest. `time_linearity`: seconds a position of the
     largest over those of the smallest. `feeds_cores`: how many cores as quick as this one the reader could keep busy.
+    `address_over_file`, of a dump that lies at `address` too: the speed of an ingest from there over that of the file's.
     Raises ConfigError for sizes that make no range.
     """
     sizes = _sizes(smallest, largest)
@@ -187,6 +208,8 @@ def measure(pgn: Path, smallest: int, largest: int, progress: Progress = silent)
         "feeds_cores": round(reader["split_gb_per_second"] * 1e9 * last["seconds"] / last["bytes"], 1),
     }
     result |= _spread(seed, min(largest, SPREAD_BYTES), progress, len(runs), len(sizes) + 1)
+    if address is not None:
+        result |= _elsewhere(pgn, address)
     return result | {"text": _table(result)}
 
 
@@ -214,4 +237,6 @@ def _table(result: dict[str, Any]) -> str:
         lines.append(f"decompression by frames, all cores       {reader['by_frames_gb_per_second']:.3f} GB/s")
     if result["ray"]:
         lines.append(f"Ray over local, its start left out       {result['ray']['ray_over_local']:.3f}")
+    if "address" in result:
+        lines.append(f"ingest from the address over the file    {result['address_over_file']:.3f}")
     return "\n".join(lines)

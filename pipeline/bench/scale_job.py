@@ -1,6 +1,6 @@
-"""The ingest that `bench scale` measures, in a process of its own: standard input to shards that are swept as they appear.
+"""The ingest that `bench scale` measures, in a process of its own: a dump to shards that are swept as they appear.
 
-python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE, and one JSON object on standard output.
+python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE SOURCE, - for standard input, and one JSON object on standard output.
 """
 
 import json
@@ -30,8 +30,8 @@ class Sweep:
             path.unlink()
 
 
-def job(out: Path, workers: int, engine: str) -> dict[str, Any]:
-    """Ingest standard input, kernels loaded and Ray started before the clock is."""
+def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
+    """Ingest a source, kernels loaded and Ray started before the clock is."""
     from pipeline.bench.ingest import peak_mib
     from pipeline.ingest import ingest
     from pipeline.sample import SAMPLE
@@ -39,13 +39,12 @@ def job(out: Path, workers: int, engine: str) -> dict[str, Any]:
     with ExitStack() as stack:
         began = time.perf_counter()
         spread = engine_of(engine, workers)
-        if connected := getattr(spread, "connected", None):
-            stack.enter_context(connected())
+        stack.enter_context(spread.connected())
         started = time.perf_counter()
         ingest([str(SAMPLE)], out / "warm", workers=1)
         sweep = Sweep(out / "out")
         before = time.perf_counter()
-        manifest = ingest(["-"], out / "out", engine=spread, progress=sweep)
+        manifest = ingest([source], out / "out", engine=spread, progress=sweep)
         seconds = time.perf_counter() - before
     return {
         "games": manifest["games"]["read"],
@@ -59,5 +58,5 @@ def job(out: Path, workers: int, engine: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    folder, workers, engine = sys.argv[1:]
-    sys.stdout.write(json.dumps(job(Path(folder), int(workers), engine)) + "\n")
+    folder, workers, engine, source = sys.argv[1:]
+    sys.stdout.write(json.dumps(job(Path(folder), int(workers), engine, source)) + "\n")

@@ -25,10 +25,12 @@ class Bench(Common):
     """Bytes of the smallest stream of scale."""
     largest: int = 1_000_000_000
     """Bytes of the largest stream of scale; nothing of it is kept, so 20_000_000_000 needs time and no disk."""
+    address: str | None = None
+    """Where the dump of scale lies too (s3://, https://): an ingest from there is timed beside the file's."""
 
     def run(self) -> dict[str, Any]:
         """Run one benchmark."""
         from pipeline.bench import run
 
         with bar(f"bench {self.what}") as progress:
-            return run(self.what, self.pgn, self.positions, progress, (self.smallest, self.largest))
+            return run(self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address)

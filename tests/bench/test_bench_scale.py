@@ -11,6 +11,7 @@ from pipeline.bench.stream import VARIANTS, Repeats
 from pipeline.errors import ConfigError
 from pipeline.ingest import ingest
 from tests.pipeline import datasets
+from tests.pipeline.loopback import serving
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,15 @@ def test_a_stream_has_the_size_asked_for_and_no_half_game(dump: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_scale_is_measured(dump: Path) -> None:
-    found = run("scale", dump, None, sizes=(100_000, 300_000))
+    with serving() as server:
+        server.publish("dump.pgn", dump.read_bytes())
+        address = f"{server.url}/standard/dump.pgn"
+        found = run("scale", dump, None, sizes=(100_000, 300_000), address=address)
+        assert [path for path, _, _ in server.asked].count("/standard/dump.pgn") >= 2, "it was read from there"
+    assert found["address"] == address
+    assert found["address_over_file"] == pytest.approx(
+        found["address_positions_per_second"] / found["file_positions_per_second"], rel=0.01
+    )
     assert [run["bytes"] <= size for run, size in zip(found["sizes"], (100_000, 300_000), strict=True)] == [True, True]
     for measured in found["sizes"]:
         assert measured["positions"] / measured["games"] > 60 - VARIANTS
