@@ -64,17 +64,17 @@ def expected(score: chess.engine.Score) -> float:
 
 
 def drawn(pgn: Path, count: int, seed: int) -> list[str]:
-    """Draw positions, as FEN, from the first games of a PGN file: at most two a game, each with a choice of moves."""
-    chance, found = np.random.Generator(np.random.PCG64(seed)), list[str]()
+    """Draw positions, as FEN, from the first games of a PGN file: at most two a game, each once and with a choice of moves."""
+    chance, found = np.random.Generator(np.random.PCG64(seed)), dict[str, None]()
     try:
         with pgn.open(encoding="utf-8", errors="replace") as file:
             while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
-                found += _of_game(game, chance)
+                found |= dict.fromkeys(_of_game(game, chance))
     except OSError as error:
         raise JudgeError(f"{pgn} cannot be read: {error}") from error
     if not found:
         raise JudgeError(f"{pgn} has no game of {FIRST_PLY + 1} half-moves or more")
-    return found[:count]
+    return list(found)[:count]
 
 
 def _of_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]:
@@ -111,6 +111,8 @@ def judged(
     with alone(out, JudgeError(f"{out} is being judged by another process")):
         fens = drawn(pgn, positions, seed)
         identity = {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), "command": list(command)}
+        if not (out / NAMES[0]).exists() and (out / NAMES[1]).exists():
+            raise JudgeError(f"{out} has judgements of an unknown engine: choose another directory")
         claim(out / NAMES[0], identity | {"positions": positions, "depth": depth, "seed": seed}, JudgeError)
         done = read(out)
         todo = [fen for fen in fens if fen not in done]

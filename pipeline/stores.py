@@ -30,6 +30,8 @@ from pipeline.errors import ConfigError, StoreError
 
 ATTEMPTS = 4
 """Times that an upload is tried; the drivers try again by themselves before."""
+GATHERED = 1 << 20
+"""Bytes that are gathered before the system is asked to write them: a Parquet page is some 8 kB."""
 AT_ONCE = 1 << 26
 """Bytes of a file that is held in memory for its upload; of a larger one only the parts under way are."""
 
@@ -223,7 +225,7 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None])
     if not is_local(directory):
         return _publish_to_store(directory, name, rows, write)
     temporary = directory / f".{name}.{os.getpid()}.tmp"
-    target = _HashingFile(temporary.open("wb"))
+    target = _HashingFile(temporary.open("wb", buffering=GATHERED))
     try:
         write(target)
         target.file.flush()
