@@ -1,10 +1,13 @@
 """The data card of a dataset: what is in it, for a person, made by polars from `games.parquet` and the manifest."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.shards import GAMES, publish
@@ -14,8 +17,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 CARD = "CARD.md"
-BATCH_GAMES = 1 << 17
-"""Games that are counted together."""
+GROUPS = 32
+"""Row groups of the games' table that are counted together: one is the games of a chunk."""
 FIRST = 3
 """Dropped games of each reason whose places are told."""
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -45,35 +48,37 @@ def markdown_table(frame: "pl.DataFrame") -> str:
 
 
 class _Games:
-    """The games of a dataset counted a part of the table at a time: memory does not grow with their number."""
+    """The games of a dataset counted some row groups of the table at a time: memory does not grow with their number."""
 
     def __init__(self, directory: Path) -> None:
-        import polars as pl
-
-        self.counts: dict[str, list[pl.DataFrame]] = {name: [] for name in COUNTED}
-        self.refused: list[pl.DataFrame] = []
+        self.counts: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED}
+        self.refused: Counter[str] = Counter()
+        self.first: dict[str, list[int]] = {}
         self.used = 0
         with pq.ParquetFile(opened(directory / GAMES)) as file:
-            for batch in file.iter_batches(BATCH_GAMES, columns=[*COLUMNS, "dropped", "offset"]):
-                self._add(pl.DataFrame(batch))
+            for begin in range(0, file.num_row_groups, GROUPS):
+                groups = range(begin, min(begin + GROUPS, file.num_row_groups))
+                self._add(file.read_row_groups(groups, columns=[*COLUMNS, "dropped", "offset"], use_threads=False))
 
-    def _add(self, games: "pl.DataFrame") -> None:
-        import polars as pl
-
-        first = pl.col("offset").bottom_k(FIRST).alias("first")
-        refused = games.filter(pl.col("dropped").is_not_null())
-        self.refused.append(refused.group_by("dropped").agg(pl.len().cast(pl.Int64).alias("games"), first))
-        used = games.filter(pl.col("dropped").is_null())
+    def _add(self, games: pa.Table) -> None:
+        kept = pc.is_null(games["dropped"])
+        used, refused = games.filter(kept), games.filter(pc.invert(kept))
         self.used += len(used)
         for name, columns in COUNTED.items():
-            values = pl.concat([used.select(pl.col(column).alias(name)) for column in columns])
-            self.counts[name].append(values.group_by(name).agg(pl.len().cast(pl.Int64).alias("games")))
+            for column in columns:
+                values, counts = pc.value_counts(used[column]).flatten()
+                self.counts[name].update(dict(zip(values.to_pylist(), counts.to_pylist(), strict=True)))
+        for reason in pc.unique(refused["dropped"]).to_pylist():
+            offsets = refused["offset"].filter(pc.equal(refused["dropped"], reason)).to_numpy()
+            self.refused[reason] += len(offsets)
+            self.first[reason] = sorted([*self.first.get(reason, []), *np.sort(offsets)[:FIRST].tolist()])[:FIRST]
 
     def by(self, name: str) -> "pl.DataFrame":
         """Count used games by what `COUNTED` has under a name; its values ascend."""
         import polars as pl
 
-        return pl.concat(self.counts[name]).group_by(name).agg(pl.col("games").sum()).sort(name)
+        counted = self.counts[name]
+        return pl.DataFrame({name: list(counted), "games": list(counted.values())}).sort(name)
 
     def shares(self, name: str, rows: int) -> "pl.DataFrame":
         """Count used games by a column, most frequent first, with their share."""
@@ -95,9 +100,9 @@ class _Games:
         """Count the dropped games by their reason, with where the first are."""
         import polars as pl
 
-        first = pl.col("first").list.explode().bottom_k(FIRST).sort().cast(pl.String).str.join(", ")
-        counted = pl.concat(self.refused).group_by("dropped").agg(pl.col("games").sum(), first.alias("first at byte"))
-        return counted.sort("games", "dropped", descending=[True, False])
+        places = [", ".join(map(str, self.first[reason])) for reason in self.refused]
+        columns = {"dropped": list(self.refused), "games": list(self.refused.values()), "first at byte": places}
+        return pl.DataFrame(columns).sort("games", "dropped", descending=[True, False])
 
 
 def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
