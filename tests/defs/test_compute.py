@@ -32,19 +32,24 @@ def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch:
     assert not (root / "positions" / "small" / "manifest.json").exists()
 
 
-def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None:
-    resources = {"datasets": Datasets(), "compute": Compute(engine="abacus")}
-    options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
+def said_of_abacus(asset: dg.AssetsDefinition, options: dict[str, object]) -> str:
+    """Make an asset by an engine that there is not, and give what it says."""
+    (name,) = asset.key.path
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(
-            [checkpoint],
+            [asset],
             instance=instance,
-            resources=resources,
-            run_config={"ops": {"checkpoint": {"config": options}}},
+            resources={"datasets": Datasets(), "compute": Compute(engine="abacus")},
+            run_config={"ops": {name: {"config": options}}},
             raise_on_error=False,
         )
     assert not result.success
-    assert "an engine is local, ray" in failure(result, "checkpoint")
+    return failure(result, name)
+
+
+def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None:
+    options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
+    assert "an engine is local, ray" in said_of_abacus(checkpoint, options)
     assert not (root / "checkpoints" / "net").exists()
 
 
@@ -53,15 +58,5 @@ def test_games_are_played_by_the_engine_that_is_named(root: Path) -> None:
     (root / "positions" / "some").mkdir(parents=True)
     (root / "positions" / "some" / "manifest.json").write_text("{}")
     make(root / "checkpoints" / "net")
-    resources = {"datasets": Datasets(), "compute": Compute(engine="abacus")}
     options = {"checkpoint": "net", "name": "tuned", "finetune": {"generations": 1}}
-    with dg.DagsterInstance.ephemeral() as instance:
-        result = dg.materialize(
-            [tuned_checkpoint],
-            instance=instance,
-            resources=resources,
-            run_config={"ops": {"tuned_checkpoint": {"config": options}}},
-            raise_on_error=False,
-        )
-    assert not result.success
-    assert "an engine is local, ray" in failure(result, "tuned_checkpoint")
+    assert "an engine is local, ray" in said_of_abacus(tuned_checkpoint, options)

@@ -11,7 +11,6 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def run(made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | 
 
 def test_an_engine_that_is_none_is_said_before_any_time_is_spent(made: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an engine is local, ray"):
-        run(made, tmp_path / "out", replace(THREE, engine="abacus"))
+        run(made, tmp_path / "out", FinetuneConfig(generations=3, engine="abacus"))
     assert not (tmp_path / "out").exists()
 
 
