@@ -118,10 +118,8 @@ def judged(
         todo = [fen for fen in fens if fen not in done]
         torn = _torn(out / NAMES[1])
         with (out / NAMES[1]).open("a", encoding="utf-8") as journal:
-            if torn:
-                journal.write(
-                    "\n"
-                )  # what a kill left of its last line stays a line of its own, which `read` leaves out
+            if torn:  # what a kill left stays a line of its own, which `read` leaves out
+                journal.write("\n")
             for one in _judge(todo, command, depth, workers, stop):
                 done[one.fen] = one
                 journal.write(_line(one))
