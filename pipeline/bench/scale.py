@@ -137,13 +137,17 @@ def _several(pgn: Path) -> dict[str, Any]:
 
 
 def _spread(seed: Repeats, size: int, progress: Progress, done: int, total: int) -> dict[str, Any]:
-    """Compare one worker with two, and the local engine with Ray where that is installed."""
+    """Compare one worker with two, with two jobs that share nothing, and two workers with Ray where that is installed."""
     one, two = (_run(seed.read(size), workers) for workers in (1, 2))
+    with ThreadPoolExecutor(2) as pool:
+        apart = list(pool.map(lambda _: _run(seed.read(size), 1), range(2)))
     progress(Tick(done + 1, total, "runs"))
     result: dict[str, Any] = {
         "spread_bytes": one["bytes"],
         "two_workers_speedup": round(one["seconds"] / two["seconds"], 3),
         "two_workers_speedup_without_start": round(_steady(one) / _steady(two), 3),
+        "two_jobs_bytes": sum(job["bytes"] for job in apart),
+        "two_jobs_speedup": round(2 * one["seconds"] / max(job["seconds"] for job in apart), 3),
         "two_workers_peak_mib": two["peak_mib"],
         "ray": None,
     }
@@ -180,9 +184,10 @@ def measure(
     """Measure one process over streams of growing size, two workers and Ray beside it, and the reader alone.
 
     `memory_ratio`: the peak of the largest stream over that of the smallest. `time_linearity`: seconds a position of the
-    largest over those of the smallest. `feeds_cores`: how many cores as quick as this one the reader could keep busy.
-    `address_over_file`, of a dump that lies at `address` too: the speed of an ingest from there over that of the file's.
-    Raises ConfigError for sizes that make no range.
+    largest over those of the smallest. `two_jobs_speedup`: two jobs of one worker at once, over one after the other: what two
+    of these cores give to work that shares nothing but the reading, which is this process for both. `feeds_cores`: how many
+    cores as quick as this one the reader could keep busy. `address_over_file`, of a dump that lies at `address` too: the speed
+    of an ingest from there over that of the file's. Raises ConfigError for sizes that make no range.
     """
     sizes = _sizes(smallest, largest)
     seed = Repeats(pgn, min(SEED_BYTES, largest))
@@ -228,6 +233,7 @@ def _table(result: dict[str, Any]) -> str:
         f"time a position, largest over smallest   {result['time_linearity']:.3f}",
         f"two workers over one                     {result['two_workers_speedup']:.3f}"
         f" ({result['two_workers_speedup_without_start']:.3f} without their start)",
+        f"two separate jobs at once over one       {result['two_jobs_speedup']:.3f}",
         f"decompression alone                      {reader['decompression_gb_per_second']:.3f} GB of text/s",
         f"and cutting into games                   {reader['split_gb_per_second']:.3f} GB/s,"
         f" {reader['split_games_per_second']:,} games/s: feeds {result['feeds_cores']} cores",

@@ -75,6 +75,8 @@ def test_scale_is_measured(dump: Path) -> None:
     )
     assert found["reader"]["text_bytes"] == dump.stat().st_size
     assert "two workers over one" in found["text"]
+    assert found["two_jobs_bytes"] == 2 * found["spread_bytes"], "each of the two had all of the stream"
+    assert found["two_jobs_speedup"] > 0.2
 
 
 def test_sizes_that_make_no_range_are_refused(dump: Path) -> None:
