@@ -22,11 +22,13 @@ from typing import Any
 
 import chess
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from engine.bitboard import DIRECTIONS, KNIGHT_STEPS
+from engine.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
 from engine.errors import UserError
-from engine.legal import MOVE_PLANES, TYPES
+from engine.legal import MAX_MOVES, MOVE_PLANES, TYPES
+from engine.position import KING
 
 ENCODING_VERSION = 1
 
@@ -39,6 +41,10 @@ assert (MOVE_PLANES, PLANES, LABELS, PLANE_BYTES) == (13, 77, 4096, 616)
 
 ILLEGAL_TYPE = 255
 """In `type_table`: no queen-like or knight step leads from the one square to the other."""
+
+
+class PlanesError(UserError):
+    """Planes that are no position's."""
 
 
 class LabelError(UserError):
@@ -101,6 +107,33 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
         raise LabelError(f"label {label} leaves the board")
     flip = 56 if turn == chess.WHITE else 0
     return chess.Move(label % 64 ^ flip, target ^ flip, promotion or None)
+
+
+@njit(cache=True, nogil=True)
+def _strange(planes_BP: Any) -> Any:
+    """Give the first row (int64) that has not one king a side, or more moves than a position can have; -1 for none."""
+    for row in range(len(planes_BP)):
+        moves = U(0)
+        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+            moves += popcount(planes_BP[row, index])
+        kings = popcount(planes_BP[row, KING]) == ONE and popcount(planes_BP[row, KING + 1]) == ONE
+        if moves > U(MAX_MOVES) or not kings:
+            return np.int64(row)
+    return np.int64(-1)
+
+
+def positions(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give planes as contiguous uint64[B, 77]; raises PlanesError for another shape, or the first row that is no position.
+
+    Compiled code checks no bounds: it may read boards off planes that have come through here, whoever wrote them.
+    """
+    if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
+        raise PlanesError(f"planes are uint64[B, {PLANES}], and these are {list(planes_BP.shape)}")
+    planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
+    row = int(_strange(planes_BP))
+    if row >= 0:
+        raise PlanesError(f"row {row} is no position: it has not one king a side, or more than {MAX_MOVES} moves")
+    return planes_BP
 
 
 def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:

@@ -16,11 +16,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.bitboard import EMPTY, RANK_8, U, bit, flip, lowest
-from engine.encoding import LABELS
+from engine.encoding import LABELS, positions
 from engine.exchange import MAX_EXCHANGE, WORTH, attackers
-from engine.legal import CASTLE_EAST, CASTLE_WEST, MOVE_PLANES, TYPES, legal_planes, no_moves, step_target
+from engine.legal import CASTLE_EAST, CASTLE_WEST, MAX_MOVES, MOVE_PLANES, TYPES, legal_planes, no_moves, step_target
 from engine.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
-from engine.position import EN_PASSANT, KING, PAWN, QUEEN, ROOK, WORDS, push
+from engine.position import EN_PASSANT, KING, PAWN, QUEEN, ROOK, WORDS, push, word_on
 from engine.static_value import (
     MATE,
     PIECE_WORDS,
@@ -33,8 +33,6 @@ from engine.static_value import (
     turn,
 )
 
-MAX_MOVES = 256
-"""Legal moves of a position at most (218 are known)."""
 TEMPERATURE = 140.0
 """Centipawns a nat: where the priors are likeliest on human moves (mean Elo 1580, rapid)."""
 VALUE_SCALE = 350.0
@@ -70,20 +68,11 @@ WEIGHTS = Weights()
 
 
 @njit(cache=True, nogil=True)
-def _find(board: Any, square: Any, side: Any) -> Any:
-    """Give the word of the piece of `side` on a square (a board with one bit); -1 for none."""
-    for word in range(side, PIECE_WORDS, 2):
-        if board[word] & square != EMPTY:
-            return word
-    return -1
-
-
-@njit(cache=True, nogil=True)
 def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> Any:
     """Tell whether a checking move mates. `scratch` is uint64[77]."""
     position = np.zeros(WORDS, dtype=np.uint64)
     position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
-    if word == PAWN and (source ^ target) & U(7) != EMPTY and _find(planes, bit(target), 1) < 0:
+    if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
         position[EN_PASSANT] = bit(target)
     push(position, source, target, 0)
     legal_planes(position, scratch)
@@ -122,7 +111,7 @@ def _score_move(planes: Any, move: Any, state: Any, weights: Any, work: Any) -> 
     board, answers, phase, passed = state
     gains, scratch = work
     start, end = bit(source), bit(target)
-    victim = _find(board, end, 1)
+    victim = word_on(board, end, 1)
     if word == PAWN and victim < 0 and (source ^ target) & U(7) != EMPTY:
         victim = PAWN + 1
     _make(board, word, victim, kind, start, end)
@@ -180,7 +169,7 @@ def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) 
         while sources != EMPTY:
             source = lowest(sources)
             sources &= sources - U(1)
-            word = _find(board, bit(source), 0)
+            word = word_on(board, bit(source), 0)
             labels[count] = np.int64(kind) * np.int64(64) + np.int64(source)
             move = (word, kind, source, step_target(kind, source))
             scores[count] = _score_move(planes, move, state, weights, work)
@@ -209,9 +198,9 @@ def evaluate(
     """Judge positions by hand: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
 
     Logits are finite on legal labels and -inf elsewhere. A mated mover has lost for certain; one who is
-    stalemated has drawn.
+    stalemated has drawn. Raises PlanesError for a row that is no position.
     """
-    planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
+    planes_BP = positions(planes_BP)
     logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
     values_B = np.empty(len(planes_BP), dtype=np.int64)
     _score_rows(planes_BP, weights, logits_BA, values_B, np.float32(temperature))

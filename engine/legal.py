@@ -45,6 +45,8 @@ from engine.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QU
 MOVE_PLANES = 13
 """Index of the first move plane: planes 0..12 are the pieces and the turn."""
 TYPES = 64
+MAX_MOVES = 256
+"""Legal moves of a position at most, promotions as four (218 are known)."""
 KNIGHT_TYPES = 56
 CASTLE_EAST, CASTLE_WEST = 10, 14
 """Types of the king's two-square moves: distance 2, directions E and W."""
@@ -58,18 +60,32 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 
 @njit(cache=True, nogil=True)
-def _attacked(position: Any, pawns: Any, occupied: Any) -> Any:
-    """Give every square the opponent attacks when the board holds `occupied` and his pawns are `pawns`, uint64."""
-    current = alternate(position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1])
+def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
+    """Give every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
+
+    What its pawns attack, `pawns`, is given: they alone have a direction.
+    """
+    queens = position[QUEEN + side]
+    current = alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
     empty = everywhere(~occupied)
     current = step(current)
     found = current
     for _ in range(6):
         current = step(current & empty)
         found = found | current
-    attacks = ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
-    attacks |= knight_attacks(position[KNIGHT + 1]) | king_attacks(position[KING + 1])
-    return attacks | any_lane(found)
+    return pawns | knight_attacks(position[KNIGHT + side]) | king_attacks(position[KING + side]) | any_lane(found)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def pawns_down(pawns: Any) -> Any:
+    """Give what the opponent's pawns attack, uint64."""
+    return ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def pawns_up(pawns: Any) -> Any:
+    """Give what the mover's pawns attack, uint64."""
+    return ((pawns >> U(7)) & NOT_A) | ((pawns >> U(9)) & NOT_H)
 
 
 @njit(cache=True, nogil=True)
@@ -107,7 +123,7 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
     if source == EMPTY:
         return
     after = (occupied ^ source ^ captured) | target
-    if _attacked(position, position[PAWN + 1] ^ captured, after) & position[KING] == EMPTY:
+    if attacked_by(position, 1, pawns_down(position[PAWN + 1] ^ captured), after) & position[KING] == EMPTY:
         planes[MOVE_PLANES + direction] |= source
 
 
@@ -174,12 +190,12 @@ def legal_planes(position: Any, planes: Any) -> Any:
     king = position[KING]
     mask, checking, pinned = _rays(position, own, occupied)
     leapers = knight_attacks(king) & position[KNIGHT + 1]
-    leapers |= (((king >> U(7)) & NOT_A) | ((king >> U(9)) & NOT_H)) & position[PAWN + 1]
+    leapers |= pawns_up(king) & position[PAWN + 1]
     checkers = np.int64(popcount(checking | leapers))
     target = ~own
     if checkers > 0:
         target = mask | leapers if checkers == 1 else EMPTY
-    attacked = _attacked(position, position[PAWN + 1], occupied ^ king)
+    attacked = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied ^ king)
     stuck = everywhere(any_lane(pinned)) & ~both_ways(pinned)
     _pieces(position, planes, ~occupied, target, stuck, ~own & ~attacked)
     _pawns(position, planes, ~occupied, opponent & target, target, stuck)

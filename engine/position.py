@@ -126,6 +126,15 @@ def mirror(position: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
+def word_on(board: Any, square: Any, side: Any) -> Any:
+    """Give the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
+    for word in range(side, TURN, 2):
+        if board[word] & square != EMPTY:
+            return word
+    return -1
+
+
+@njit(cache=True, nogil=True)
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     """Play a legal move in place and hand the board to the other side.
 

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
+from engine.move_facts import FACTS_VERSION
 from engine.views import UnknownViewError
 from model.network import Network, build
 from model.presets import PresetError, preset_from_row
@@ -101,6 +102,7 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
+        "facts_version": FACTS_VERSION,
         **card,
         "files": files,
     }
@@ -169,6 +171,11 @@ def _check_card(path: Path, card: object) -> None:
         raise EncodingMismatchError(
             f"{path.parent} was trained on encoding {card['encoding_version']} ({card['moves_hash'][:16]}), "
             f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
+        )
+    if card["preset"].get("facts_width") and card.get("facts_version", 1) != FACTS_VERSION:
+        raise EncodingMismatchError(
+            f"{path.parent} was trained on version {card['facts_version']} of the facts of moves, and this is "
+            f"{FACTS_VERSION}: train it again"
         )
 
 

@@ -17,13 +17,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from engine.encoding import PLANES, label_of
 from engine.legal import legal_planes
+from engine.move_facts import FACTS
 from engine.position import castling_bits, en_passant_file, from_board
 from engine.views import NO_LAST_MOVE, last_moves, view
 from model.conditions import CONDITIONS, width
 from model.evaluator import NetworkEvaluator
 from model.inputs import Batch, inputs
 from model.losses import VALUE_FORMS
-from model.network import Network, build, parameters
+from model.network import Network, build, parameters, parts_read
 from model.outputs import flat
 from model.policy_losses import policy_terms
 from model.precision import autocast, device_for, dtype_for
@@ -32,15 +33,22 @@ from model.presets import Preset
 Read = Tensor | dict[str, Tensor]
 PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
 """Where pawns of both sides are about to promote in every way."""
+USUAL_MOVES = 30
+"""Legal moves of a position in the count of operations: 29 in rapid games on average."""
 ROUNDS = 3
 """Fewest calls that a rate is the median of."""
 
 
 def blank(preset: Preset) -> Read:
     """Make one position's inputs, all zeros."""
-    planes_BPYX = torch.zeros(1, view(preset.view).planes, 8, 8)
-    names = CONDITIONS[preset.condition]
-    return {"planes": planes_BPYX, "conditions": torch.zeros(1, width(names))} if names else planes_BPYX
+    shapes = {
+        "planes": torch.zeros(1, view(preset.view).planes, 8, 8),
+        "conditions": torch.zeros(1, width(CONDITIONS[preset.condition])),
+        "moves": torch.zeros(USUAL_MOVES, dtype=torch.int64),
+        "facts": torch.zeros(USUAL_MOVES, len(FACTS), dtype=torch.uint8),
+    }
+    read = {name: shapes[name] for name in parts_read(preset)}
+    return read if len(read) > 1 else read["planes"]
 
 
 def size(preset: Preset) -> dict[str, int]:

@@ -1,7 +1,9 @@
 """A checkpoint as an ONNX file: from packed planes to logits by the mover's labels, so that who runs it needs no torch.
 
 The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged weights, the labels, win,
-draw and loss. Its batch is dynamic. A file is published only when onnxruntime answers on given positions as torch does.
+draw and loss. Its batch is dynamic. A network that is told facts of moves has two more inputs, `moves` and `facts`, which
+`engine.move_facts.facts_of` counts; how many moves there are is dynamic too. A file is published only when onnxruntime answers
+on given positions as torch does.
 
 Axes: B batch, L label (4096).
 """
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 from engine.encoding import ENCODING_VERSION, PLANES, legal_mask, moves_hash
 from engine.errors import UserError
 from engine.legal import legal_planes
+from engine.move_facts import FACTS, FACTS_VERSION
 from engine.position import from_board
 from engine.views import view
 from model.checkpoint import load, write_atomically
@@ -54,7 +57,10 @@ class _Whole(nn.Module):
         self.network, self.names = network, names
 
     def forward(self, planes: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Give logits `[B, L]` and win, draw, loss `[B, 3]` for planes uint8 `[B, 77, 8]` and the columns in turn."""
+        """Give logits `[B, L]` and win, draw, loss `[B, 3]` for planes uint8 `[B, 77, 8]` and the columns in turn.
+
+        Last are `moves` int64 `[M]` and `facts` uint8 `[M, F]`, where the network is told them.
+        """
         preset = self.network.preset
         carried = Carried({"planes": planes, **dict(zip(self.names, columns, strict=True))})
         policy, value_BV, *_ = self.network(inputs_of(preset, carried, torch.float32))
@@ -93,13 +99,15 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
     import onnx
 
     rows = 2  # a batch of one would be taken for a constant
+    shapes = {"history": (rows, view(network.preset.view).history, 12, 8), "facts": (5, len(FACTS))}
+    shapes["moves"] = shapes["facts"][:1]
+    packed = ("history", "facts")
     examples = [torch.zeros(rows, 77, 8, dtype=torch.uint8)]
-    for name in names:
-        shape = (rows, view(network.preset.view).history, 12, 8) if name == "history" else (rows,)
-        examples.append(torch.zeros(shape, dtype=torch.uint8 if name == "history" else torch.int64))
+    examples += [torch.zeros(shapes.get(n, (rows,)), dtype=torch.uint8 if n in packed else torch.int64) for n in names]
     whole = _Whole(network, names).eval()
     whole(*examples)  # fills the caches of tables with real tensors, not with those of the tracing
-    batch = torch.export.Dim("batch", min=1)
+    batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
+    first = [{0: moves if name in ("moves", "facts") else batch} for name in names]
     with warnings.catch_warnings(), torch.inference_mode(False):
         warnings.simplefilter("ignore")
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, which nobody needs
@@ -107,7 +115,7 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
             whole,
             tuple(examples),
             dynamo=True,
-            dynamic_shapes={"planes": {0: batch}} | ({"columns": tuple({0: batch} for _ in names)} if names else {}),
+            dynamic_shapes={"planes": {0: batch}} | ({"columns": tuple(first)} if names else {}),
             input_names=["planes", *names],
             output_names=["logits", "wdl"],
             opset_version=OPSET,
@@ -133,7 +141,7 @@ def export(
             raise ExportError(f"{package} is not installed: pip install 'fianchetto[onnx]'")
     network, found = load(directory)
     out = out or directory / NAME
-    names = reads(network.preset)
+    names, facts = reads(network.preset), ("moves", "facts") if network.preset.facts_width else ()
     card = {
         "preset": found["preset"],
         "step": found["step"],
@@ -141,10 +149,11 @@ def export(
         "moves_hash": moves_hash(),
         "weights_sha256": found["files"]["weights"]["sha256"],
         "columns": {name: _unknown(name, network) for name in names},
+        "facts_version": FACTS_VERSION if facts else 0,
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAME
-        _graph(network, names, card, path)
+        _graph(network, (*names, *facts), card, path)
         reference = NetworkEvaluator(network, device="cpu", amp="off")
         differences = compared(OnnxEvaluator(path), reference, planes_BP, columns or {})
         worst = max(differences.values())

@@ -4,7 +4,7 @@
 
 Each of the three takes a batch of rows or one that has been carried. Which columns a preset needs, `needs` says.
 
-Axes: B batch, P plane, Y row, X column, A index of the move vocabulary.
+Axes: B batch, P plane, Y row, X column, A index of the move vocabulary, M legal move, F fact.
 """
 
 from collections.abc import Mapping
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.encoding import TURN_PLANE
+from engine.move_facts import facts_of
 from engine.views import View, require, view
 from engine.vocabularies import NONE, Vocabulary, index_of, vocabulary
 from model.conditions import CONDITIONS, features, hide
@@ -30,7 +31,10 @@ Batch = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Carried:
-    """One batch on its device: planes as bytes `[B, 77, 8]` and the other columns `[B]`, in the mover's view."""
+    """One batch on its device: planes as bytes `[B, 77, 8]` and the other columns `[B]`, in the mover's view.
+
+    `moves` int64 `[M]` and `facts` uint8 `[M, F]` are of the legal moves of all rows, where the preset is told facts.
+    """
 
     columns: Mapping[str, Tensor]
 
@@ -60,6 +64,7 @@ class _Reading:
     moves: Vocabulary
     conditions: tuple[str, ...]
     moves_left: bool
+    facts: bool = False
 
     @property
     def hideable(self) -> tuple[str, ...]:
@@ -73,7 +78,12 @@ def _reading(shown: Preset | View) -> _Reading:
         return _Reading(f"the view {shown.name!r}", shown, vocabulary("marro4096"), (), False)
     conditions = CONDITIONS[shown.condition]
     return _Reading(
-        f"the preset {shown.name!r}", view(shown.view), vocabulary(shown.moves), conditions, shown.moves_left > 0
+        f"the preset {shown.name!r}",
+        view(shown.view),
+        vocabulary(shown.moves),
+        conditions,
+        shown.moves_left > 0,
+        shown.facts_width > 0,
     )
 
 
@@ -96,8 +106,8 @@ def needs(shown: Preset | View) -> tuple[str, ...]:
 def carry(batch: Batch, shown: Preset | View, device: torch.device) -> Carried:
     """Bring what a preset needs of a batch to the device; labels, results and lengths where the batch has them.
 
-    Raises MissingColumnError for a column that the preset reads and the batch has not, MoveIndexError for a label
-    outside the preset's vocabulary.
+    Facts of moves are counted here. Raises PlanesError for rows that they cannot be counted of, MissingColumnError for a
+    column that the preset reads and the batch has not, MoveIndexError for a label outside the preset's vocabulary.
     """
     reading = _reading(shown)
     require(reads(shown), batch, reading.name)
@@ -107,6 +117,8 @@ def carry(batch: Batch, shown: Preset | View, device: torch.device) -> Carried:
             carried[name] = bytes_of(batch[name])
         elif name in batch:
             carried[name] = tensor(batch[name].astype(np.int64))
+    if reading.facts:
+        carried |= {name: tensor(column) for name, column in facts_of(batch["planes"]).items()}
     if "label" in batch:
         carried["target"] = tensor(_targets(reading, batch))
     if "result" in batch:
@@ -134,7 +146,7 @@ def _columns(shown: Preset | View, batch: Batch | Carried) -> Mapping[str, Tenso
 def inputs_of(
     shown: Preset | View, batch: Batch | Carried, dtype: torch.dtype, *, hidden: bool = False
 ) -> Tensor | dict[str, Tensor]:
-    """Give what the network is called with: pictures `[B, P, Y, X]`, with conditions a dict of `planes` and `conditions`.
+    """Give what the network is called with: pictures `[B, P, Y, X]`, or a dict of `planes` and what else it is told.
 
     `hidden` makes some rows' ratings, clocks and last moves unknown, for training: `model.conditions.hide` says which.
     """
@@ -143,9 +155,9 @@ def inputs_of(
         require(("game", "ply"), columns, reading.name)
         columns = hide(columns, reading.hideable)
     pictures_BPYX = pictures(reading.view, columns, dtype)
-    if not reading.conditions:
-        return pictures_BPYX
-    return {"planes": pictures_BPYX, "conditions": features(columns, reading.conditions)}
+    more = {"conditions": features(columns, reading.conditions)} if reading.conditions else {}
+    more |= {name: columns[name] for name in ("moves", "facts") if reading.facts}
+    return {"planes": pictures_BPYX, **more} if more else pictures_BPYX
 
 
 def target_of(shown: Preset | View, batch: Batch | Carried) -> Tensor:

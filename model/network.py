@@ -1,6 +1,7 @@
 """One network class: a preset's stem, blocks and heads, put together; and the tables that a preset's words are looked up in.
 
-Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs.
+Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs, N numbers of a
+condition, M legal moves, F facts.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from engine.views import view
 from model.attention import BIASES, AttentionBlock, LastNorm, Squares
 from model.conditions import CONDITIONS, Condition, conditioned
+from model.facts import FactsStem, MoveHead, Moves
 from model.heads import (
     AttentionPolicy,
     FactoredPolicy,
@@ -53,6 +55,12 @@ Outputs = tuple[Policy, Tensor] | tuple[Policy, Tensor, Tensor]
 """Policy, value, and of a preset with `moves_left` the half-moves left `[B, 1]`."""
 
 
+def parts_read(row: Preset) -> tuple[str, ...]:
+    """Name what a preset's network is called with."""
+    conditions = ("conditions",) if CONDITIONS[row.condition] else ()
+    return ("planes", *conditions, *(("moves", "facts") if row.facts_width else ()))
+
+
 def _stem(row: Preset) -> nn.Sequential:
     """Build what comes before the blocks; pre-activation and pre-norm blocks bring their own norms."""
     planes = view(row.view).planes
@@ -81,6 +89,8 @@ class Network(nn.Module):
         self.value = VALUE_HEADS[preset.value](preset)
         if preset.towers == 2:
             self.value_stem, self.value_blocks = _stem(preset), _blocks(preset)
+        if preset.facts_width:
+            self.facts_stem, self.move_head = FactsStem(preset), MoveHead(preset)
         if preset.moves_left:
             self.moves_left = moves_left_head(preset)
         if CONDITIONS[preset.condition]:
@@ -92,27 +102,36 @@ class Network(nn.Module):
     def forward(self, read: Tensor | Mapping[str, Tensor]) -> Outputs:
         """Give the policy in the preset's vocabulary and view, the value, and the moves left where the preset has them.
 
-        `read` is planes `[B, P, Y, X]`, or of a preset with a condition `planes` and `conditions` `[B, N]`. Policy logits
-        are `[B, A]` (of a factored head a pair, see `model.heads.Policy`). The value is the mover's: `[B, 3]` logits of
-        win, draw and loss, `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves, `[B, 1]`.
+        `read` is planes `[B, P, Y, X]`, or a dict of `planes` and what else the preset is told: `conditions` `[B, N]`; `moves`
+        `[M]` and their `facts` `[M, F]` (engine.move_facts). Policy logits are `[B, A]` (of a factored head a pair, see
+        `model.heads.Policy`). The value is the mover's: `[B, 3]` logits of win, draw and loss, `[B, 1]` in -1..1, or `[B, 0]`,
+        as the preset says. Moves left are half-moves, `[B, 1]`.
         """
-        assert isinstance(read, Tensor) == (self.preset.condition == "none"), (
-            "conditions are given exactly where wanted"
-        )
-        planes_BPYX = read if isinstance(read, Tensor) else read["planes"]
-        films = () if isinstance(read, Tensor) else self.condition(read["conditions"])
-        x_BCYX = self._trunk(self.stem, self.blocks, planes_BPYX, films[:4])
-        v_BCYX = x_BCYX
+        given = {"planes": read} if isinstance(read, Tensor) else read
+        assert given.keys() == set(parts_read(self.preset)), "conditions and facts are given exactly where wanted"
+        films = self.condition(given["conditions"]) if "conditions" in given else ()
+        moves = Moves(given) if self.preset.facts_width else None
+        x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, given["planes"], films[:4], moves)
         if self.preset.towers == 2:
-            v_BCYX = self._trunk(self.value_stem, self.value_blocks, planes_BPYX, films[4:])
-        if self.preset.moves_left:
-            return self.policy(x_BCYX), self.value(v_BCYX), self.moves_left(v_BCYX)
-        return self.policy(x_BCYX), self.value(v_BCYX)
+            v_BCYX = self._trunk(self.value_stem, self.value_blocks, given["planes"], films[4:], moves)
+        policy = self.policy(x_BCYX)
+        if moves:
+            policy = self.move_head(policy, x_BCYX, moves)
+        left = (self.moves_left(v_BCYX),) if self.preset.moves_left else ()
+        return policy, self.value(v_BCYX), *left
 
-    @staticmethod
-    def _trunk(stem: nn.Module, blocks: nn.Module, planes_BPYX: Tensor, films: tuple[Tensor, ...]) -> Tensor:
-        """Run one tower, conditioned behind its stem and behind its blocks."""
+    def _trunk(
+        self,
+        stem: nn.Module,
+        blocks: nn.Module,
+        planes_BPYX: Tensor,
+        films: tuple[Tensor, ...],
+        moves: Moves | None,
+    ) -> Tensor:
+        """Run one tower, told of moves behind its stem, conditioned behind its stem and behind its blocks."""
         x_BCYX: Tensor = stem(planes_BPYX)
+        if moves:
+            x_BCYX = self.facts_stem(x_BCYX, moves)
         if films:
             x_BCYX = conditioned(x_BCYX, *films[:2])
         x_BCYX = blocks(x_BCYX)

@@ -1,7 +1,8 @@
 """An exported network as an evaluator, run by onnxruntime: no torch is imported, so a player is ready at once.
 
 The file says for itself what it is: its metadata name the columns that it reads beside the planes with what stands for
-unknown, the encoding, and the checkpoint's weights that it was made of.
+unknown, the encoding, the version of the facts of moves where it is told them (they are counted here), and the checkpoint's
+weights that it was made of.
 
 Axes: B batch, P plane (77), L label (4096).
 """
@@ -19,6 +20,7 @@ from engine.encoding import ENCODING_VERSION, LABELS, PIECE_PLANES, moves_hash
 from engine.errors import UserError
 from engine.evaluators import Evaluator
 from engine.inferred import SUPPOSED, inferred
+from engine.move_facts import FACTS_VERSION, facts_of
 
 NAME = "model.onnx"
 """What an exported network is called in its checkpoint's folder."""
@@ -35,25 +37,37 @@ class OnnxEvaluator:
     """An exported network called on packed planes; an `engine.evaluators.Evaluator`."""
 
     def __init__(self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> None:
-        """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError."""
+        """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError.
+
+        A network that is told facts of moves takes one thread, however many are offered.
+        """
         if importlib.util.find_spec("onnxruntime") is None:
             raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
         refusals = (native.Fail, native.InvalidArgument, native.InvalidGraph, native.InvalidProtobuf, native.NoSuchFile)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        try:
-            self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except refusals as error:
-            raise OnnxError(f"{path} cannot be opened as an ONNX network: {error}") from error
+
+        def opened(threads: int) -> Any:
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+            try:
+                return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            except refusals as error:
+                raise OnnxError(f"{path} cannot be opened as an ONNX network: {error}") from error
+
+        self.session = opened(threads)
         said = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
         if said is None:
             raise OnnxError(f"{path} was not written by `fianchetto export`")
         self.card: dict[str, Any] = json.loads(said)
         if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
             raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
+        self.told = self.card.get("facts_version", 0)
+        if self.told not in (0, FACTS_VERSION):
+            raise OnnxError(f"{path} was exported for other facts of moves than this version's: train it again")
+        if self.told and threads > 1:  # onnxruntime's threads add to one square at once: microsoft/onnxruntime#18048
+            self.session = opened(1)
         self.columns: dict[str, int] = dict(self.card["columns"])
         for name, value in (known or {}).items():
             if name not in self.columns:
@@ -69,7 +83,7 @@ class OnnxEvaluator:
         """
         rows = self._rows(planes_BP, columns or {})
         parts = [
-            self.session.run(None, {name: column[at : at + LARGEST_BATCH] for name, column in rows.items()})
+            self._run(planes_BP[at : at + LARGEST_BATCH], {name: rows[name][at : at + LARGEST_BATCH] for name in rows})
             for at in range(0, len(planes_BP), LARGEST_BATCH)
         ]
         if not parts:
@@ -77,6 +91,10 @@ class OnnxEvaluator:
         if len(parts) == 1:
             return parts[0][0], parts[0][1]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+    def _run(self, planes_BP: NDArray[np.uint64], rows: dict[str, NDArray[Any]]) -> Any:
+        """Run the network on one batch; the facts of its moves are worked out for it here."""
+        return self.session.run(None, rows | (facts_of(planes_BP) if self.told else {}))
 
     def _rows(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Put together what the file reads: planes as bytes `[B, 77, 8]`, history likewise, other columns int64 `[B]`."""

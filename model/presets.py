@@ -73,6 +73,8 @@ class Preset:
     """What else is read: `none`, `ratings` (both players') or `ratings_clock` (and the mover's clock)."""
     condition_width: int = 0
     """Hidden units that read it, 0 with none."""
+    facts_width: int = 0
+    """Hidden units that weigh each legal move by its facts (engine.move_facts), 0 to be told none."""
     init: str = "torch"
     """How fresh weights are drawn: `torch` (its defaults, residual branches from zero) or `kaiming`."""
 
@@ -104,6 +106,7 @@ class Preset:
             ("feedforward", 0, 4 * LARGEST),
             ("moves_left", 0, LARGEST),
             ("condition_width", 0, LARGEST),
+            ("facts_width", 0, LARGEST),
         ):
             if not low <= getattr(self, name) <= high:
                 raise PresetError(f"preset {self.name}: {name} is {getattr(self, name)}, and must be in {low}..{high}")
@@ -118,6 +121,8 @@ class Preset:
         moves = vocabulary(self.moves)
         if self.policy in ("linear", "attention") and not self.policy_width:
             raise PresetError(f"preset {self.name}: a {self.policy} policy needs policy_width")
+        if self.facts_width and (moves.name != "marro4096" or view(self.view).absolute):
+            raise PresetError(f"preset {self.name}: facts are of moves in marro4096 and the mover's view")
         answers = {
             "planes": moves.planes > 0,
             "linear": not moves.factored,

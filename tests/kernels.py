@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from engine.handwritten import evaluate
+from engine.move_facts import facts_of
 from engine.search import SearchConfig
 from engine.selfplay import SelfPlayConfig, play_games
 from engine.uci.thinking import warm_up
@@ -17,13 +18,13 @@ from tests.pipeline.datasets import random_game
 
 
 def compiled() -> None:
-    """Read a few games into a dataset and out of it, search with both algorithms, play two moves of a game."""
+    """Read a few games into a dataset and out of it, weigh a row's moves, search with both algorithms, play two moves."""
     with tempfile.TemporaryDirectory() as folder:
         dump = Path(folder) / "games.pgn"
         dump.write_text("\n".join(random_game(seed) for seed in range(4)))
         out = Path(folder) / "out"
         ingest([str(dump)], out, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-        next(Batches([out], "train", batch_size=1).from_step(0))
+        facts_of(next(Batches([out], "train", batch_size=1).from_step(0))["planes"])
     warm_up(evaluate)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)

@@ -12,7 +12,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.chance import share
-from engine.search.forest import LOST, MAX_MOVES, NOBODY, UNKNOWN, WON, Forest
+from engine.legal import MAX_MOVES
+from engine.search.forest import LOST, NOBODY, UNKNOWN, WON, Forest
 from engine.search.gumbel import improved_policy, root_edge
 
 VISITS, LCB, IMPROVED = 0, 1, 2

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.legal import MAX_MOVES
 from engine.position import WORDS
 
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
@@ -32,8 +33,6 @@ NOBODY = -1
 TWOFOLD = 5
 """In `ending`, beside engine.rules' endings: a position of this walk again. Counted as a draw, never as a proof."""
 
-MAX_MOVES = 256
-"""Legal moves of a position at most, promotions as four (218 are known)."""
 HISTORY = 128
 """Positions of a game's past that are kept: more than fifty moves' worth."""
 MAX_DEPTH = 512

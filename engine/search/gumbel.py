@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.search.forest import LOST, MAX_MOVES
+from engine.legal import MAX_MOVES
+from engine.search.forest import LOST
 
 _LEAST = 1e-30
 

@@ -16,12 +16,12 @@ from engine.bitboard import U
 from engine.chance import seeded
 from engine.encoding import LABELS, PLANES, LabelError
 from engine.evaluators import Evaluator
-from engine.legal import legal_planes
+from engine.legal import MAX_MOVES, legal_planes
 from engine.position import Position
 from engine.rules import GOES_ON
 from engine.search.choice import RULES, Root, choose_all, choose_edge, root_of
 from engine.search.config import SearchConfig, SearchError
-from engine.search.forest import EDGE, HISTORY, MAX_MOVES, UNKNOWN, bytes_of, empty_forest
+from engine.search.forest import EDGE, HISTORY, UNKNOWN, bytes_of, empty_forest
 from engine.search.opening import list_moves
 from engine.search.roots import advance, ending_of, plant
 from engine.search.rounds import begin, empty_round, judge_roots, select, take_in

@@ -16,6 +16,7 @@ from pathlib import Path
 began = time.perf_counter()
 from engine.handwritten import evaluate
 from engine.legal import perft
+from engine.move_facts import facts_of
 from engine.position import from_fen
 from pipeline.ingest import ingest
 from pipeline.batches import Batches
@@ -24,7 +25,8 @@ import chess
 perft(from_fen(chess.STARTING_FEN), 2)
 with tempfile.TemporaryDirectory() as folder:
     ingest([sys.argv[1]], Path(folder), workers=1)
-    evaluate(next(Batches([Path(folder)], "train", batch_size=1).from_step(0))["planes"])
+    planes = next(Batches([Path(folder)], "train", batch_size=1).from_step(0))["planes"]
+    evaluate(planes), facts_of(planes)
 next(iter(played(1)))
 seconds = time.perf_counter() - began
 from numba.core.dispatcher import Dispatcher

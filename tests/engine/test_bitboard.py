@@ -69,6 +69,7 @@ def _exercise() -> None:
     position.key(words, False)
     position.castling_bits(words)
     position.en_passant_file(words)
+    position.word_on(words, U(1 << 60), 0)
     legal.legal_planes(words, planes)
     legal.en_passant_legal(words, planes)
     legal.legal_key(words, planes)
@@ -90,6 +91,8 @@ def test_every_kernel_stays_unsigned():
             assert not mixed, f"{name} mixes signed and unsigned integers, or divides: {mixed}"
     inlined = {
         "engine.bitboard.bit",
+        "engine.legal.pawns_down",
+        "engine.legal.pawns_up",
         "engine.position._mixed",
     }  # seen inside those that use them
     assert {name for name, _ in seen} | inlined == set(found), "a kernel was never compiled: call it in _exercise"

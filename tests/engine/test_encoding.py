@@ -7,9 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from engine import encoding
-from engine.encoding import LabelError, label_of, legal_mask, move_of, moves_hash, pack, steps, target_table, unpack
-from engine.legal import TYPES, step_target
+from engine import encoding, handwritten
+from engine.encoding import (
+    LabelError,
+    PlanesError,
+    label_of,
+    legal_mask,
+    move_of,
+    moves_hash,
+    pack,
+    positions,
+    steps,
+    target_table,
+    unpack,
+)
+from engine.legal import MOVE_PLANES, TYPES, step_target
+from engine.move_facts import facts_of
+from engine.position import KING
 
 
 def test_the_encoding_is_the_one_that_shards_and_checkpoints_name():
@@ -18,6 +32,27 @@ def test_the_encoding_is_the_one_that_shards_and_checkpoints_name():
         "made before would be read wrongly and in silence. If the change is meant, raise ENCODING_VERSION, write it in "
         "CHANGELOG.md, and put the new version and hash here; if not, undo it."
     )
+
+
+def test_rows_that_are_no_position_are_named_before_anything_reads_a_board_off_them():
+    good = np.zeros((3, encoding.PLANES), np.uint64)
+    good[:, KING], good[:, KING + 1], good[:, 20] = 1 << 60, 1 << 4, 1 << 60
+    assert np.array_equal(positions(good), good)
+    assert positions(good[::2]).flags.c_contiguous
+    for place, word in ((KING, 0), (KING, 3), (KING + 1, 0), (KING + 1, 2**64 - 1)):
+        bad = good.copy()
+        bad[1, place] = word
+        for reader in (positions, handwritten.evaluate, facts_of):
+            with pytest.raises(PlanesError, match="row 1 is no position"):
+                reader(bad)
+    crowded = good.copy()
+    crowded[2, MOVE_PLANES : MOVE_PLANES + 4] = 2**64 - 1
+    with pytest.raises(PlanesError, match=r"row 2 is no position.*more than 256 moves"):
+        handwritten.evaluate(crowded)
+    for shape in ((1, 13), (77,), (2, 76)):
+        with pytest.raises(PlanesError, match=r"planes are uint64\[B, 77\]"):
+            facts_of(np.zeros(shape, np.uint64))
+    assert positions(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
 
 
 def test_move_types_are_distance_major_then_knights():

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from engine.encoding import legal_mask
+from engine.legal import MOVE_PLANES
+from engine.position import KING
 from engine.progress import silent
 from model.checkpoint import CARD
 from model.config import TrainConfig
@@ -39,6 +41,7 @@ OTHER = replace(
     condition="ratings",
     condition_width=4,
 )
+TOLD = replace(TINY, name="tiny-told", view="marro13", facts_width=8, condition="ratings", condition_width=4)
 FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
 
 
@@ -49,7 +52,7 @@ def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
         **{name: np.zeros(16, np.uint16) for name in ("castling", "ep_file", "halfmove", "repetition", "ply")},
         **{name: np.full(16, 1500, np.uint16) for name in ("elo", "opponent_elo")},
     }
-    if preset.moves != "marro4096":
+    if preset.moves != "marro4096" or preset.facts_width:
         rows |= legal_rows()
     config = TrainConfig(steps=steps, batch_size=16, threads=1, amp="off", device="cpu", learning_rate=0.02)
     train(
@@ -71,7 +74,7 @@ def legal_rows() -> dict[str, np.ndarray]:
     return {"planes": planes, "label": legal_mask(planes).argmax(1).astype(np.uint16)}
 
 
-@pytest.mark.parametrize("preset", [TINY, OTHER, FACTORED], ids=lambda row: row.name)
+@pytest.mark.parametrize("preset", [TINY, TOLD, OTHER, FACTORED], ids=lambda row: row.name)
 def test_the_exported_network_answers_as_the_checkpoint(tmp_path: Path, preset: Preset) -> None:
     said = export(checkpoint(tmp_path / "net", preset), None, random_positions(300))
     assert said["positions"] == 300
@@ -87,7 +90,16 @@ def test_the_exported_network_answers_as_the_checkpoint(tmp_path: Path, preset: 
         assert found[0].dtype == found[1].dtype == np.float32
         assert np.allclose(found[0][legal[:rows]], wanted[0][legal[:rows]], atol=1e-4)
         assert np.allclose(found[1], wanted[1], atol=1e-5)
-    if preset is OTHER:
+    if preset is TOLD:
+        last = planes[:2].copy()
+        last[:, MOVE_PLANES:] = 0
+        last[1, MOVE_PLANES] = last[1, KING]  # no move, and one
+        assert np.allclose(one(last)[1], other(last)[1], atol=1e-5)
+        assert np.allclose(one(last[:1])[1], other(last[:1])[1], atol=1e-5)
+        many = OnnxEvaluator(Path(said["out"]), threads=4)
+        assert many.session.get_session_options().intra_op_num_threads == 1
+        assert OnnxEvaluator(Path(said["out"])).told == 1
+    if preset.condition != "none":
         known = {"elo": 2400, "opponent_elo": 900}
         told = OnnxEvaluator(Path(said["out"]), known=known)(planes)
         wanted = evaluator(tmp_path / "net", device="cpu", amp="off", known=known)(planes)

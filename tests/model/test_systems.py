@@ -33,7 +33,7 @@ STATED = {
     "chess-policy-only": (1 * MILLION, 2 * MILLION),
     "fianchetto-xs": (578_691, 578_691),
     "fianchetto-rated": (569_027, 569_027),
-    "fianchetto-human": (570_179, 570_179),
+    "fianchetto-human": (573_124, 573_124),
     "fianchetto-m": (6 * MILLION, 10 * MILLION),
     "fianchetto-squares": (6 * MILLION, 10 * MILLION),
     "fianchetto-l": (20 * MILLION, 40 * MILLION),
@@ -53,6 +53,7 @@ def small(row: Preset) -> Preset:
         policy_width=min(row.policy_width, 16),
         value_hidden=32,
         condition_width=min(row.condition_width, 16),
+        facts_width=min(row.facts_width, 16),
     )
 
 
