@@ -16,7 +16,7 @@ from numba import njit
 
 from engine.bitboard import EMPTY, FILE_A, NOT_A, NOT_H, U, bit, flip, king_attacks, knight_attacks, lowest, popcount
 from engine.exchange import WORTH, attackers, diagonal_attacks, exchange, straight_attacks
-from engine.legal import MOVE_PLANES, TYPES
+from engine.legal import MOVE_PLANES, TYPES, pawns_down, pawns_up
 from engine.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
 from engine.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
 
@@ -35,7 +35,7 @@ def _count(board: Any) -> Any:
 def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     """Give the attacks of a mover's piece other than the king from a square."""
     if word == PAWN:
-        return ((bit(square) >> U(7)) & NOT_A) | ((bit(square) >> U(9)) & NOT_H)
+        return pawns_up(bit(square))
     if word == KNIGHT:
         return knight_attacks(bit(square))
     if word == BISHOP:
@@ -80,7 +80,7 @@ def passed_pawns(own: Any, theirs: Any) -> Any:
     down = theirs | (theirs << U(8))
     down |= down << U(16)
     down |= down << U(32)
-    return own & ~((down << U(8)) | ((down << U(9)) & NOT_A) | ((down << U(7)) & NOT_H))
+    return own & ~((down << U(8)) | pawns_down(down))
 
 
 @njit(cache=True, nogil=True)
@@ -111,7 +111,7 @@ def _side(board: Any, occupied: Any, phase: Any) -> Any:
     own = EMPTY
     for word in range(0, PIECE_WORDS, 2):
         own |= board[word]
-    guarded = ((board[PAWN + 1] << U(9)) & NOT_A) | ((board[PAWN + 1] << U(7)) & NOT_H)
+    guarded = pawns_down(board[PAWN + 1])
     zone = king_attacks(board[KING + 1]) | board[KING + 1]
     attacks = king_attacks(board[KING])
     middle, end, pressure, score = np.int64(0), np.int64(0), np.int64(0), np.int64(0)

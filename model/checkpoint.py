@@ -172,9 +172,10 @@ def _check_card(path: Path, card: object) -> None:
             f"{path.parent} was trained on encoding {card['encoding_version']} ({card['moves_hash'][:16]}), "
             f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
         )
-    if card["preset"].get("facts_width") and card.get("facts_version", 1) != FACTS_VERSION:
+    facts_version = card.get("facts_version", 1)  # the first networks that were told facts did not say which
+    if card["preset"].get("facts_width") and facts_version != FACTS_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {card['facts_version']} of the facts of moves, and this is "
+            f"{path.parent} was trained on version {facts_version} of the facts of moves, and this is "
             f"{FACTS_VERSION}: train it again"
         )
 

@@ -113,3 +113,14 @@ def test_a_checkpoint_of_other_facts_is_refused(tmp_path: Path) -> None:
     load(tmp_path / "plain")
     with pytest.raises(EncodingMismatchError, match="version 2 of the facts of moves, and this is 1"):
         load(tmp_path / "told")
+
+
+def test_a_checkpoint_that_says_no_version_is_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, TOLD)
+    card = json.loads((tmp_path / CARD).read_text())
+    del card["facts_version"]
+    (tmp_path / CARD).write_text(json.dumps(card))
+    load(tmp_path)
+    monkeypatch.setattr("model.checkpoint.FACTS_VERSION", 2)
+    with pytest.raises(EncodingMismatchError, match="version 1 of the facts of moves, and this is 2"):
+        load(tmp_path)
