@@ -3,16 +3,22 @@
 The standard library's pool loses everything when one worker is killed; this one redoes the item that was in hand. The
 promise: each item is tried at most `attempts` times, each result is given once, losses are named, closing the iterator
 stops the workers. Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
+
+On Linux workers are forked from a process that does nothing else (multiprocessing's forkserver) and has loaded what they need
+(pipeline/prepared.py): loading costs more than a second of processor time, and is paid once instead of by every worker.
+Nothing is forked from this process, whose threads (pyarrow's, torch's) would leave their locks held in the copy.
 """
 
 import contextlib
 import multiprocessing
 import os
 import signal
+import sys
+import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -22,6 +28,18 @@ from engine.errors import UserError
 
 ASKED_SECONDS = 1.0
 """How often a `map` that waits asks whether it is cancelled."""
+FORKED = sys.platform == "linux" and sys.version_info >= (3, 11, 1)
+"""Whether workers are forked. macOS's own libraries do not bear it, and Python 3.11.0's server listens to every user of a
+machine (CVE-2022-42919): there each worker is started afresh."""
+STARTS = 20
+"""Times that a worker is begun before the reason why it cannot be is raised."""
+START_SECONDS = 0.1
+"""Between two of them."""
+ONE_THREAD = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # of an allocator that pyarrow begins and does not use
+}
+"""What libraries are told where there is a process a core."""
 
 Status = Literal["ok", "error", "lost"]
 
@@ -83,10 +101,49 @@ def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
         return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), system, mistake)
 
 
-def _serve(pipe: Connection) -> None:
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Let processes that are started meanwhile have one thread each: there is one a core."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def prepare() -> str:
+    """Start the process that workers are forked from, where there is none; it loads what they need while this one goes on.
+
+    Gives multiprocessing's word for how workers start: forkserver, or spawn where none are forked, or where its socket cannot
+    be made (a TMPDIR of too long a name). Only the first worker waits for the process, which ends with this one.
+    """
+    if not FORKED:
+        return "spawn"
+    from multiprocessing import forkserver
+
+    forkserver.set_forkserver_preload(["pipeline.prepared"])
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is for this process
+    try:
+        with one_thread_each():
+            forkserver.ensure_running()
+    except OSError:
+        return "spawn"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return "forkserver"
+
+
+def _serve(pipe: Connection, environment: Mapping[str, str]) -> None:
     """Be a worker: take (function, item) from the pipe until it closes, as it does when the driver is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver hears Ctrl-C and decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.clear()  # it may be that of a process that was started long before
+    os.environ.update(environment)
     while True:
         try:
             function, item = pipe.recv()
@@ -104,10 +161,22 @@ class _Worker:
     """A process, its pipe, and the item it has in hand."""
 
     def __init__(self) -> None:
-        context = multiprocessing.get_context("spawn")  # forking under pyarrow's threads can deadlock
+        context: Any = multiprocessing.get_context(prepare())
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self.process.start()
+        with one_thread_each():
+            environment = dict(os.environ)
+            for left in reversed(range(STARTS)):
+                self.process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+                try:
+                    self.process.start()
+                    break
+                except (
+                    EOFError,
+                    ConnectionError,
+                ):  # the process that it is forked from was killed: there will be another
+                    if not left:
+                        raise
+                    time.sleep(START_SECONDS)
         theirs.close()
         self.index = -1
 
@@ -144,9 +213,12 @@ class LocalEngine:
             for worker in workers:
                 worker.stop()
 
-    def connected(self) -> AbstractContextManager[None]:
-        """Do nothing: this machine is here."""
-        return contextlib.nullcontext()
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Let workers be prepared for; this machine is here."""
+        if self.workers > 1:
+            prepare()
+        yield
 
     def slots(self) -> int:
         """Give the number of workers."""

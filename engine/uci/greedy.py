@@ -1,4 +1,4 @@
-"""A move without a search: the likeliest of an evaluator's policy, for one evaluation.
+"""A move without a search: of an evaluator's policy, for one evaluation.
 
 Axes: B rows (one here), P planes, A labels.
 """
@@ -19,21 +19,29 @@ class Glance:
     """What one evaluation says of a position, its mover's view."""
 
     move: chess.Move
-    """Likeliest move; of promotions the queen."""
+    """Likeliest move, or the one that was drawn; of promotions the queen."""
     value: float
     """Win minus loss."""
     draw: float
     """Probability of a draw."""
 
 
-def glance(evaluator: Evaluator, board: chess.Board, among: list[chess.Move]) -> Glance:
-    """Have a position evaluated and give the likeliest of `among`, which holds at least one legal move."""
+def glance(
+    evaluator: Evaluator, board: chess.Board, among: list[chess.Move], *, temperature: float = 0.0, seed: int = 0
+) -> Glance:
+    """Have a position evaluated and give the likeliest of `among`, which holds at least one legal move.
+
+    At a `temperature` above 0 one is drawn by softmax(logits / temperature); `seed` and the ply tell which.
+    """
     planes_BP = np.empty((1, PLANES), dtype=np.uint64)
     legal_planes(from_board(board), planes_BP[0])
     logits_BA, wdl_B3 = evaluator(planes_BP)
+    likely_A = logits_BA[0].astype(np.float64)
+    if temperature:  # the largest of logits with Gumbel noise is a draw by their softmax
+        likely_A = likely_A / temperature + np.random.default_rng((seed, board.ply())).gumbel(size=len(likely_A))
 
     def likelihood(move: chess.Move) -> tuple[float, int]:
-        return float(logits_BA[0, label_of(move, board.turn)]), move.promotion or 0
+        return float(likely_A[label_of(move, board.turn)]), move.promotion or 0
 
     win, draw, loss = (float(share) for share in wdl_B3[0])
     return Glance(max(among, key=likelihood), win - loss, draw)

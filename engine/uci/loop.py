@@ -24,9 +24,9 @@ LONGEST_LINE = 1 << 20
 PATIENCE = 2.0
 """Seconds that `quit` waits for the last answer."""
 
-Load = Callable[[str | None, int], Evaluator]
+Load = Callable[[str | None, int, int], Evaluator]
 """Loads the checkpoint in a directory (None: what the engine plays with by default) as an evaluator that uses so many
-threads; called in the thread that will use it. Raises UserError."""
+threads and is told this rating of both players (0: none); called in the thread that will use it. Raises UserError."""
 
 
 class LoadError(UserError):
@@ -155,7 +155,7 @@ class Engine:
         name, value = parse_option(rest)
         before = self._options
         self._options = changed(before, name, value)
-        if (self._options.checkpoint, self._options.threads) != (before.checkpoint, before.threads):
+        if _loaded(self._options) != _loaded(before):
             self._submit_load()
 
     def _debug(self, rest: str) -> None:
@@ -165,26 +165,26 @@ class Engine:
         """Need no registration."""
 
     def _submit_load(self) -> None:
-        checkpoint, threads = self._options.checkpoint, self._options.threads
+        checkpoint, threads, rating = _loaded(self._options)
         done = self._loaded = threading.Event()
 
         def load() -> None:
             try:
-                self._thinker.use(self._load(checkpoint or None, threads))
+                self._thinker.use(self._load(checkpoint or None, threads, rating))
                 self._failure = None
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a checkpoint, the GUI must hear it
-                self._tell_failure(checkpoint, error)
+                self._tell_failure(f"Rating {rating}" if rating and not checkpoint else shown(checkpoint), error)
             finally:
                 done.set()
 
         self._tasks.put(load)
 
-    def _tell_failure(self, checkpoint: str, error: Exception) -> None:
+    def _tell_failure(self, wanted: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 300)}"
         if self._thinker.evaluator is None:
             self._failure = LoadError(reason)
         else:
-            self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
+            self._say(f"info string {wanted} is not played with: {reason}")
 
     def _give_up_on_failure(self) -> None:
         if self._failure is not None:
@@ -210,6 +210,11 @@ class Engine:
         if self._job is not None and not self._job.answered:
             self._job.stop()
             self._thread.join(PATIENCE)
+
+
+def _loaded(options: Options) -> tuple[str, int, int]:
+    """Give the options that an evaluator is loaded with."""
+    return options.checkpoint, options.threads, options.rating
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:

@@ -33,13 +33,15 @@ class Options:
     show_wdl: bool = False
     """Show win, draw and loss in permille with every score."""
     policy: bool = False
-    """Play the likeliest move of the evaluator's policy, without search."""
+    """Play a move of the evaluator's policy, without search: the likeliest, or one drawn at `temperature`."""
+    rating: int = 0
+    """Rating that both players have, on the scale of the games a network has learned from; 0 is unknown."""
     simulations: int = 0
     """Simulations of a move at most, 0 for no such bound."""
     c_puct: float = SearchConfig().c_puct
     """Weight of exploration by priors."""
     temperature: float = 0.0
-    """0 plays the best move, 1 in proportion to the search's visits."""
+    """0 plays the best move, 1 in proportion to the search's visits, or by the policy's probabilities."""
     seed: int = 0
     """Seed of what is left to chance."""
     leaves: int = 8
@@ -83,6 +85,7 @@ ROWS = (
     Row("Ponder", "ponder", "check"),
     Row("UCI_ShowWDL", "show_wdl", "check"),
     Row("Policy", "policy", "check"),
+    Row("Rating", "rating", "spin", 0, 4000),
     Row("Simulations", "simulations", "spin", 0, 1_000_000_000),
     Row("CPuct", "c_puct", "number", 0, 100),
     Row("Temperature", "temperature", "number", 0, 100),

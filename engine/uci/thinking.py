@@ -124,7 +124,7 @@ class Thinker:
         wanted = self._wanted(job)
         allowed = [move for move in legal if move in wanted] or legal
         if options.policy:
-            return self._at_a_glance(job, evaluator, allowed)
+            return self._at_a_glance(job, evaluator, allowed, options.temperature)
         bounds = budget(job.go.limits(job.board.turn == chess.WHITE), options.overhead / 1000)
         search = self._prepared(job, bounds)
         if bounds.hard is not None and not job.pondering:
@@ -146,9 +146,9 @@ class Thinker:
     def _by_hand(self, job: Job, legal: list[chess.Move]) -> Answer:
         return self._at_a_glance(job, handwritten.evaluate, legal)
 
-    def _at_a_glance(self, job: Job, evaluator: Evaluator, among: list[chess.Move]) -> Answer:
-        """Play an evaluator's likeliest move."""
-        seen = glance(evaluator, job.board, among)
+    def _at_a_glance(self, job: Job, evaluator: Evaluator, among: list[chess.Move], temperature: float = 0.0) -> Answer:
+        """Play a move of an evaluator's policy."""
+        seen = glance(evaluator, job.board, among, temperature=temperature, seed=job.options.seed)
         wdl = f" wdl {permille(seen.value, seen.draw)}" if job.options.show_wdl else ""
         effort = Effort(seconds=self._clock() - job.begun, nodes=1)
         self._say(

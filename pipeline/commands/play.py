@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,17 +47,19 @@ class Uci(Common):
         os._exit(0)
 
 
-def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int], Evaluator]:
+def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
     """Give what loads a checkpoint's directory, or for None what the command was started with.
 
     An exported network (`fianchetto export`) needs no torch, whose import takes a second.
     """
     default = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
 
-    def load(directory: str | None, threads: int) -> Evaluator:
+    def load(directory: str | None, threads: int, rating: int) -> Evaluator:
         place = Path(directory) if directory else default
         if place is not None:
-            return _network(place, threads)
+            return _network(place, threads, {"elo": rating, "opponent_elo": rating} if rating else {})
+        if rating:
+            raise ConfigError(f"the evaluator {evaluator or 'hand-written'} plays at no rating: a network may")
         if evaluator == "uniform":
             from engine.evaluators import uniform
 
@@ -69,10 +71,10 @@ def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | No
     return load
 
 
-def _network(directory: Path, threads: int) -> Evaluator:
+def _network(directory: Path, threads: int, known: Mapping[str, int]) -> Evaluator:
     from model.onnx_evaluator import exported
 
-    found = exported(directory, threads=threads)
+    found = exported(directory, threads=threads, known=known)
     if found is not None:
         return found
     import torch
@@ -80,7 +82,7 @@ def _network(directory: Path, threads: int) -> Evaluator:
     from model.evaluator import evaluator
 
     torch.set_num_threads(threads)
-    return evaluator(directory)
+    return evaluator(directory, known=known)
 
 
 def _write(text: str) -> None:

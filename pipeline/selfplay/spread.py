@@ -3,7 +3,6 @@
 Each process asks its own network for all of its games at once: no server of evaluations stands between them (docs/scale.md).
 """
 
-import os
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -14,13 +13,12 @@ from engine.progress import Progress, Tick
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
 from pipeline.selfplay.worker import Task, play_task
-from pipeline.workers import Engine, Failure, LocalEngine, Result, available_cores
+from pipeline.workers import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 
 POLL = 0.5
 """Seconds between two looks at what the processes have done."""
 GRACE = 15.0
 """Seconds that players have to end their move and their journal; then those that have not even begun are cancelled too."""
-THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 def spread(
@@ -46,15 +44,14 @@ def spread(
     task.go_on.touch()
     try:
         if engine is not None:
-            with _pinned(), engine.connected():
+            with one_thread_each(), engine.connected():
                 there = replace(task, owner=None, config=replace(task.config, device="cpu"))
                 _many(_parts(there, min(engine.slots(), missing)), engine, before, tick, stop)
         elif (processes := min(workers or _suited(task), missing)) == 1:
             with _one_thread(task):
                 play_task(task, lambda: tick(finished + 1), stop)
         else:
-            with _pinned():
-                _many(_parts(task, processes), LocalEngine(processes), before, tick, stop)
+            _many(_parts(task, processes), LocalEngine(processes), before, tick, stop)
     finally:
         with suppress(OSError):
             task.go_on.unlink()
@@ -119,21 +116,6 @@ def _failure(status: str, value: Failure | None) -> Exception:
     if value.system or value.mistake:
         return ExploreError(f"{value.message}: {kept}")
     return RuntimeError(f"a process failed: {value.message}\n{value.traceback}")
-
-
-@contextmanager
-def _pinned() -> Iterator[None]:
-    """Let processes that are started meanwhile use one thread each for linear algebra."""
-    before = {name: os.environ.get(name) for name in THREADS}
-    os.environ.update(dict.fromkeys(THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -5,6 +5,7 @@ disk too), and, on the same machine, whether the process that began it is still 
 gone. Ray ends the tasks of a driver that is gone by itself.
 """
 
+import multiprocessing
 import os
 import socket
 import time
@@ -57,7 +58,9 @@ class Task:
     @property
     def wanted(self) -> bool:
         """Tell whether the games are still waited for."""
-        alive = self.owner is None or self.owner in (os.getpid(), os.getppid())
+        parent = multiprocessing.parent_process()  # the driver, also where a server forked this process for it
+        driven = parent is not None and parent.pid == self.owner and parent.is_alive()
+        alive = driven or self.owner is None or self.owner == os.getpid()
         return alive and self.go_on.exists()
 
 

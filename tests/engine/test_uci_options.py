@@ -83,6 +83,28 @@ def test_policy_plays_the_likeliest_move_for_one_evaluation() -> None:
         assert counting.rows == 1
 
 
+def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
+    often, seldom = (label_of(chess.Move.from_uci(word), chess.WHITE) for word in ("g1f3", "e2e4"))
+
+    def two(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        logits_BA, wdl_B3 = (part.copy() for part in uniform(planes_BP))
+        logits_BA[:, often], logits_BA[:, seldom] = 30 + np.log(3.0), 30  # three in four, one in four
+        return logits_BA, wdl_B3
+
+    with Talk(two) as talk:
+        talk.say("setoption name Policy value true")
+        assert talk.best("position startpos", "go nodes 1") == "g1f3"
+        talk.say("setoption name Temperature value 1")
+        drawn = []
+        for seed in range(200):
+            talk.say(f"setoption name Seed value {seed}")
+            drawn.append(talk.best("position startpos", "go nodes 1"))
+        again = talk.best("position startpos", "go nodes 1")
+    assert again == drawn[-1], "a seed is one game"
+    assert set(drawn) == {"g1f3", "e2e4"}
+    assert 125 <= drawn.count("g1f3") <= 175, "150 give or take four standard deviations"
+
+
 def test_multipv_shows_so_many_moves_best_first(talk: Talk) -> None:
     talk.say("setoption name MultiPV value 5")
     lines = talk.ask("position startpos", "go nodes 500")
@@ -122,10 +144,12 @@ def test_a_full_hash_is_told_and_the_search_goes_on(talk: Talk) -> None:
 
 
 def test_checkpoint_and_threads_load_a_player_anew() -> None:
-    asked: list[tuple[str | None, int]] = []
+    asked: list[tuple[str | None, int, int]] = []
 
-    def load(checkpoint: str | None, threads: int) -> Evaluator:
-        asked.append((checkpoint, threads))
+    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        asked.append((checkpoint, threads, rating))
+        if rating > 3000:
+            raise UserError("nobody is that good")
         if checkpoint == "/nothing":
             raise UserError("there is no network")
         if checkpoint == "/trap":
@@ -145,11 +169,16 @@ def test_checkpoint_and_threads_load_a_player_anew() -> None:
         assert last_info(talk.ask(*queen_for_nothing))["score"] != "cp 0"
         talk.say("setoption name Threads value 2", "setoption name Checkpoint value <empty>", "isready")
         talk.until("readyok")
-    assert asked == [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
+        complaint = talk.complaint("setoption name Rating value 3500")
+        assert complaint == "Rating 3500 is not played with: nobody is that good"
+        talk.say("setoption name Rating value 1500", "isready")
+        talk.until("readyok")
+    loaded = [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
+    assert asked == [(*what, 0) for what in loaded] + [(None, 2, 3500), (None, 2, 1500)]
 
 
 def test_without_a_player_there_is_no_engine() -> None:
-    def load(checkpoint: str | None, threads: int) -> Evaluator:
+    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
         raise UserError("there is no network")
 
     with Talk(load=load, ready=False) as talk:

@@ -44,7 +44,7 @@ class Talk:
         self._input, self._output = os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
         self._heard: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
         self.engine = Engine(
-            load or (lambda checkpoint, threads: evaluator),
+            load or (lambda checkpoint, threads, rating: evaluator),
             lambda text: self._heard.put((time.monotonic(), text.rstrip("\n"))),
         )
         self.error: Exception | None = None

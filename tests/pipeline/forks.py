@@ -102,22 +102,6 @@ def _child(request: dict[str, Any]) -> int:
     return FINISHED
 
 
-def _warm_up() -> None:
-    """Load the kernels and pyarrow's writers, by one small chunk."""
-    import tempfile
-
-    from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk
-    from pipeline.shards import PARTS
-    from pipeline.sources import Source, chunks
-    from tests.pipeline import datasets
-
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / PARTS).mkdir()
-        dump = datasets.dump(Path(folder) / "one.pgn", 1)
-        for chunk in chunks([Source(str(dump))], 1 << 20):
-            encode_chunk(ChunkTask(chunk, folder, IngestConfig()))
-
-
 def _say(answer: object) -> None:
     """Answer the tests."""
     sys.stdout.write(f"{answer}\n")
@@ -126,9 +110,9 @@ def _say(answer: object) -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    import pipeline.ingest  # noqa: F401 - so that children need not
+    import pipeline.ingest
+    import pipeline.prepared  # noqa: F401 - so that children need not load the kernels and pyarrow's writers
 
-    _warm_up()
     _say("ready")
     for line in sys.stdin:
         request = json.loads(line)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -52,3 +53,13 @@ def parent(_: int) -> int:
     """Give the process that started this worker: with Ray the agent of its node."""
     time.sleep(0.2)
     return os.getppid()
+
+
+def loaded(module: str) -> bool:
+    """Tell whether a module is there before anything here has imported it."""
+    return module in sys.modules
+
+
+def variables(names: list[str]) -> tuple[str | None, ...]:
+    """Give what variables of the environment say in a worker."""
+    return tuple(map(os.environ.get, names))

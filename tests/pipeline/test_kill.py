@@ -20,6 +20,7 @@ from pipeline.shards import verify
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.forks import FINISHED, Forks, forks
+from tests.pipeline.processes import workers_of
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 
@@ -138,7 +139,7 @@ def test_drivers_and_workers_killed_a_hundred_times(
         workers = 2 if workers_killed < 30 and chance.random() < 0.7 else 1
         process = forked.start(dump, out, CONFIG, workers)
         time.sleep(chance.uniform(0.02, 0.9 if workers == 2 else 0.5) * seconds[workers])
-        if workers == 2 and (pool := pool_of(process)):
+        if workers == 2 and (pool := workers_of(process)):
             victim = chance.choice(pool)
             victim.kill()
             gone, _ = psutil.wait_procs([victim], 30)
@@ -151,15 +152,6 @@ def test_drivers_and_workers_killed_a_hundred_times(
             datasets_made += 1
     ingest([str(dump)], tmp_path / str(datasets_made), CONFIG, workers=1)
     assert datasets.content(tmp_path / str(datasets_made)) == expected
-
-
-def pool_of(process: int) -> list[psutil.Process]:
-    """Give the worker processes of an ingest; none when it has ended."""
-    try:
-        children = psutil.Process(process).children()
-        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return []
 
 
 def test_killed_with_a_file_open_and_started_again(
@@ -206,9 +198,8 @@ def test_a_killed_worker_changes_nothing(dump: Path, undisturbed: tuple[dict[str
 
     def kill(_: object) -> None:
         if not killed:
-            workers = [child.pid for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
-            killed.append(workers[0])
-            os.kill(workers[0], signal.SIGKILL)
+            killed.append(workers_of()[0].pid)
+            os.kill(killed[0], signal.SIGKILL)
 
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=2, progress=kill)
     assert killed

@@ -5,12 +5,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import chess
 import chess.engine
+import numpy as np
 import pytest
 
+from engine.encoding import PLANES
+from engine.legal import legal_planes
+from engine.position import from_board
+from model.evaluator import evaluator
+from model.presets import Preset
+from pipeline.commands.play import loader
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 
@@ -28,18 +36,28 @@ def _compiled() -> None:
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a checkpoint of a tiny network that has learnt nothing and is of strong opinions."""
+    return opinionated(tmp_path_factory.mktemp("a network"), TINY)
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make another that has opinions of its players' ratings, too."""
+    return opinionated(tmp_path_factory.mktemp("rated"), replace(TINY, condition="ratings", condition_width=8))
+
+
+def opinionated(directory: Path, preset: Preset) -> Path:
+    """Save a network with random weights."""
     import torch
 
     from model.checkpoint import save
     from model.network import build
     from model.presets import preset_row
 
-    directory = tmp_path_factory.mktemp("a network")
     facts = {"parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
-    card = {"preset": preset_row(TINY), **facts, "metrics": {"loss": 1.5}, "config": {}, "data": {}}
+    card = {"preset": preset_row(preset), **facts, "metrics": {"loss": 1.5}, "config": {}, "data": {}}
     torch.manual_seed(3)
     weights = {
-        name: torch.rand_like(value.float()).to(value.dtype) for name, value in build(TINY, 3).state_dict().items()
+        name: torch.rand_like(value.float()).to(value.dtype) for name, value in build(preset, 3).state_dict().items()
     }
     save(directory, card, {"weights": weights})
     return directory
@@ -134,6 +152,25 @@ def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> N
     assert lines[1].startswith("info string ")
     assert str(tmp_path) in lines[1]
     assert lines[-1].startswith("bestmove") or "readyok" in lines[-1]
+
+
+def test_a_rating_is_told_to_a_network_that_reads_ratings(rated: Path) -> None:
+    planes_BP = np.empty((1, PLANES), dtype=np.uint64)
+    legal_planes(from_board(chess.Board()), planes_BP[0])
+    load = loader(rated, None)
+    told = {rating: load(None, 1, rating)(planes_BP)[0] for rating in (0, 1000, 2400)}
+    assert len({logits.tobytes() for logits in told.values()}) == 3
+    both = {name: np.array([2400]) for name in ("elo", "opponent_elo")}
+    np.testing.assert_allclose(told[2400], evaluator(rated)(planes_BP, both)[0])
+
+
+def test_a_network_that_reads_no_ratings_says_so_and_plays_on(network: Path) -> None:
+    done = converse(
+        b"isready\nsetoption name Rating value 1500\nisready\ngo nodes 1\nquit\n", "--checkpoint", str(network)
+    )
+    said = done.stdout.decode()
+    assert "info string Rating 1500 is not played with: the network tiny cannot be told 'elo'" in said
+    assert "bestmove" in said
 
 
 def test_two_players_at_once_are_refused(network: Path) -> None:

@@ -2,24 +2,23 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from pipeline.workers import Failure, LocalEngine
+from pipeline.workers import FORKED, Failure, LocalEngine
+from tests.conftest import REPOSITORY
 from tests.pipeline import jobs
+from tests.pipeline.processes import servers_of, workers_of
 
 
 def children() -> set[int]:
     """Give the living worker processes of this one."""
-    return {
-        child.pid
-        for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and "spawn_main" in " ".join(child.cmdline())
-    }
+    return {worker.pid for worker in workers_of()}
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -129,3 +128,58 @@ def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None
     assert sorted(answered) == [0, 1]
     assert time.monotonic() - began < 25, "the worker that sleeps for 30 s was waited for"
     assert children() == set()
+
+
+forked = pytest.mark.skipif(not FORKED, reason="workers are forked on Linux alone")
+
+
+@forked
+def test_workers_are_forked_from_a_process_of_one_thread_that_has_loaded_what_they_need() -> None:
+    loaded = {value for _, _, value in LocalEngine(2).map(jobs.loaded, ["pipeline.prepared"] * 4)}
+    assert loaded == {True}
+    (server,) = servers_of()
+    assert server.num_threads() == 1, "a lock that a thread held would stay held in every worker"
+
+
+@forked
+def test_a_prepared_process_is_killed_and_workers_come_from_another() -> None:
+    list(LocalEngine(2).map(jobs.square, range(4)))
+    (before,) = servers_of()
+    before.kill()
+    assert sorted(LocalEngine(2).map(jobs.square, range(4))) == [(index, "ok", index * index) for index in range(4)]
+    (after,) = servers_of()
+    assert after.pid != before.pid
+
+
+@forked
+def test_the_prepared_process_does_not_hear_ctrl_c() -> None:
+    list(LocalEngine(2).map(jobs.square, range(4)))
+    (server,) = servers_of()
+    server.send_signal(signal.SIGINT)
+    assert sorted(LocalEngine(2).map(jobs.square, range(4))) == [(index, "ok", index * index) for index in range(4)]
+    assert [one.pid for one in servers_of()] == [server.pid]
+
+
+def test_workers_have_the_environment_of_now_and_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    list(LocalEngine(2).map(jobs.square, range(4)))
+    monkeypatch.setenv("FIANCHETTO_TESTED", "later")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    names = ["FIANCHETTO_TESTED", "OMP_NUM_THREADS"]
+    assert {value for _, _, value in LocalEngine(2).map(jobs.variables, [names] * 4)} == {("later", "1")}
+    assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
+
+
+@forked
+def test_workers_start_where_no_socket_can_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    work = "from pipeline.workers import *; from tests.pipeline.jobs import square; "
+    work += "print(prepare(), sorted(LocalEngine(2).map(square, range(3))))"
+    said = subprocess.run(
+        [sys.executable, "-c", work],
+        cwd=REPOSITORY,
+        env=os.environ | {"TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout == "spawn [(0, 'ok', 0), (1, 'ok', 1), (2, 'ok', 4)]\n", said.stderr
