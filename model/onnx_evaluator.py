@@ -69,9 +69,15 @@ class OnnxEvaluator:
         if self.told and threads > 1:  # onnxruntime's threads add to one square at once: microsoft/onnxruntime#18048
             self.session = opened(1)
         self.columns: dict[str, int] = dict(self.card["columns"])
-        for name, value in (known or {}).items():
+        self._path = path
+        self.know(known or {})
+
+    def know(self, known: Mapping[str, int]) -> None:
+        """Have these ratings or clocks for every row from now on; raises OnnxError for what the network does not read."""
+        for name, value in known.items():
             if name not in self.columns:
-                raise OnnxError(f"{path} cannot be told {name!r}: it reads {', '.join(self.columns) or 'planes alone'}")
+                can = ", ".join(self.columns) or "planes alone"
+                raise OnnxError(f"{self._path} cannot be told {name!r}: it reads {can}")
             self.columns[name] = value
 
     def __call__(
@@ -127,8 +133,11 @@ def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | No
         weights = json.loads((directory / "checkpoint.json").read_bytes())["files"]["weights"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    found = OnnxEvaluator(directory / NAME, threads=threads, known=known)
-    return found if found.card["weights_sha256"] == weights else None
+    found = OnnxEvaluator(directory / NAME, threads=threads)
+    if found.card["weights_sha256"] != weights:
+        return None
+    found.know(known or {})
+    return found
 
 
 def quick_evaluator(directory: Path, *, known: Mapping[str, int] | None = None) -> Evaluator:

@@ -6,9 +6,16 @@ A process that is spawned imports its parent's main module again before it works
 import sys
 
 
+def spreads(words: list[str]) -> bool:
+    """Tell whether a command line looks like one that will want worker processes of this machine."""
+    given = " ".join(words).replace("=", " ")
+    other = (" --engine ", " --workers 1 ", " -h ", " --help ")
+    return given.startswith("ingest ") and " --out " in given and not any(word in f"{given} " for word in other)
+
+
 def main() -> None:
     """Run the command line."""
-    if sys.argv[1:2] == ["ingest"] and any(word.startswith("--out") for word in sys.argv):
+    if spreads(sys.argv[1:]):
         from pipeline.workers import available_cores, prepare
 
         if available_cores() > 1:

@@ -4,15 +4,17 @@ Importing this does it: the forkserver imports modules by name and calls nothing
 is thrown away, so that the kernels of an ingest, and what pyarrow sets up at its first file, are there in every worker.
 """
 
+import os
 import tempfile
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import numpy as np
+from pipeline.workers import PARENT
 
-from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
-from pipeline.shards import PARTS
-from pipeline.sources import Chunk
+LOOK_SECONDS = 0.3
+"""How often it is looked whether anybody is there to be prepared for."""
 
 GAME = b"""[Event "Rated"]
 [Site "https://lichess.org/fianchet"]
@@ -27,12 +29,38 @@ GAME = b"""[Event "Rated"]
 """
 
 
+@contextmanager
+def wanted() -> Iterator[None]:
+    """End this process when its parent is gone meanwhile: to compile for nobody would hold the parent's output open."""
+    parent, over = int(os.environ.get(PARENT, os.getppid())), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_SECONDS):
+            if os.getppid() != parent:
+                os._exit(0)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()  # workers are forked from one thread
+
+
 def load() -> None:
-    """Ingest the game; a disk that is full will be said by the work itself."""
-    with suppress(OSError), tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
+    """Ingest the game; what is wrong, a full disk say, will be said by the work itself."""
+    import numpy as np
+
+    from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
+    from pipeline.shards import PARTS
+    from pipeline.sources import Chunk
+
+    with suppress(Exception), tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
         (Path(folder) / PARTS).mkdir()
         encode_chunk(ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig()))
     release_buffers()
 
 
-load()
+with wanted():
+    load()

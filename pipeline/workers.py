@@ -12,6 +12,7 @@ Nothing is forked from this process, whose threads (pyarrow's, torch's) would le
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import time
@@ -22,6 +23,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from engine.errors import UserError
@@ -31,15 +33,18 @@ ASKED_SECONDS = 1.0
 FORKED = sys.platform == "linux" and sys.version_info >= (3, 11, 1)
 """Whether workers are forked. macOS's own libraries do not bear it, and Python 3.11.0's server listens to every user of a
 machine (CVE-2022-42919): there each worker is started afresh."""
-STARTS = 20
-"""Times that a worker is begun before the reason why it cannot be is raised."""
-START_SECONDS = 0.1
+STARTS = 4
+"""Times that a worker is begun; the last time it is not forked, so that nothing in a server can keep it from its work."""
+START_SECONDS = 0.2
 """Between two of them."""
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
     "JE_ARROW_MALLOC_CONF": "background_thread:false",  # of an allocator that pyarrow begins and does not use
 }
 """What libraries are told where there is a process a core."""
+
+PARENT = "FIANCHETTO_PREPARED_FOR"
+"""Names the process that workers are prepared for, to the one that they are forked from."""
 
 Status = Literal["ok", "error", "lost"]
 
@@ -102,18 +107,23 @@ def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
 
 
 @contextmanager
-def one_thread_each() -> Iterator[None]:
-    """Let processes that are started meanwhile have one thread each: there is one a core."""
-    before = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)
+def _environment(more: Mapping[str, str]) -> Iterator[None]:
+    """Let processes that are started meanwhile have these variables."""
+    before = {name: os.environ.get(name) for name in more}
+    os.environ.update(more)
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def one_thread_each() -> AbstractContextManager[None]:
+    """Let processes that are started meanwhile have one thread each: there is one a core."""
+    return _environment(ONE_THREAD)
 
 
 def prepare() -> str:
@@ -124,17 +134,26 @@ def prepare() -> str:
     """
     if not FORKED:
         return "spawn"
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
+    # Python 3.11's server looks for modules where `python -c` does, which is the current folder first.
+    places = {
+        PARENT: str(os.getpid()),
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join(place or str(Path.cwd()) for place in sys.path),
+    }
     forkserver.set_forkserver_preload(["pipeline.prepared"])
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is for this process
+    before: Any = None
     try:
-        with one_thread_each():
+        resource_tracker.ensure_running()  # else the server begins it, and it lets SIGINT through again
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is for this process
+        with _environment(ONE_THREAD | places):
             forkserver.ensure_running()
     except OSError:
         return "spawn"
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return "forkserver"
 
 
@@ -161,28 +180,39 @@ class _Worker:
     """A process, its pipe, and the item it has in hand."""
 
     def __init__(self) -> None:
-        context: Any = multiprocessing.get_context(prepare())
-        self.pipe, theirs = context.Pipe()
-        with one_thread_each():
-            environment = dict(os.environ)
-            for left in reversed(range(STARTS)):
-                self.process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
-                try:
-                    self.process.start()
-                    break
-                except (
-                    EOFError,
-                    ConnectionError,
-                ):  # the process that it is forked from was killed: there will be another
-                    if not left:
-                        raise
-                    time.sleep(START_SECONDS)
+        self.pipe, theirs = multiprocessing.Pipe()
+        self.process = self._started(theirs)
         theirs.close()
+        self.handle: int | None = None
+        with contextlib.suppress(OSError, AttributeError):  # of Linux alone, and not of every container
+            self.handle = os.pidfd_open(self.process.pid or 0)
         self.index = -1
 
+    @staticmethod
+    def _started(theirs: Connection) -> BaseProcess:
+        """Start the process; where the one that it is forked from dies, as when it is killed, another, and at last none."""
+        with one_thread_each():
+            environment = dict(os.environ)
+        for left in reversed(range(STARTS)):
+            context: Any = multiprocessing.get_context(prepare() if left else "spawn")
+            process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
+            try:
+                with one_thread_each():
+                    process.start()
+                return process
+            except (EOFError, ConnectionError):
+                time.sleep(START_SECONDS)
+        raise AssertionError("a process that is not forked has no server to lose")
+
     def stop(self) -> None:
-        """Kill the process and wait for it."""
+        """Kill the process and wait for it, also where the server that forked it is gone and tells nothing of it."""
         self.process.kill()
+        if self.handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+            select.select([self.handle], [], [])
+            os.close(self.handle)
+            self.handle = None
         self.process.join()
         self.pipe.close()
 
@@ -206,8 +236,12 @@ class LocalEngine:
                 status, value = run_item(function, item)
                 yield index, status, value
             return
-        workers = [_Worker() for _ in range(self.workers)]
+        workers: list[_Worker] = []
         try:
+            for _ in range(self.workers):
+                if cancelled():
+                    return
+                workers.append(_Worker())
             yield from self._spread(workers, function, iter(items), cancelled)
         finally:
             for worker in workers:

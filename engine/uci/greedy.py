@@ -38,7 +38,9 @@ def glance(
     logits_BA, wdl_B3 = evaluator(planes_BP)
     likely_A = logits_BA[0].astype(np.float64)
     if temperature:  # the largest of logits with Gumbel noise is a draw by their softmax
-        likely_A = likely_A / temperature + np.random.default_rng((seed, board.ply())).gumbel(size=len(likely_A))
+        with np.errstate(over="ignore"):
+            likely_A = (likely_A - likely_A.max()) / temperature
+        likely_A += np.random.default_rng((seed, board.ply())).gumbel(size=len(likely_A))
 
     def likelihood(move: chess.Move) -> tuple[float, int]:
         return float(likely_A[label_of(move, board.turn)]), move.promotion or 0

@@ -170,21 +170,32 @@ class Engine:
 
         def load() -> None:
             try:
-                self._thinker.use(self._load(checkpoint or None, threads, rating))
+                self._thinker.use(self._evaluator(checkpoint or None, threads, rating))
                 self._failure = None
             except Exception as error:  # noqa: BLE001 - whatever is wrong with a checkpoint, the GUI must hear it
-                self._tell_failure(f"Rating {rating}" if rating and not checkpoint else shown(checkpoint), error)
+                self._tell_failure(checkpoint, error)
             finally:
                 done.set()
 
         self._tasks.put(load)
 
-    def _tell_failure(self, wanted: str, error: Exception) -> None:
+    def _evaluator(self, checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        """Load a player, at no rating where it knows of none: that must not keep it from being played with."""
+        try:
+            return self._load(checkpoint, threads, rating)
+        except UserError as error:
+            if not rating:
+                raise
+            found = self._load(checkpoint, threads, 0)
+            self._say(f"info string Rating {rating} is not played at: {error}")
+            return found
+
+    def _tell_failure(self, checkpoint: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 300)}"
         if self._thinker.evaluator is None:
             self._failure = LoadError(reason)
         else:
-            self._say(f"info string {wanted} is not played with: {reason}")
+            self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
 
     def _give_up_on_failure(self) -> None:
         if self._failure is not None:

@@ -94,6 +94,8 @@ def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
     with Talk(two) as talk:
         talk.say("setoption name Policy value true")
         assert talk.best("position startpos", "go nodes 1") == "g1f3"
+        talk.say("setoption name Temperature value 1e-310")
+        assert talk.best("position startpos", "go nodes 1") == "g1f3"
         talk.say("setoption name Temperature value 1")
         drawn = []
         for seed in range(200):
@@ -170,11 +172,13 @@ def test_checkpoint_and_threads_load_a_player_anew() -> None:
         talk.say("setoption name Threads value 2", "setoption name Checkpoint value <empty>", "isready")
         talk.until("readyok")
         complaint = talk.complaint("setoption name Rating value 3500")
-        assert complaint == "Rating 3500 is not played with: nobody is that good"
+        assert complaint == "Rating 3500 is not played at: nobody is that good"
+        assert talk.complaint("setoption name Threads value 3") == complaint, "and the threads are those, all the same"
         talk.say("setoption name Rating value 1500", "isready")
         talk.until("readyok")
     loaded = [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
-    assert asked == [(*what, 0) for what in loaded] + [(None, 2, 3500), (None, 2, 1500)]
+    rated = [(None, 2, 3500), (None, 2, 0), (None, 3, 3500), (None, 3, 0), (None, 3, 1500)]
+    assert asked == [(*what, 0) for what in loaded] + rated
 
 
 def test_without_a_player_there_is_no_engine() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.workers import FORKED, Failure, LocalEngine
@@ -169,17 +170,81 @@ def test_workers_have_the_environment_of_now_and_one_thread_each(monkeypatch: py
     assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
 
 
+def program(text: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as the installed command is run: the current folder is not on its path."""
+    imports = "import os, signal, sys; from multiprocessing import forkserver; from pipeline.workers import *; "
+    imports += "from tests.pipeline.jobs import square\n"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", imports + text],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def ended(process: int) -> bool:
+    """Tell whether a process has ended, though nobody may have asked how; that is for its parent."""
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+SQUARES = "sorted(value for _, _, value in LocalEngine(2).map(square, range(3)))"
+
+
 @forked
 def test_workers_start_where_no_socket_can_be_made(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 40)
     folder.mkdir()
-    work = "from pipeline.workers import *; from tests.pipeline.jobs import square; "
-    work += "print(prepare(), sorted(LocalEngine(2).map(square, range(3))))"
-    said = subprocess.run(
-        [sys.executable, "-c", work],
-        cwd=REPOSITORY,
-        env=os.environ | {"TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
+    said = program(f"print(prepare(), {SQUARES})", REPOSITORY, TMPDIR=str(folder))
+    assert (said.stdout, said.stderr) == ("spawn [0, 1, 4]\n", "")
+
+
+@forked
+def test_ctrl_c_does_not_end_a_process_that_prepares_itself() -> None:
+    server = "forkserver._forkserver._forkserver_pid"
+    text = f"prepare(); before = {server}; os.kill(before, signal.SIGINT); print({SQUARES}, {server} == before)"
+    said = program(text, REPOSITORY)
+    assert (said.stdout, said.stderr) == ("[0, 1, 4] True\n", "")
+
+
+@forked
+def test_a_module_of_the_current_folder_is_not_taken_for_what_workers_need(tmp_path: Path) -> None:
+    (tmp_path / "chess.py").write_text("raise RuntimeError('not that one')")
+    said = program(f"print({SQUARES})", tmp_path)
+    assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
+
+
+@forked
+def test_workers_that_cannot_be_forked_are_started_afresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = program(
+        f"def broken(*_): raise EOFError\nforkserver.connect_to_new_process = broken\nprint({SQUARES})", REPOSITORY
     )
-    assert said.stdout == "spawn [(0, 'ok', 0), (1, 'ok', 1), (2, 'ok', 4)]\n", said.stderr
+    assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
+
+
+@forked
+def test_who_prepares_for_nobody_ends(tmp_path: Path) -> None:
+    said = program(
+        "prepare(); print(forkserver._forkserver._forkserver_pid)", REPOSITORY, NUMBA_CACHE_DIR=str(tmp_path)
+    )
+    assert said.stderr == ""
+    assert ended(int(said.stdout)), "it holds the output open, so it was gone before this was read"
+    assert len(list(tmp_path.rglob("*.nbc"))) < 40, "and had not stayed to compile all of them"
+
+
+@forked
+def test_workers_are_stopped_also_when_who_forked_them_is_gone() -> None:
+    stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 0])
+    next(stream)
+    workers = workers_of()
+    (server,) = servers_of()
+    server.kill()
+    while not ended(server.pid):
+        time.sleep(0.01)
+    workers[0].kill()
+    stream.close()
+    assert psutil.wait_procs(workers, 10)[1] == []
