@@ -5,8 +5,11 @@ from contextlib import suppress
 import psutil
 
 
-def _command(process: psutil.Process | None) -> str:
-    return " ".join(process.cmdline()) if process is not None else ""
+def _command(process: psutil.Process) -> str:
+    """Give a command line; that of a process that has ended meanwhile is empty, and says nothing of its brothers."""
+    with suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 def servers_of(process: int | None = None) -> list[psutil.Process]:
@@ -23,5 +26,11 @@ def workers_of(process: int | None = None) -> list[psutil.Process]:
         found = [child for child in below if "spawn_main" in _command(child)]
         for server in servers_of(process):
             found += server.children()
-        return [child for child in found if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in found if _living(child)]
     return []
+
+
+def _living(process: psutil.Process) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False

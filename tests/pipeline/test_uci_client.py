@@ -55,11 +55,12 @@ def opinionated(directory: Path, preset: Preset) -> Path:
 
     facts = {"parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
     card = {"preset": preset_row(preset), **facts, "metrics": {"loss": 1.5}, "config": {}, "data": {}}
-    torch.manual_seed(3)
-    weights = {
-        name: torch.rand_like(value.float()).to(value.dtype) for name, value in build(preset, 3).state_dict().items()
-    }
-    save(directory, card, {"weights": weights})
+    network = build(preset, 3)
+    torch.manual_seed(4)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight += torch.randn_like(weight) / 2
+    save(directory, card, {"weights": network.state_dict()})
     return directory
 
 
