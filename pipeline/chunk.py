@@ -11,8 +11,11 @@ Axes: G games, R rows.
 
 import hashlib
 import json
+import mmap
+import os
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -23,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding import PLANES, TURN_PLANE
+from engine.encoding import PLANE_BYTES, PLANES, TURN_PLANE
 from engine.position import from_fen
 from pipeline import pgn, tags
 from pipeline.errors import ConfigError, DatasetError
@@ -31,9 +34,9 @@ from pipeline.filters import Filters, filter_games, value, which
 from pipeline.permute import gather_rows
 from pipeline.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.san import UNKNOWN_RESULT
-from pipeline.shards import PARTS, SPLITS, number_array, publish, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SPLITS, number_array, publish_json, rows_table, write_rows
 from pipeline.sources import Chunk
-from pipeline.stores import place
+from pipeline.stores import Publisher, place
 
 BLOCK_ROWS = 1 << 19
 """Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
@@ -101,7 +104,21 @@ class _Buffers(NamedTuple):
 @cache
 def _buffers() -> _Buffers:
     capacity = BLOCK_ROWS + pgn.MAX_PLIES + 2
-    return _Buffers(pgn.empty_rows(capacity), np.empty((capacity, PLANES), dtype=np.uint64))
+    return _Buffers(pgn.empty_rows(capacity), _ordered_rows(capacity))
+
+
+def _ordered_rows(capacity: int) -> NDArray[np.uint64]:
+    """Make room for planes, uint64[capacity, 77], in small pages of memory.
+
+    They are written and read in their order, which gains nothing by huge pages, and the first touch of those is slow wherever
+    the machine is a virtual one: half a second a worker (docs/log.md). numpy asks for huge ones.
+    """
+    private: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    memory = mmap.mmap(-1, capacity * PLANE_BYTES, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without any
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint64).reshape(capacity, PLANES)
 
 
 def release_buffers() -> None:
@@ -210,7 +227,13 @@ def _columns(
 
 
 def _write_block(
-    task: ChunkTask, tagged: Tagged, rows: pgn.Rows, filled: int, kept: NDArray[np.int64] | None, block: int
+    publisher: Publisher,
+    task: ChunkTask,
+    tagged: Tagged,
+    rows: pgn.Rows,
+    filled: int,
+    kept: NDArray[np.int64] | None,
+    block: int,
 ) -> list[dict[str, Any]]:
     """Write one block of rows, those that are kept, as a shard a split: give the files."""
     splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
@@ -228,7 +251,7 @@ def _write_block(
         gather_rows(rows.planes, picked, planes)
         table = rows_table(planes, _columns(tagged, rows, planes, picked, task.chunk.first_game))
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
-        done = publish(place(task.out), name, len(picked), partial(write_rows, table))
+        done = publisher.publish(place(task.out), name, len(picked), partial(write_rows, table))
         files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
     return files
 
@@ -302,6 +325,16 @@ def _sample_keys(
     return keys[picked], splits[games[picked]]
 
 
+def _keys_table(samples: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> pa.Table:
+    """Join what `_sample_keys` took of each block."""
+    columns = zip(("key", "split"), zip(*samples, strict=True), strict=True)
+    return pa.table({name: number_array(np.concatenate(parts)) for name, parts in columns})
+
+
+def _write_keys(keys: pa.Table, target: Any) -> None:
+    pq.write_table(keys, target, use_dictionary=False, compression=None)
+
+
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and notes: give the note, with `rows` and `fresh_rows` (0 when it was done before).
 
@@ -324,28 +357,23 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     samples = []
     dropped: Counter[str] = Counter()
     total = collisions = game = block = 0
-    while game < len(task.chunk.starts):
-        game, filled = pgn.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
-        by_position(rows, filled, tagged.games, tagged.parity)
-        splits = split_of(tagged.games.identity, task.config)
-        kept, refused = filter_rows(rows, filled, tagged.games, tagged.parity, task.config, task.config.seed)
-        dropped += refused
-        used = slice(filled) if kept is None else kept
-        samples.append(_sample_keys(rows, used, splits, key_rate(task.chunk.index)))
-        files += _write_block(task, tagged, rows, filled, kept, block)
-        collisions += int(np.isin(rows.promotion[used], (2, 3, 4)).sum())
-        total, block = total + (filled if kept is None else len(kept)), block + 1
-    table = games_table(task, tagged, text)
-    games_name = f"games-{task.chunk.index:05d}.parquet"
-    publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
-    keys = pa.table(
-        {
-            name: number_array(np.concatenate(columns))
-            for name, columns in zip(("key", "split"), zip(*samples, strict=True), strict=True)
-        }
-    )
-    name = f"keys-{task.chunk.index:05d}.parquet"
-    publish(parts, name, len(keys), lambda target: pq.write_table(keys, target, use_dictionary=False, compression=None))
+    with Publisher() as publisher:
+        while game < len(task.chunk.starts):
+            game, filled = pgn.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
+            by_position(rows, filled, tagged.games, tagged.parity)
+            splits = split_of(tagged.games.identity, task.config)
+            kept, refused = filter_rows(rows, filled, tagged.games, tagged.parity, task.config, task.config.seed)
+            dropped += refused
+            used = slice(filled) if kept is None else kept
+            samples.append(_sample_keys(rows, used, splits, key_rate(task.chunk.index)))
+            files += _write_block(publisher, task, tagged, rows, filled, kept, block)
+            collisions += int(np.isin(rows.promotion[used], (2, 3, 4)).sum())
+            total, block = total + (filled if kept is None else len(kept)), block + 1
+        table = games_table(task, tagged, text)
+        games_name = f"games-{task.chunk.index:05d}.parquet"
+        publisher.publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
+        keys = _keys_table(samples)
+        publisher.publish(parts, f"keys-{task.chunk.index:05d}.parquet", len(keys), partial(_write_keys, keys))
     counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
     result = {
         "chunk": task.chunk.index,

@@ -7,7 +7,9 @@ sample by hash that is all of a small dump and a stated share of a large one.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from pipeline.card import write_card
 from pipeline.chunk import IngestConfig, key_rate, part_name
 from pipeline.errors import DatasetError
 from pipeline.row_filters import REASONS
-from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish, publish_json
+from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, batch_columns, publish, publish_json
 from pipeline.sources import Source
 from pipeline.stores import opened
 
@@ -35,26 +37,34 @@ def _notes(parts: Path) -> list[dict[str, Any]]:
     return notes
 
 
+def _table(path: Path) -> pa.Table:
+    """Read a small table; not by `pq.read_table`, which imports pandas where it is installed, a quarter of a second."""
+    with pq.ParquetFile(opened(path)) as file:
+        return file.read(use_threads=False)
+
+
 def _merge_games(out: Path, count: int) -> dict[str, Any]:
     """Publish `games.parquet` from the chunks' tables, one row group each, with dictionaries made one."""
     paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
+    kinds: dict[str, pa.DataType] = {}  # puzzles have two more
+    rows = 0
+    for path in paths:
+        with pq.ParquetFile(opened(path)) as file:
+            kinds |= {field.name: field.type for field in file.schema_arrow}
+            rows += file.metadata.num_rows
+    plain = pa.schema(
+        [pa.field(name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in kinds.items()]
+    )
 
     def write(target: Any) -> None:
-        kinds = {
-            field.name: field.type for path in paths for field in pq.read_schema(opened(path))
-        }  # puzzles have two more
-        plain = pa.schema(
-            [pa.field(name, kind.value_type if pa.types.is_dictionary(kind) else kind) for name, kind in kinds.items()]
-        )
         with pq.ParquetWriter(target, plain, compression="zstd") as writer:
             for path in paths:
-                table = pq.read_table(opened(path))
+                table = _table(path)
                 for field in plain:
                     if field.name not in table.schema.names:
                         table = table.append_column(field, pa.nulls(len(table), field.type))
                 writer.write_table(table.select(plain.names).cast(plain))
 
-    rows = sum(pq.read_metadata(opened(path)).num_rows for path in paths)
     done = publish(out, GAMES, rows, write)
     return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
 
@@ -65,8 +75,8 @@ def _count_copies(parts: Path, count: int) -> dict[str, Any]:
     keys: list[NDArray[np.uint64]] = []
     splits: list[NDArray[np.uint8]] = []
     for index in range(count):
-        stored = pq.read_table(opened(parts / f"keys-{index:05d}.parquet"))
-        key, split = stored["key"].to_numpy(), stored["split"].to_numpy()
+        stored = batch_columns(_table(parts / f"keys-{index:05d}.parquet"))
+        key, split = stored["key"], stored["split"]
         picked = key >> np.uint64(64 - rate) == 0 if rate else slice(None)
         keys.append(key[picked])
         splits.append(split[picked])
@@ -119,7 +129,11 @@ def build_manifest(
     files = [entry for note in notes for entry in note["files"]]
     positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
     shard_bytes = sum(entry["bytes"] for entry in files)
-    files.append(_merge_games(out, len(notes)))
+    with ThreadPoolExecutor(1) as beside:
+        counting = beside.submit(_count_copies, out / PARTS, len(notes))
+        beside.submit(import_module, "polars")  # which the card is made by, and takes as long to import as all it makes
+        files.append(_merge_games(out, len(notes)))
+        copies = counting.result()
     manifest = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -131,7 +145,7 @@ def build_manifest(
         "positions_dropped": {name: rows_dropped[name] for name in REASONS if rows_dropped[name]},
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
-        "copies": _count_copies(out / PARTS, len(notes)),
+        "copies": copies,
         **(more or {}),
         "files": files,
     }

@@ -9,6 +9,7 @@ Axes: G games of a chunk.
 import bz2
 import hashlib
 import os
+import pickle
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from pipeline.errors import DumpError
+from pipeline.frame_stream import Raw, laid_down, many_frames, unpacked
 from pipeline.inputs import parquet
 from pipeline.inputs.recognise import HEAD, begin, recognise
 from pipeline.inputs.text import Pieces
@@ -55,9 +57,14 @@ class Chunk:
     """Number of its first game in the dataset, dropped ones counted."""
     offset: int
     """Byte of the decompressed source that the text begins at."""
-    text: bytes
+    text: bytes | memoryview
     starts: NDArray[np.int64]
     """[G] first byte of each game in the text."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Let who can send the text beside the rest do so: pipeline.parcels, and Ray."""
+        text = pickle.PickleBuffer(self.text) if protocol >= 5 else bytes(self.text)
+        return Chunk, (self.index, self.source, self.first_game, self.offset, text, self.starts)
 
 
 class Source:
@@ -77,6 +84,7 @@ class Source:
         self.facts: Facts | None = None  # what the server of an address says of it
         self._file: IO[bytes] | Remote | None = None
         self._head = b""
+        self._raw: Raw | None = None
         self.closed = False  # pyarrow asks
 
     @property
@@ -110,13 +118,24 @@ class Source:
                 raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
             self.input, pieces = parquet.pgn(self.name, self._pass)
             return Pieces(pieces)
-        raw = pa.PythonFile(self, mode="r")
-        stream = raw if compression is None else pa.CompressedInputStream(raw, compression)
+        stream: Any
+        if compression is None:
+            stream = pa.PythonFile(self, mode="r")
+        elif compression == "zstd" and many_frames(self._head):
+            self._raw = Raw(self.read)
+            stream = Pieces(unpacked(self._raw, to_the_last=self.name == STDIN), self)
+        else:
+            stream = pa.CompressedInputStream(pa.PythonFile(self, mode="r"), compression)
         found = recognise(first)
         if found is None:
             return stream
         self.input, convert = found
         return Pieces(convert(name, stream), stream)
+
+    @property
+    def decoded(self) -> int:
+        """Raw bytes that were decompressed, or are about to be: damage that has been met is not long before."""
+        return self.bytes_read if self._raw is None else self._raw.at
 
     def _pass(self, share: float) -> None:
         """Hash a file that something else reads, up to a share of it."""
@@ -269,11 +288,10 @@ class _Window:
             elif self.source.compression is not None and self.source.name != STDIN:
                 # The decoder drops what it made of its last piece; another one reads up to the very damage.
                 self.broken = self.stream  # letting it go would close the source
-                self.stream = Salvage(self.source, self.source.bytes_read)
+                self.stream = Salvage(self.source, self.source.decoded)
                 count = self.stream.readinto(space)
             else:  # it has laid down some of what was good and does not say how much; PGN holds no zero bytes
-                good = np.flatnonzero(np.frombuffer(space, dtype=np.uint8))
-                count = int(good[-1]) + 1 if len(good) else 0
+                count = laid_down(space)
         if self.source.text_bytes == 0 and count:
             if 0 in space[: min(count, 4096)]:
                 raise DumpError(f"{plain_name(self.source.name)} is not PGN text: it holds zero bytes")

@@ -46,11 +46,32 @@ def is_space(char: Any) -> Any:
     return char == 32 or 9 <= char <= 13
 
 
+LOOK = 64
+"""Bytes that are looked at together: no more than a line of tags has, and a register's fill for the compiler."""
+
+
+@njit(cache=True, nogil=True)
+def _line_stop(text: Any, at: Any, end: Any) -> Any:
+    """Give the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
+    while at + LOOK <= end:
+        found, first = np.uint8(0), np.uint64(at)
+        for offset in range(LOOK):  # no way out and no negative index, so that the compiler looks at all at once
+            char = text[first + np.uint64(offset)]
+            found |= np.uint8((char == 10) | (char == 13) | (char == 59))
+        if found:
+            break
+        at += LOOK
+    while at < end and text[at] != 10 and text[at] != 13 and text[at] != 59:
+        at += 1
+    return at
+
+
 @njit(cache=True, nogil=True)
 def _line_end(text: Any, at: Any, end: Any) -> Any:
     """Give the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
-    while at < end and text[at] != 10 and text[at] != 13:
-        at += 1
+    at = _line_stop(text, at, end)
+    while at < end and text[at] == 59:
+        at = _line_stop(text, at + 1, end)
     if at < end and text[at] == 13 and at + 1 < end and text[at + 1] == 10:
         at += 1
     return min(at + 1, end)
@@ -79,11 +100,23 @@ def _is_letter(char: Any) -> Any:
 @njit(cache=True, nogil=True)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
     """Walk one line of movetext: give (first byte of the next line, whether a comment is open there)."""
+    stop = _line_stop(text, at, end)
+    if stop < end and text[stop] == 59:
+        return _walk_bytes(text, at, end, commented)
+    brace = stop - 1  # comments do not nest: the last brace says
+    while brace >= at and text[brace] != 123 and text[brace] != 125:
+        brace -= 1
+    if brace >= at:
+        commented = text[brace] == 123
+    return _line_end(text, stop, end), commented
+
+
+@njit(cache=True, nogil=True)
+def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
+    """Walk a line as `_walk_moves` does, one in which a semicolon may begin a comment."""
     while at < end:
         char = text[at]
-        if char == 10:
-            return at + 1, commented
-        if char == 13:
+        if char == 10 or char == 13:
             return _line_end(text, at, end), commented
         if commented:
             commented = char != 125

@@ -12,7 +12,6 @@ Nothing is forked from this process, whose threads (pyarrow's, torch's) would le
 import contextlib
 import multiprocessing
 import os
-import select
 import signal
 import sys
 import time
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from engine.errors import UserError
+from pipeline import parcels
 
 ASKED_SECONDS = 1.0
 """How often a `map` that waits asks whether it is cancelled."""
@@ -165,8 +165,8 @@ def _serve(pipe: Connection, environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     while True:
         try:
-            function, item = pipe.recv()
-        except EOFError:
+            function, item = parcels.receive(pipe)
+        except (EOFError, ConnectionResetError):
             return
         outcome = run_item(function, item)
         del function, item  # a chunk is megabytes
@@ -201,8 +201,10 @@ class _Worker:
                     process.start()
                 return process
             except (EOFError, ConnectionError):
+                if not left:
+                    raise
                 time.sleep(START_SECONDS)
-        raise AssertionError("a process that is not forked has no server to lose")
+        raise AssertionError("the last start returns or raises")
 
     def stop(self) -> None:
         """Kill the process and wait for it, also where the server that forked it is gone and tells nothing of it."""
@@ -210,7 +212,7 @@ class _Worker:
         if self.handle is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.handle, signal.SIGKILL)
-            select.select([self.handle], [], [])
+            wait([self.handle])
             os.close(self.handle)
             self.handle = None
         self.process.join()
@@ -267,53 +269,60 @@ class LocalEngine:
     ) -> Iterator[Result]:
         """Keep every worker busy until the items end and all are answered; one item is taken ahead while they work."""
         waiting: deque[int] = deque()
-        held: dict[int, Any] = {}
+        held: dict[int, parcels.Parcel] = {}
         tries: dict[int, int] = {}
         coming = enumerate(items)
 
         def take_one() -> None:
             if not waiting and (following := next(coming, None)) is not None:
-                held[following[0]] = following[1]
+                held[following[0]] = parcels.Parcel((function, following[1]))
                 waiting.append(following[0])
 
-        while True:
-            for worker in workers:
-                if worker.index < 0:
-                    take_one()
-                    if waiting:
-                        self._hand(worker, waiting.popleft(), function, held, tries)
-            take_one()  # so that the next idle worker need not wait for the reading
-            busy = [worker for worker in workers if worker.index >= 0]
-            if not busy:
-                return
-            ready: list[Any] = []
-            while not ready:
-                ready = wait([worker.pipe for worker in busy], timeout=ASKED_SECONDS)
-                if cancelled():
+        try:
+            while True:
+                for worker in workers:
+                    if worker.index < 0:
+                        take_one()
+                        if waiting:
+                            self._hand(worker, waiting.popleft(), held, tries)
+                take_one()  # so that the next idle worker need not wait for the reading
+                busy = [worker for worker in workers if worker.index >= 0]
+                if not busy:
                     return
-            for place, worker in enumerate(workers):
-                if worker.index < 0 or worker.pipe not in ready:
-                    continue
-                index = worker.index
-                try:
-                    status, value = worker.pipe.recv()
-                except (EOFError, ConnectionResetError):
-                    worker.stop()
-                    workers[place] = _Worker()
-                    if tries[index] < self.attempts:
-                        waiting.appendleft(index)
+                ready: list[Any] = []
+                while not ready:
+                    ready = wait([worker.pipe for worker in busy], timeout=ASKED_SECONDS)
+                    if cancelled():
+                        return
+                done: list[Result] = []
+                for place, worker in enumerate(workers):
+                    if worker.index < 0 or worker.pipe not in ready:
                         continue
-                    status, value = "lost", None
-                worker.index = -1
-                del held[index], tries[index]
-                yield index, status, value
+                    index = worker.index
+                    try:
+                        status, value = worker.pipe.recv()
+                    except (EOFError, ConnectionResetError):
+                        worker.stop()
+                        workers[place] = worker = _Worker()
+                        if tries[index] < self.attempts:
+                            waiting.appendleft(index)
+                            continue
+                        status, value = "lost", None
+                    worker.index = -1
+                    held.pop(index).close()
+                    del tries[index]
+                    done.append((index, status, value))
+                    if waiting:  # before anybody hears of the result: it may be long until more is asked for
+                        self._hand(worker, waiting.popleft(), held, tries)
+                yield from done
+        finally:
+            for parcel in held.values():
+                parcel.close()
 
     @staticmethod
-    def _hand(
-        worker: _Worker, index: int, function: Callable[[Any], Any], held: dict[int, Any], tries: dict[int, int]
-    ) -> None:
+    def _hand(worker: _Worker, index: int, held: Mapping[int, parcels.Parcel], tries: dict[int, int]) -> None:
         """Give a worker an item; one that died while idle is found by its pipe's end."""
         tries[index] = tries.get(index, 0) + 1
         worker.index = index
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            worker.pipe.send((function, held[index]))
+            held[index].post(worker.pipe)

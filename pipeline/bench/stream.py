@@ -28,11 +28,12 @@ class Repeats:
     def __init__(self, pgn: Path, seed_bytes: int) -> None:
         """Take about `seed_bytes` of a dump's first games."""
         chunk = next(chunks([Source(str(pgn))], seed_bytes))
-        self.text = np.frombuffer(chunk.text, dtype=np.uint8)
-        ends = [*chunk.starts[1:], len(chunk.text)]
-        found = [_SITE.search(chunk.text, start, end) for start, end in zip(chunk.starts, ends, strict=True)]
+        text = bytes(chunk.text)
+        self.text = np.frombuffer(text, dtype=np.uint8)
+        ends = [*chunk.starts[1:], len(text)]
+        found = [_SITE.search(text, start, end) for start, end in zip(chunk.starts, ends, strict=True)]
         self.sites_G = np.array([match.start(1) for match in found if match], dtype=np.int64)
-        self.tails = [_tail(chunk.text, int(start), int(end)) for start, end in zip(chunk.starts, ends, strict=True)]
+        self.tails = [_tail(text, int(start), int(end)) for start, end in zip(chunk.starts, ends, strict=True)]
 
     def read(self, size: int) -> Iterator[memoryview]:
         """Give `size` bytes, less what the last game lacks: whole games only."""

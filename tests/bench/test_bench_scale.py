@@ -75,6 +75,9 @@ def test_scale_is_measured(dump: Path) -> None:
     )
     assert found["reader"]["text_bytes"] == dump.stat().st_size
     assert "two workers over one" in found["text"]
+    assert 200_000 < found["spread_bytes"] <= 300_000
+    assert found["spread_games"] == 12 * [found["sizes"][1]["games"]], "each job had all of the stream"
+    assert found["two_jobs_speedup"] > 0.2
     runs = {name: found[f"{name}_seconds"] for name in ("one_worker", "two_workers", "two_jobs")}
     assert {name: len(seconds) for name, seconds in runs.items()} == {"one_worker": 3, "two_workers": 3, "two_jobs": 3}
     quickest = {name: min(seconds) for name, seconds in runs.items()}

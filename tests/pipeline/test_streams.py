@@ -4,8 +4,10 @@ import json
 import os
 import random
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +20,7 @@ from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetErro
 from pipeline.ingest import ingest
 from pipeline.remote import open_remote
 from pipeline.shards import publish, read_manifest, verify
-from pipeline.stores import place
+from pipeline.stores import Published, Publisher, place
 from pipeline.sweep import sweep
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
@@ -179,6 +181,50 @@ def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(mon
     monkeypatch.setattr(type(folder.fs), "pipe_file", refused)  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="memory://refused/x/a: Access Denied"):
         publish(folder, "a", 0, lambda target: target.write(b"whole"))
+
+
+def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, real, waiting = [], os.fsync, threading.Event()
+
+    def slow(descriptor: int) -> None:
+        assert waiting.wait(30), "the second file is written while the first is on its way"
+        real(descriptor)
+        synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with Publisher() as files:
+        first = files.publish(tmp_path, "a", 3, lambda target: target.write(b"one"))
+        assert not (tmp_path / "a").exists()
+        files.publish(tmp_path, "b", 0, lambda target: target.write(b"two"))
+        waiting.set()
+    assert len(synced) == 2
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"one", "b": b"two"}
+    assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
+
+
+def test_a_publisher_says_what_went_wrong_with_any_and_leaves_nothing_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(target: Any) -> None:
+        target.write(b"half")
+        raise RuntimeError("in the middle")
+
+    def both() -> None:
+        with Publisher() as files:
+            files.publish(tmp_path, "whole", 0, lambda target: target.write(b"whole"))
+            files.publish(tmp_path, "half", 0, breaks)
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        both()
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"), Publisher() as files:
+        files.publish(tmp_path, "other", 0, lambda target: target.write(b"other"))
+    assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
 def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
