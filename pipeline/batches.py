@@ -1,6 +1,6 @@
 """Shards into batches: shuffled, packed, resumable at any step; the bits are unpacked on the training device.
 
-    row groups in a random order -> blocks of many groups -> rows permuted in a block -> batches
+    row groups in a random order -> blocks of many groups -> batches of rows picked at random in a block
 
 The stream is one endless sequence of rows, fixed by (seed, files): epoch after epoch, each row once an epoch. Step k is its
 rows k * batch_size and on, so a run that is killed and resumed sees exactly the batches that it would have seen.
@@ -10,6 +10,7 @@ A batch is a dict of the columns asked for as numpy arrays, as `pipeline.shards.
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding import moves_hash
+from engine.encoding import PLANES, moves_hash
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.permute import place_rows
-from pipeline.shards import batch_columns, schema
+from pipeline.permute import gather_rows
+from pipeline.plane_pages import read_group, read_planes
+from pipeline.shards import Batch, schema
 from pipeline.stores import opened
 from pipeline.strata import Thinning
 from pipeline.training_set import kept_rows, split_shards
-
-Batch = dict[str, NDArray[Any]]
 
 BLOCK_ROWS = 1 << 18
 """Rows that are shuffled together: 161 MB of planes; two blocks are in memory, one read ahead."""
@@ -76,6 +76,66 @@ def _check_schema(path: Path, metadata: pq.FileMetaData) -> None:
         raise DatasetError(f"{path} is no shard of this version (moves {stamp or 'unknown'}): ingest the dump again")
 
 
+class _Block:
+    """Rows that are shuffled together, as they were read; its memory is used for one block after another.
+
+    All columns of numbers but the planes lie in one array of records, so that a row picked at random is two waits for memory
+    and not eighteen.
+    """
+
+    def __init__(self, columns: Sequence[str], largest: int) -> None:
+        """Make room for `largest` rows."""
+        self.columns, self.largest = columns, largest
+        self.planes_RP = np.empty((largest if "planes" in columns else 0, PLANES), dtype=np.uint64)
+        self.records_R: NDArray[Any] = np.empty(0)
+        self.objects: dict[str, NDArray[np.object_]] = {}
+        self.order_R = np.empty(0, dtype=np.int64)
+        """Which of the rows is first, second, ..."""
+
+    def put(self, rows: slice, columns: Batch) -> None:
+        """Keep columns of some rows."""
+        kinds = {name: kept.dtype for name, kept in columns.items() if name != "planes" and kept.dtype != object}
+        if kinds and not len(self.records_R):
+            size = sum(kind.itemsize for kind in kinds.values())
+            filler = ("", f"V{-size % 8}")  # to whole words, for the kernel that copies them
+            self.records_R = np.empty(self.largest, dtype=[*kinds.items(), filler])
+        for name, values in columns.items():
+            if name == "planes":
+                self.planes_RP[rows] = values
+            elif values.dtype == object:
+                self.objects.setdefault(name, np.empty(self.largest, dtype=object))[rows] = values
+            else:
+                self.records_R[name][rows] = values
+
+    def take(self, first: int, last: int, step: int = 1) -> Batch:
+        """Copy the rows from `first` to `last` of the block's order."""
+        picked = self.order_R[first:last:step]
+        records = self.records_R
+        if len(records):
+            words = self.records_R.view(np.uint64).reshape(len(self.records_R), -1)
+            records = _gathered(words, picked).reshape(-1).view(records.dtype)
+        batch: Batch = {}
+        for name in self.columns:
+            if name == "planes":
+                batch[name] = _gathered(self.planes_RP, picked)
+            elif name in self.objects:
+                batch[name] = self.objects[name][picked]
+            else:
+                batch[name] = records[name].copy()
+        return batch
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    """Put rows behind each other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _gathered(rows_RW: NDArray[np.uint64], picked: NDArray[np.int64]) -> NDArray[np.uint64]:
+    rows = np.empty((len(picked), rows_RW.shape[1]), dtype=np.uint64)
+    gather_rows(rows_RW, picked, rows)
+    return rows
+
+
 class Batches:
     """The batches of one split of some datasets or training sets."""
 
@@ -117,34 +177,43 @@ class Batches:
             rows += self.groups[index].rows
         return blocks
 
-    def _read(self, store: Batch, block: Sequence[_Group], epoch: int, number: int) -> Batch:
-        """Read a block with its rows permuted, each group's rows straight to their places in the arrays of `store`."""
-        rows = sum(group.rows for group in block)
-        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number))).permutation(rows)
-        largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
+    def _read(self, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
+        """Read a block's rows and draw their order."""
         at = 0
-        for group in block:
-            for name, values in self._rows(group).items():
-                if name not in store:
-                    store[name] = np.empty((largest, *values.shape[1:]), dtype=values.dtype)
-                if values.dtype == object:  # references, which no kernel copies
-                    store[name][places[at : at + group.rows]] = values
-                else:
-                    place_rows(store[name], places[at : at + group.rows], values)
+        for group in groups:
+            rows = slice(at, at + group.rows)
+            with self._file(group) as file:
+                columns = self.columns
+                if group.thinning is None and "planes" in columns:  # straight to where they are to lie
+                    read_planes(file, group.path, group.index, block.planes_RP[rows])
+                    columns = [name for name in columns if name != "planes"]
+                block.put(rows, self._rows(file, group, columns))
             at += group.rows
-        return {name: values[:rows] for name, values in store.items()}
+        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number))).permutation(at)
+        block.order_R = np.empty(at, dtype=np.int64)
+        block.order_R[places] = np.arange(at)
+        return block
 
-    def _rows(self, group: _Group) -> Batch:
+    @contextmanager
+    def _file(self, group: _Group) -> Iterator[pq.ParquetFile]:
+        """Open the shard of a group; a damaged one raises DatasetError wherever it is found to be."""
+        try:
+            with pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file:
+                yield file
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise DatasetError(f"{group.path} cannot be read as a shard ({error}): ingest the dump again") from error
+
+    @staticmethod
+    def _rows(file: pq.ParquetFile, group: _Group, columns: Sequence[str]) -> Batch:
         """Read the rows of one group in their order."""
-        with pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file:
-            rows = batch_columns(file.read_row_group(group.index, columns=self.columns, use_threads=False))
-            if group.thinning is None:
-                return rows
-            kept = kept_rows(file, group.index, group.thinning)
-            return {name: values[kept] for name, values in rows.items()}
+        rows = read_group(file, group.path, group.index, columns)
+        if group.thinning is None:
+            return rows
+        kept = kept_rows(file, group.index, group.thinning)
+        return {name: values[kept] for name, values in rows.items()}
 
-    def _epochs(self, epoch: int, skip: int) -> Iterator[Batch]:
-        """Give shuffled blocks for ever, from row `skip` of an epoch on; the next is read while one is in use.
+    def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
+        """Give shuffled blocks for ever and the first row of each that counts, from row `skip` of an epoch on.
 
         A block is valid until the next but one is asked for: its memory is used again, for fresh pages cost more than rows.
         """
@@ -152,52 +221,51 @@ class Batches:
         def plan() -> Iterator[tuple[list[_Group], int, int, int]]:
             number_of_epoch, left = epoch, skip
             while True:
-                for number, block in enumerate(self._blocks(number_of_epoch)):
-                    rows = sum(group.rows for group in block)
+                for number, groups in enumerate(self._blocks(number_of_epoch)):
+                    rows = sum(group.rows for group in groups)
                     if left >= rows:
                         left -= rows
                         continue
-                    yield block, number_of_epoch, number, left
+                    yield groups, number_of_epoch, number, left
                     left = 0
                 number_of_epoch += 1
 
+        largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
+        now, later = _Block(self.columns, largest), _Block(self.columns, largest)
         with ThreadPoolExecutor(1, "read-ahead") as reader:
             steps = plan()
-            block, *where, left = next(steps)
-            now: Batch = {}
-            later: Batch = {}
-            ahead = reader.submit(self._read, now, block, *where)
+            groups, *where, left = next(steps)
+            ahead = reader.submit(self._read, now, groups, *where)
             while True:
                 current, drop = ahead.result(), left
-                block, *where, left = next(steps)
-                ahead = reader.submit(self._read, later, block, *where)
+                groups, *where, left = next(steps)
+                ahead = reader.submit(self._read, later, groups, *where)
                 now, later = later, now
-                yield {name: values[drop:] for name, values in current.items()}
+                yield current, drop
 
     def from_step(self, step: int) -> Iterator[Batch]:
         """Give batches for ever, beginning with that of `step`."""
         epoch, skip = divmod(step * self.batch_size, self.rows)
-        rest: Batch = {}
-        for block in self._epochs(epoch, skip):
-            if rest and len(rest["planes"]):
-                need = self.batch_size - len(rest["planes"])  # the batch that lies across two blocks
-                first = {name: np.concatenate([rest[name], values[:need]]) for name, values in block.items()}
-                if len(first["planes"]) < self.batch_size:
-                    rest = first
-                    continue
-                yield {name: values[self.rank :: self.world] for name, values in first.items()}
-                rows = {name: values[need:] for name, values in block.items()}
-            else:
-                rows = block
-            whole = len(rows["planes"]) // self.batch_size * self.batch_size
-            for at in range(0, whole, self.batch_size):
-                part = slice(at + self.rank, at + self.batch_size, self.world)
-                yield {name: values[part].copy() for name, values in rows.items()}
-            rest = {name: values[whole:].copy() for name, values in rows.items()}
+        parts: list[Batch] = []
+        have = 0
+        for block, first in self._epochs(epoch, skip):
+            rows, at = len(block.order_R), first
+            while rows - at >= (need := self.batch_size - have):
+                if parts:  # the batch that lies across blocks
+                    whole = _joined([*parts, block.take(at, at + need)])
+                    yield {name: values[self.rank :: self.world] for name, values in whole.items()}
+                    parts, have = [], 0
+                else:
+                    yield block.take(at + self.rank, at + need, self.world)
+                at += need
+            if at < rows:
+                parts.append(block.take(at, rows))
+                have += rows - at
 
     def once(self) -> Iterator[Batch]:
         """Give every row once in the order of the files; the last batch of a row group may be smaller."""
         for group in self.groups:
-            rows = self._rows(group)
+            with self._file(group) as file:
+                rows = self._rows(file, group, self.columns)
             for at in range(0, group.rows, self.batch_size):
                 yield {name: values[at : at + self.batch_size] for name, values in rows.items()}

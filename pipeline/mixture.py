@@ -16,8 +16,9 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.batches import Batch, Batches
+from pipeline.batches import Batches
 from pipeline.errors import ConfigError
+from pipeline.shards import Batch
 
 TICKETS, PLACES = 1, 2
 """What the seed is joined by, so that chances of different kinds differ: which dataset, and where in a batch."""

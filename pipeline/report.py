@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.progress import Progress, Tick, silent
-from pipeline.batches import Batch, Batches
+from pipeline.batches import Batches
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.keys import position_keys, stand_in
-from pipeline.shards import MANIFEST, file_hash, read_manifest
+from pipeline.shards import MANIFEST, Batch, file_hash, read_manifest
 from pipeline.strata import mixed
 from pipeline.training import datasets_of
 from pipeline.training_set import LATEST, Member, Shard, members

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
-from pipeline.batches import HUMAN_COLUMNS, Batch, Batches
+from pipeline.batches import HUMAN_COLUMNS, Batches
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.shards import MANIFEST, file_hash
+from pipeline.shards import MANIFEST, Batch, file_hash
 from pipeline.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import DatasetError
+from pipeline.plane_pages import read_group
 from pipeline.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, batch_columns, file_hash, read_manifest, shard_paths
 from pipeline.strata import CLASSES, THINNED_BY, Thinning
 
@@ -168,10 +169,10 @@ def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[dict
         try:
             with pq.ParquetFile(shard.path) as file:
                 for group in range(file.num_row_groups):
-                    rows = batch_columns(file.read_row_group(group, columns=list(columns), use_threads=False))
+                    rows = read_group(file, shard.path, group, columns)
                     if shard.thinning is not None:
                         kept = kept_rows(file, group, shard.thinning)
                         rows = {name: values[kept] for name, values in rows.items()}
                     yield rows
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             raise DatasetError(f"{shard.path} cannot be read as a shard ({error}): ingest the dump again") from error

@@ -8,7 +8,8 @@ from statistics import median
 from typing import Any
 
 from engine.progress import Progress, Tick, silent
-from pipeline.batches import Batch, Batches
+from pipeline.batches import Batches
+from pipeline.shards import Batch
 
 STEPS = 25
 ROUNDS = 6

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import shards
-from pipeline.batches import HUMAN_COLUMNS, Batch, Batches
+from pipeline.batches import HUMAN_COLUMNS, Batches
 from pipeline.errors import ConfigError
 from pipeline.mixture import Mixture, Source
+from pipeline.shards import Batch
 from tests.pipeline.searched import dataset, legal_labels, playouts
 from tests.pipeline.test_batches import equal
 

@@ -24,9 +24,10 @@ from model.losses import VALUE_FORMS, row_losses
 from model.targets import prepared
 from model.train import TrainingMismatchError, train
 from pipeline import shards
-from pipeline.batches import Batch, Batches
+from pipeline.batches import Batches
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.mixture import Mixture
+from pipeline.shards import Batch
 from pipeline.training import columns_of, datasets_of, train_on
 from pipeline.tuning import spent_after, tune_on
 from tests.model.synthetic import TINY, stream
