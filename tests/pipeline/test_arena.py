@@ -230,7 +230,7 @@ def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path)
 def test_a_stopped_match_says_so_and_keeps_its_games(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    words = ["arena", "hand-written", "uniform", "--games", "2000", "--simulations", "40", "--concurrency", "2"]
+    words = ["arena", "hand-written", "uniform", "--games", "300", "--simulations", "40", "--concurrency", "2"]
     command = [sys.executable, "-c", "from pipeline.cli import main; main()", *words, "--out", str(tmp_path)]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal, begun = tmp_path / "games.jsonl", time.monotonic()

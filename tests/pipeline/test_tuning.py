@@ -262,7 +262,7 @@ from tests.pipeline.test_tuning import CONFIG, tune
 from dataclasses import replace
 
 made = Path(sys.argv[1])
-config = replace(CONFIG, epochs=8.0, save_every_seconds=0.02)
+config = replace(CONFIG, epochs=4.0, save_every_seconds=0.02)
 
 def run(out):
     tune(made, out, config, most_uses=8.0)
