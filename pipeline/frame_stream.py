@@ -42,9 +42,8 @@ class Raw:
         """Take what gives the archive's next bytes, none at its end."""
         self._read = read
         self._held = b""
-        self._next = (
-            0  # what of `_held` was taken: to cut it off for each frame would copy a megabyte for a hundred bytes
-        )
+        self._next = 0
+        """Bytes of `_held` that were taken: to cut them off for each frame would copy a megabyte for a hundred bytes."""
         self.at = 0
         """Byte of the archive that is next."""
 
