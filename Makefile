@@ -36,11 +36,11 @@ ui-postgres: $(READY)
 
 test: $(READY)
 	$(MAKE) --jobs 2 check kernels
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow"
 
 test-slow: $(READY)
 	$(MAKE) --jobs 2 check kernels
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from engine.openings import Opening, generate
 from engine.players import Answer, Player, Score
 from engine.search import SearchConfig
 from engine.sprt import SprtConfig
+from tests.processes import command
 
 ROGUE = Path(__file__).parent / "rogue_engine.py"
 LINES = [Opening(chess.STARTING_FEN, moves) for moves in (("e2e4", "e7e5"), ("d2d4", "d7d5"), ("c2c4", "c7c5"))]
@@ -46,8 +47,12 @@ def match(a: Player, b: Player, openings: list[Opening], **config: object) -> li
 
 
 def still_there() -> list[psutil.Process]:
-    """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked."""
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=10)
+    """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked.
+
+    Not those that wait for other tests: the one that workers are forked from, and multiprocessing's tracker.
+    """
+    below = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs([child for child in below if "multiprocessing" not in command(child)], timeout=10)
     return list(alive)
 
 

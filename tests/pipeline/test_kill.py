@@ -20,12 +20,12 @@ from pipeline.shards import verify
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.forks import FINISHED, Forks, forks
-from tests.pipeline.processes import workers_of
+from tests.processes import workers_of
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 
 RUN = """
-import os, resource, signal, stat, sys
+import os, resource, signal, stat, sys, threading
 from pathlib import Path
 from pipeline import shards
 from pipeline.chunk import IngestConfig
@@ -33,14 +33,15 @@ from pipeline.errors import IngestError
 from pipeline.ingest import ingest
 
 dump, out, workers, kill_at, file_limit = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
-real = os.fsync
+real, counting = os.fsync, threading.Lock()  # several threads bring files to the disk
 
 def fsync(descriptor):  # the file is written and has its temporary name
     global kill_at
     if stat.S_ISREG(os.fstat(descriptor).st_mode):  # folders are made to last too
-        kill_at -= 1
-        if kill_at == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with counting:
+            kill_at -= 1
+            if kill_at == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
     real(descriptor)
 
 os.fsync = fsync
@@ -174,18 +175,18 @@ def test_killed_when_only_the_manifest_is_missing(
     dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, _ = undisturbed
-    counted = 0
+    settled: list[int] = []  # threads append to it, where a number that they add to would miss one now and then
     real = os.fsync
 
     def count(descriptor: int) -> None:
-        nonlocal counted
-        counted += stat.S_ISREG(os.fstat(descriptor).st_mode)  # folders are made to last too
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # folders are made to last too
+            settled.append(descriptor)
         real(descriptor)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", count)
         ingest([str(dump)], tmp_path / "counted", CONFIG, workers=1)
-    process = start(dump, tmp_path / "out", kill_at=counted)
+    process = start(dump, tmp_path / "out", kill_at=len(settled))
     assert process.wait(60) == -signal.SIGKILL
     assert whole_files(tmp_path / "out", expected) == len(expected) - 1
     assert not (tmp_path / "out" / "manifest.json").exists()

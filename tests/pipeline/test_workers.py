@@ -14,7 +14,7 @@ import pytest
 from pipeline.workers import FORKED, Failure, LocalEngine
 from tests.conftest import REPOSITORY
 from tests.pipeline import jobs
-from tests.pipeline.processes import servers_of, workers_of
+from tests.processes import servers_of, workers_of
 
 
 def children() -> set[int]:

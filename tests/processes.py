@@ -5,7 +5,7 @@ from contextlib import suppress
 import psutil
 
 
-def _command(process: psutil.Process) -> str:
+def command(process: psutil.Process) -> str:
     """Give a command line; that of a process that has ended meanwhile is empty, and says nothing of its brothers."""
     with suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline())
@@ -15,7 +15,7 @@ def _command(process: psutil.Process) -> str:
 def servers_of(process: int | None = None) -> list[psutil.Process]:
     """Give the process that the workers of a process (this one by default) are forked from, if there is one."""
     with suppress(psutil.NoSuchProcess):
-        return [child for child in psutil.Process(process).children() if "forkserver" in _command(child)]
+        return [child for child in psutil.Process(process).children() if "forkserver" in command(child)]
     return []
 
 
@@ -23,7 +23,7 @@ def workers_of(process: int | None = None) -> list[psutil.Process]:
     """Give the living workers of a process, this one by default; none when it has ended."""
     with suppress(psutil.NoSuchProcess):
         below = psutil.Process(process).children()
-        found = [child for child in below if "spawn_main" in _command(child)]
+        found = [child for child in below if "spawn_main" in command(child)]
         for server in servers_of(process):
             found += server.children()
         return [child for child in found if _living(child)]
