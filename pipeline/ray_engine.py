@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's name for: on one machine listen on loopback only. It is read when Ray is imported."""
 
 
+@cache
 def _version() -> str:
-    """Give the hash of the kernels' sources, which every node must share to make the same bytes."""
+    """Give the hash of the kernels' sources, which every node must share for the same bytes; 20 ms, so once a process."""
     return sources_hash(Path(__file__).resolve().parents[1])
 
 
