@@ -38,7 +38,9 @@ test: $(READY)
 	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2 -m "not slow"
 
+# Besides: apt-get install chromium stockfish postgresql. Proofs whose tools are not there are skipped, saying so.
 test-slow: $(READY)
+	$(BIN)/pip install --quiet -e ".[proofs]" -c constraints.txt
 	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2
 

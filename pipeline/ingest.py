@@ -1,6 +1,7 @@
 """A dump into a dataset: chunks spread over workers, shards published as they are done, the manifest last.
 
     dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards] -> games.parquet, manifest.json
+    with `shard_rows`:               [worker: tags, replay, buckets] -> [worker: buckets of all chunks, shuffle, shards] -> ...
 
 A chunk's result depends on its text, its number and the configuration alone, so any number of workers, killed and
 started again at any time, end with the same bytes. What is finished lies in `.parts/` until the manifest is there.
@@ -8,7 +9,7 @@ started again at any time, end with the same bytes. What is finished lies in `.p
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
-from pipeline.manifest import build_manifest, plain_config
+from pipeline.manifest import build_manifest, plain_config, read_notes
 from pipeline.remote import look
+from pipeline.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks
 from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require, short_name
 from pipeline.stores import is_url, lock_of, make_folder, reached, remove_tree, temporaries
@@ -189,7 +191,12 @@ def _ingest(
         if (parts / part_name(taken)).exists():
             raise DatasetError("the dump has become shorter since this ingest was begun: choose another --out")
         release_buffers()  # what is made of the whole takes its place, so the peak is that of a chunk
-        manifest = build_manifest(out, sources, config)
+        shards: list[dict[str, Any]] = []
+        if config.shard_rows:
+            planned = plans(read_notes(parts), config)
+            forget_others(out, planned)
+            shards = _made(out, engine, planned, shard_tasks(out, where, planned, config), progress, stop)
+        manifest = build_manifest(out, sources, config, shards=shards)
     except FetchError as error:
         raise IngestError(f"{error}; what was finished is kept in {out}: run the same command to continue") from error
     except OSError as error:
@@ -202,10 +209,35 @@ def _ingest(
     return manifest
 
 
+def _made(
+    out: Path,
+    engine: Engine,
+    planned: Sequence[Plan],
+    tasks: Iterable[ShardTask],
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> list[dict[str, Any]]:
+    """Make shards of what chunks have left in buckets: give the manifest's entries, in their order."""
+    made: dict[str, dict[str, Any]] = {}
+    total, rows = sum(plan.rows for plan in planned), 0
+    began = time.perf_counter()
+    with closing(engine.map(make_shards, tasks)) as results:
+        for _, status, value in results:
+            if status != "ok":
+                raise _failure(status, value)
+            made |= {entry["name"]: entry for entry in value}
+            rows += sum(entry["rows"] for entry in value)
+            rate = rows / max(time.perf_counter() - began, 1e-9)
+            progress(Tick(rows, total, "rows", {"shards": len(made), "rows/s": rate}))
+            if stop():
+                raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+    return [made[name] for plan in planned for name in plan.names]
+
+
 def _failure(status: str, value: Failure | None) -> Exception:
     """Make the error that ends an ingest from what a worker left."""
     if status == "lost" or value is None:
-        return IngestError("a worker was killed three times on the same chunk (out of memory?): try fewer --workers")
+        return IngestError("a worker was killed three times at the same work (out of memory?): try fewer --workers")
     if value.system:
         return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
     if value.mistake:

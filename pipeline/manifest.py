@@ -29,7 +29,7 @@ from pipeline.sources import Source
 from pipeline.stores import opened
 
 
-def _notes(parts: Path) -> list[dict[str, Any]]:
+def read_notes(parts: Path) -> list[dict[str, Any]]:
     """Read the notes of all chunks in order."""
     notes: list[dict[str, Any]] = []
     while (path := parts / part_name(len(notes))).exists():
@@ -105,13 +105,17 @@ def plain_config(config: IngestConfig) -> dict[str, Any]:
 
 
 def build_manifest(
-    out: Path, sources: Sequence[Source], config: IngestConfig, more: Mapping[str, Any] | None = None
+    out: Path,
+    sources: Sequence[Source],
+    config: IngestConfig,
+    more: Mapping[str, Any] | None = None,
+    shards: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Publish `games.parquet` and then the manifest, and give it; raises DatasetError when there is no position.
 
-    `more` is what the manifest says besides, or otherwise.
+    `more` is what the manifest says besides, or otherwise; `shards` are those that are not of one chunk.
     """
-    notes = _notes(out / PARTS)
+    notes = read_notes(out / PARTS)
     status: Counter[str] = Counter()
     rows_dropped: Counter[str] = Counter()
     for note in notes:
@@ -126,8 +130,12 @@ def build_manifest(
         reasons = "; ".join(f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items()))
         counts = reasons or damage or "no game was found"
         raise DatasetError(f"no positions in {named}: {read} games read ({counts})")
-    files = [entry for note in notes for entry in note["files"]]
+    files = [*(entry for note in notes for entry in note["files"]), *shards]
     positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
+    if sum(positions.values()) != rows:
+        raise DatasetError(
+            f"{out} has shards of {sum(positions.values())} rows, not {rows}: delete it and ingest again"
+        )
     shard_bytes = sum(entry["bytes"] for entry in files)
     with ThreadPoolExecutor(1) as beside:
         counting = beside.submit(_count_copies, out / PARTS, len(notes))

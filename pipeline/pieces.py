@@ -2,7 +2,8 @@
 
 Plain PGN is read at places spread over the file. An archive of many zstd frames (as pzstd writes) is read at frames spread
 over it. Any other archive can only be read from its beginning: up to REACH of its text is decompressed, and the pieces are
-spread over that; what lies behind it is guessed from it, and `Pieces.whole` is False.
+spread over that; what lies behind it is guessed from it, and `Pieces.whole` is False. Of an address only those parts are asked
+for, fewer and less of them than of a file of this machine.
 """
 
 import io
@@ -17,11 +18,17 @@ from typing import IO
 import zstandard
 
 from pipeline.errors import DumpError
+from pipeline.remote import read_part
 from pipeline.sources import STDIN, Source
+from pipeline.stores import is_url, read_span
 
 REACH = 1 << 29
 """Bytes of text that are decompressed at most to spread the pieces over."""
+FAR_REACH = 1 << 27
+"""The same of an archive at an address: some 20 MB of it."""
 PLACES = 32
+FAR_PLACES = 8
+"""Places at which frames are looked for in an archive at an address."""
 SEARCH = 1 << 22
 """Raw bytes in which a frame is looked for from each place on."""
 BLOCK = 1 << 20
@@ -58,10 +65,13 @@ def read_pieces(name: str, want: int) -> Pieces:
     stream = source.open()
     found = Pieces(name, source.size)
     try:
-        if source.size is not None and not source.input and source.compression is None and source.size > want:
-            with Path(name).open("rb") as file:
-                _from_places(file, source.size, want, found)
-        elif source.size is None or source.compression != "zstd" or source.input or not _from_frames(name, want, found):
+        tried = False
+        if source.size is not None and not source.input:
+            if source.compression is None and source.size > want:
+                tried = _from_places(name, source.size, want, found)
+            elif source.compression == "zstd":
+                tried = _from_frames(name, want, found)
+        if not tried:
             _from_stream(source, stream, want, found)
     finally:
         source.close()
@@ -76,42 +86,51 @@ def _games(text: bytes, first: bool, last: bool) -> bytes:
     return text[begins[0] : begins[-1]] if begins else b""
 
 
-def _strata(total: int, length: int) -> list[int]:
-    """Give PLACES offsets, one drawn from each equal part of what lies before `total`; the same ones each time."""
+def _strata(total: int, length: int, places: int) -> list[int]:
+    """Give offsets, one drawn from each equal part of what lies before `total`; the same ones each time."""
     rng = random.Random(0)  # noqa: S311
-    part = total / PLACES
-    return [int(part * (place + rng.random() * max(0.0, 1 - length / part))) for place in range(PLACES)]
+    part = total / places
+    return [int(part * (place + rng.random() * max(0.0, 1 - length / part))) for place in range(places)]
 
 
-def _from_places(file: IO[bytes], size: int, want: int, found: Pieces) -> None:
-    """Read pieces of a plain file."""
-    length = want // PLACES
-    for offset in _strata(size, length):
-        file.seek(offset)
-        found.texts.append(_games(file.read(length), offset == 0, offset + length >= size))
-    found.text_bytes = float(size)
+def _part(name: str, begin: int, count: int) -> bytes | None:
+    """Read a part of a dump, wherever it lies; None from a server that gives no parts."""
+    return read_part(name, begin, count) if is_url(name) else read_span(Path(name), begin, begin + count)
+
+
+def _from_places(name: str, size: int, want: int, found: Pieces) -> bool:
+    """Read pieces of a plain file; give False where no parts of it can be had."""
+    length, texts = want // PLACES, []
+    for offset in _strata(size, length, PLACES):
+        text = _part(name, offset, length)
+        if text is None:
+            return False
+        texts.append(_games(text, offset == 0, offset + length >= size))
+    found.texts, found.text_bytes = texts, float(size)
     found.basis = f"{PLACES} places over the file"
+    return True
 
 
 def _from_frames(name: str, want: int, found: Pieces) -> bool:
-    """Read pieces of an archive of many frames; give False where it is none."""
-    length, ratios, begun = want // PLACES, [], set()
+    """Read pieces of an archive of many frames; give False where it is none, or no parts of it can be had."""
+    places = FAR_PLACES if is_url(name) else PLACES
+    length, ratios, begun = want // places, [], set()
     texts: list[bytes] = []
     size = found.size or 0
-    with Path(name).open("rb") as file:
-        for place, offset in enumerate(_strata(size, SEARCH)):
-            file.seek(offset)
-            raw = file.read(SEARCH)
-            at, text, ratio = raw.find(_FRAME), b"", 0.0
-            while at >= 0 and len(text) < ENOUGH:
-                text, ratio = _decompressed(io.BytesIO(raw[at:]), length)
-                at = raw.find(_FRAME, at + 1) if len(text) < ENOUGH else at
-            if at >= 0 and offset + at > 0 and offset + at not in begun:
-                begun.add(offset + at)
-                texts.append(_games(text, first=False, last=False))
-                ratios.append(ratio)
-            if place >= 3 and len(begun) <= place // 2:
-                return False
+    for place, offset in enumerate(_strata(size, SEARCH, places)):
+        raw = _part(name, offset, SEARCH)
+        if raw is None:
+            return False
+        at, text, ratio = raw.find(_FRAME), b"", 0.0
+        while at >= 0 and len(text) < ENOUGH:
+            text, ratio = _decompressed(io.BytesIO(raw[at:]), length)
+            at = raw.find(_FRAME, at + 1) if len(text) < ENOUGH else at
+        if at >= 0 and offset + at > 0 and offset + at not in begun:
+            begun.add(offset + at)
+            texts.append(_games(text, first=False, last=False))
+            ratios.append(ratio)
+        if place >= 3 and len(begun) <= place // 2:
+            return False
     mean = sum(ratios) / len(ratios)
     spread = sum((ratio - mean) ** 2 for ratio in ratios) / max(len(ratios) - 1, 1)
     found.texts, found.text_bytes = texts, size * mean
@@ -163,8 +182,9 @@ def _from_stream(source: Source, stream: IO[bytes], want: int, found: Pieces) ->
         found.basis = f"all of it{found.basis}"
         return
     ratio = text / max(source.bytes_read, 1)
-    far = int(min(REACH, (source.size or 0) * ratio)) if source.name != STDIN and not source.input else 0
-    offsets, length = _strata(max(far, text), want // PLACES), want // PLACES
+    reach = FAR_REACH if is_url(source.name) else REACH
+    far = int(min(reach, (source.size or 0) * ratio)) if source.name != STDIN and not source.input else 0
+    offsets, length = _strata(max(far, text), want // PLACES, PLACES), want // PLACES
     wanted = {place: bytearray() for place in range(PLACES)}
     at, marks = 0, [(source.bytes_read, text)]
     for block in chain([begin], blocks if far > text else []):
@@ -174,7 +194,7 @@ def _from_stream(source: Source, stream: IO[bytes], want: int, found: Pieces) ->
                 wanted[place] += block[low - at : high - at]
         at += len(block)
         marks.append((source.bytes_read, at))
-        if at >= max(REACH if far else 0, text):
+        if at >= max(reach if far else 0, text):
             break
     _judge(source, found, marks, ended=not next(blocks, b""))
     pieces = [bytes(wanted[place]) for place in range(PLACES) if wanted[place]]

@@ -45,6 +45,30 @@ def open_remote(name: str, stop: Stop = never, begun: Facts | None = None, patie
     return ObjectFile(name, patience, stop, begun)
 
 
+def read_part(name: str, begin: int, count: int, stop: Stop = never) -> bytes | None:
+    """Read `count` bytes of an address from `begin` on, fewer at its end; None of a server that begins at 0 whatever is asked.
+
+    Raises what `open_remote` raises.
+    """
+    if not name.startswith(("https://", "http://")):
+        file = ObjectFile(name, stop=stop)
+        try:
+            return file.part(begin, begin + count)
+        finally:
+            file.close()
+    web = WebFile(name, stop=stop, begin=begin)
+    try:
+        web.open()
+        if web.whole:
+            return None
+        data = bytearray()
+        while len(data) < count and (block := web.read(count - len(data))):
+            data += block
+        return bytes(data)
+    finally:
+        web.close()
+
+
 def look(name: str, stop: Stop = never) -> Facts:
     """Ask what lies at an address; raises as `open_remote` does."""
     if name.startswith(("https://", "http://")):
@@ -89,6 +113,12 @@ class ObjectFile:
             self._ask()
         data, self._left = self._left[:count], self._left[count:]
         self.position += len(data)
+        return data
+
+    def part(self, begin: int, end: int) -> bytes:
+        """Read the bytes from `begin` to before `end`, wherever the reading in order is."""
+        last = min(end, self.facts.size or 0)
+        data: bytes = self._persist(lambda: self._block(min(begin, last), last))
         return data
 
     def _ask(self) -> None:

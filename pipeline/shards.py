@@ -1,6 +1,7 @@
 """Shards (format version 2): Parquet files of packed rows, and the manifest that vouches for them.
 
-A dataset directory holds `train-00000-0.parquet ...`, `val-...`, `test-...`, `games.parquet` and `manifest.json`.
+A dataset directory holds `train-00000-0.parquet ...` (a shard or more a chunk of the dump) or `train-00000-of-00016.parquet`
+and on (drawn from the whole), `val-...`, `test-...`, `games.parquet` and `manifest.json`.
 Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new
 version. Files appear under their final names whole (`pipeline.stores`), the manifest last: a directory without one is not a
 dataset.

@@ -91,6 +91,19 @@ def opened(path: Path) -> Any:
     return path if is_local(path) else path.open("rb")
 
 
+def read_span(path: Path, begin: int, end: int) -> bytes:
+    """Read a part of a file, its bytes from `begin` to before `end`; fewer where it ends before that. Raises OSError."""
+    if not is_local(path):
+        store = cast("Any", path)
+        data: bytes = b""
+        if begin < end:
+            data = persist(str(path), lambda: store.fs.cat_file(store.path, start=begin, end=end))
+        return data
+    with path.open("rb") as file:
+        file.seek(begin)
+        return file.read(end - begin)
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder, and those above it; a store has no folders, and its buckets are their owner's to make."""
     if is_local(folder):

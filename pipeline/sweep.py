@@ -14,10 +14,11 @@ import psutil
 from filelock import Timeout
 
 from pipeline.errors import ConfigError, DatasetError, IngestError
+from pipeline.scatter import NOTE
 from pipeline.shards import MANIFEST, PARTS, SPLITS, read_manifest
 from pipeline.stores import is_local, lock_of, place, reached, remove_tree, temporaries
 
-_SHARD = re.compile(rf"({'|'.join(SPLITS)})-\d+-\d+\.parquet")
+_SHARD = re.compile(rf"({'|'.join(SPLITS)})-\d+-(of-)?\d+\.parquet")
 
 PAGE = 1000
 """Uploads that a store is asked for at a time: the most that S3 gives."""
@@ -96,7 +97,8 @@ def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
     if finished:
         named = {entry["name"] for entry in read_manifest(folder)["files"]}
     else:
-        named = set().union(*map(_named, (folder / PARTS).glob("[0-9]*.json")))
+        notes = [*(folder / PARTS).glob("[0-9]*.json"), *(folder / PARTS).glob(f"{NOTE}*.json")]
+        named = set().union(*map(_named, notes))
     strangers = [path for path in folder.glob("*.parquet") if _SHARD.fullmatch(path.name) and path.name not in named]
     names = sorted(path.name for path in strangers)
     for path in strangers if not dry_run else []:
@@ -109,7 +111,7 @@ def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
 
 
 def _named(note: Path) -> set[str]:
-    """Give the shards that a chunk's note vouches for."""
+    """Give the shards that a note vouches for."""
     try:
         return {entry["name"] for entry in json.loads(note.read_bytes())["files"]}
     except (ValueError, KeyError, TypeError) as error:

@@ -25,7 +25,7 @@ from engine.encoding import PLANES, label_of
 from engine.legal import MOVE_PLANES
 from engine.progress import Progress, silent
 from pipeline.errors import DatasetError, Stopped
-from pipeline.reencode import compare_all, compare_games, sample_games
+from pipeline.reencode import chunk_of, compare_all, compare_games, games_of_chunks, sample_games
 from pipeline.shards import GAMES, MANIFEST, SPLITS, file_hash, read_manifest, verify
 from pipeline.training_set import is_training_set, read_training_set
 
@@ -208,8 +208,9 @@ def sample_rows(
     rng = random.Random(0)  # noqa: S311
     splits = SPLITS if split is None else (split,)
     names = [file["name"] for file in manifest["files"] if file["rows"] and file["split"] in splits]
+    before = None if chunks is None else games_of_chunks(directory, chunks)
     if chunks is not None:
-        names = [name for name in names if int(name.split("-")[1]) < chunks]  # train-00007-0.parquet is of chunk 7
+        names = [name for name in names if (chunk_of(name) or 0) < chunks]
     rows: list[Row] = []
     picked = [rng.choice(names) for _ in range(min(8, count))] if names else []
     for name in picked:
@@ -220,6 +221,8 @@ def sample_rows(
             raise DatasetError(
                 f"{directory / name} is damaged ({error}): `fianchetto verify` lists such files"
             ) from error
+        if before is not None:
+            group = group.filter(pc.less(group["game"], before))
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))
         rows += group.take(indices).to_pylist()
     rng.shuffle(rows)

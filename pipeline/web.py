@@ -179,6 +179,11 @@ class WebFile:
                 self.position += len(data)
                 return data
 
+    @property
+    def whole(self) -> bool:
+        """Whether the server, asked for a part, has begun at the first byte."""
+        return self._skip > 0
+
     def tell(self) -> int:
         """Give the byte that the next read begins at."""
         return self.position

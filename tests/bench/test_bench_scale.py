@@ -1,5 +1,6 @@
 """The stream that `bench scale` makes is real games, each of its own; the figures are those of a stream that was counted."""
 
+import importlib.util
 import io
 from pathlib import Path
 
@@ -76,7 +77,13 @@ def test_scale_is_measured(dump: Path) -> None:
     assert found["reader"]["text_bytes"] == dump.stat().st_size
     assert "two workers over one" in found["text"]
     assert 200_000 < found["spread_bytes"] <= 300_000
-    assert found["spread_games"] == 12 * [found["sizes"][1]["games"]], "each job had all of the stream"
+    by_ray = 3 if importlib.util.find_spec("ray") is not None else 0
+    jobs = 3 + 3 + by_ray + 2 * 3
+    assert found["spread_games"] == jobs * [found["sizes"][1]["games"]], "each job had all of the stream"
+    assert len(found["ray_seconds"]) == by_ray
+    if by_ray:
+        ratio = min(found["ray_seconds"]) / min(found["two_workers_seconds"])
+        assert found["ray"]["ray_over_local"] == pytest.approx(ratio, abs=1e-3)
     assert found["two_jobs_speedup"] > 0.2
     runs = {name: found[f"{name}_seconds"] for name in ("one_worker", "two_workers", "two_jobs")}
     assert {name: len(seconds) for name, seconds in runs.items()} == {"one_worker": 3, "two_workers": 3, "two_jobs": 3}

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,14 @@ def ray_processes() -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def titles(process: psutil.Process) -> str:
+    """Give a process's command line, into which Ray writes what it does; nothing of one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def tasks_running() -> list[psutil.Process]:
@@ -196,6 +206,15 @@ def test_ingest_makes_the_same_bytes_though_workers_are_killed(
     assert datasets.content(tmp_path / "killed") == undisturbed
 
 
+def test_shards_of_a_set_size_are_the_same_though_workers_are_killed(dump: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, shard_rows=2000)
+    ingest([str(dump)], tmp_path / "local", config, workers=1)
+    killer = Killer(3)
+    ingest([str(dump)], tmp_path / "ray", config, engine=engine_of("ray", 2), progress=killer)
+    assert len(killer.killed) == 3
+    assert datasets.content(tmp_path / "ray") == datasets.content(tmp_path / "local")
+
+
 def test_two_nodes_share_the_work_and_one_of_them_is_lost(
     cluster: Any, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
@@ -204,15 +223,28 @@ def test_two_nodes_share_the_work_and_one_of_them_is_lost(
     assert len(raylets) == 2, "each node's agent ran some"
     lost = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    killed: list[object] = []
+    killed: list[str] = []
 
     def kill(_: Tick) -> None:
-        if not killed:
-            killed.append(lost)
-            cluster.remove_node(lost, allow_graceful=False)
+        """Kill all processes of the node at once, when one of them is at work."""
+        if killed:
+            return
+        began = time.monotonic()
+        raylet = psutil.Process(lost.all_processes["raylet"][0].process.pid)
+        while time.monotonic() < began + 60:
+            tree = [raylet, *raylet.children(recursive=True)]
+            names = [titles(process) for process in tree]
+            if any("ray::_work" in name for name in names):
+                break
+            time.sleep(0.02)
+        killed.extend(names)
+        for process in tree:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        cluster.remove_node(lost, allow_graceful=False)  # which the cluster's own accounts want
 
     ingest([str(dump)], tmp_path / "out", CONFIG, engine=engine_of(address), progress=kill)
-    assert killed
+    assert any("ray::_work" in name for name in killed), "a chunk was in hand there"
     assert datasets.content(tmp_path / "out") == undisturbed
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,13 @@ def test_a_dataset_in_a_store_is_that_of_a_folder(store: Any, dump: Path, made: 
         assert all((there[name] == here[name]).all() for name in here)
     with pytest.raises(DatasetError, match="other settings"):
         ingest([str(dump)], out, IngestConfig(chunk_mib=2))
+
+
+def test_shards_of_a_set_size_are_made_in_a_store_too(store: Any, dump: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, shard_rows=5000)
+    ingest([str(dump)], tmp_path / "drawn", config, workers=1)
+    ingest([str(dump)], store / "drawn", config, workers=2)
+    assert content(store / "drawn") == datasets.content(tmp_path / "drawn")
 
 
 def test_a_dump_in_a_store_is_read_in_ranges(

@@ -6,6 +6,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Hashable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from engine.encoding import label_of
 from pipeline.audit import drift
+from pipeline.audit import games as games_of_audit
 from pipeline.audit.audit import audit
 from pipeline.audit.columns import columns
 from pipeline.audit.pages import audit_markdown, audit_text, write_audit
@@ -286,3 +288,36 @@ def test_a_stopped_audit_leaves_no_temporary_file(
     with pytest.raises(Stopped):
         audit([made["a"]], scratch=tmp_path, stop=lambda: True)
     assert not list(tmp_path.iterdir())
+
+
+def test_months_are_counted_and_compared_as_their_games_say(
+    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(games_of_audit, "LEAST_GAMES", 35)
+    results: dict[str, Counter[str]] = {}
+    plies: dict[str, int] = {}
+    for name in ("a", "b"):
+        with (made["a"].parent / "dumps" / f"{name}.pgn").open() as file:
+            while (read := chess.pgn.read_game(file)) is not None:
+                month = read.headers["UTCDate"][:7]
+                results.setdefault(month, Counter())[read.headers["Result"]] += 1
+                plies[month] = plies.get(month, 0) + sum(1 for _ in read.mainline())
+    found = audit(list(made.values()))
+    assert [row["month"] for row in found["months"]] == sorted(results) == ["2014.01", "2014.02", "2014.03"]
+    for row in found["months"]:
+        mine = results[row["month"]]
+        assert row["games"] == mine.total()
+        assert row["mean_plies"] == pytest.approx(plies[row["month"]] / mine.total(), abs=0.06)
+        assert row["draws"] == pytest.approx(mine["1/2-1/2"] / mine.total(), abs=6e-5)
+    large = [month for month in sorted(results) if results[month].total() >= 35]
+    assert len(large) >= 2
+    drifts = {(row["from"], row["to"]): row for row in found["drift"]["between_months"] if row["column"] == "result"}
+    assert list(drifts) == list(pairwise(large))
+    kinds = ("1-0", "0-1", "1/2-1/2")
+    for (before, after), row in drifts.items():
+        p, q = ([results[month][kind] / results[month].total() for kind in kinds] for month in (before, after))
+        middle = [(one + other) / 2 for one, other in zip(p, q, strict=True)]
+        wanted = sum(
+            one * math.log2(one / mean) / 2 for side in (p, q) for one, mean in zip(side, middle, strict=True) if one
+        )
+        assert row["jensen_shannon"] == pytest.approx(wanted, abs=1e-6)
