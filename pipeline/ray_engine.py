@@ -113,7 +113,10 @@ class RayEngine:
                     self._ray.init(address=self.address or "local", **settings)
             except Exception as error:  # Ray raises bare ones too, as of a node that is too slow to start
                 where = self.address or "on this machine"
-                raise IngestError(f"Ray {where} cannot be reached or started: {first_line(error)}") from error
+                # A client without a token is not answered at all.
+                untold = self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"
+                hint = "; set RAY_AUTH_MODE=token here as on the cluster" if untold else ""
+                raise IngestError(f"Ray {where} cannot be reached or started: {first_line(error)}{hint}") from error
             yield
 
     def _knock(self) -> None:

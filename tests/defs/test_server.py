@@ -9,8 +9,11 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.chunk import IngestConfig
+from pipeline.ingest import ingest
 from tests.defs.conftest import prepared, random_pgn
 from tests.defs.server import Server, serving, wait
+from tests.pipeline.datasets import content
 
 pytestmark = pytest.mark.slow
 LONG = {"ops": {"checkpoint": {"config": {"name": "long", "train": {"minutes": 30.0, "batch_size": 32, "threads": 1}}}}}
@@ -109,3 +112,29 @@ def test_a_killed_run_worker_is_noticed_and_its_work_stops(served: tuple[Path, S
     wait(lambda: gone(workers), 30)
     wait(lambda: server.status(run) == "FAILURE", 30)
     assert json.loads((out / "checkpoint.json").read_text())["step"] >= before
+
+
+def test_an_ingest_whose_run_worker_is_killed_ends_with_the_same_bytes_when_it_is_run_again(
+    served: tuple[Path, Server], tmp_path: Path
+) -> None:
+    datasets, server = served
+    dump, out = datasets / "dumps" / "killed.pgn", datasets / "positions" / "killed"
+    dump.write_text(random_pgn(100) * 150)
+    run = server.launch("register_dumps", {})
+    wait(lambda: server.status(run) == "SUCCESS", 60)
+    config = {"ops": {"positions": {"config": {"workers": 1, "ingest": {"chunk_mib": 1}}}}}
+    run = server.launch("build_positions", config, {"dagster/partition": "killed"})
+    wait(lambda: list(out.glob("train-*.parquet")), 60)
+    workers = children(server)
+    parent = workers[0].parent()
+    assert parent is not None
+    parent.kill()
+    wait(lambda: gone(workers), 30)
+    wait(lambda: server.status(run) == "FAILURE", 30)
+    assert not (out / "manifest.json").exists(), "it was over before it could be killed"
+    done = list(out.glob("*.parquet"))
+    run = server.launch("build_positions", config, {"dagster/partition": "killed"})
+    wait(lambda: server.status(run) == "SUCCESS", 300)
+    ingest([str(dump)], tmp_path / "undisturbed", IngestConfig(chunk_mib=1), workers=1)
+    assert content(out) == content(tmp_path / "undisturbed")
+    assert len(done) < len(list(out.glob("*.parquet")))

@@ -4,8 +4,10 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -246,6 +248,57 @@ def test_two_nodes_share_the_work_and_one_of_them_is_lost(
     ingest([str(dump)], tmp_path / "out", CONFIG, engine=engine_of(address), progress=kill)
     assert any("ray::_work" in name for name in killed), "a chunk was in hand there"
     assert datasets.content(tmp_path / "out") == undisturbed
+
+
+@pytest.fixture
+def client_port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Serve a cluster's client server, which asks for a token; give its port."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        port, clients = free_port(), free_port()
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus", "2"]
+        command += ["--include-dashboard", "false", "--node-ip-address", "127.0.0.1", "--port", str(port)]
+        command += ["--ray-client-server-port", str(clients), "--temp-dir", folder]
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as head:
+            end = time.monotonic() + 120
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", clients), 1).close()
+                    break
+                except OSError:
+                    assert head.poll() is None, "it did not start"
+                    assert time.monotonic() < end
+                    time.sleep(0.2)
+            try:
+                yield clients
+            finally:
+                head.terminate()
+
+
+def free_port() -> int:
+    """Give a port of loopback that nobody has now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_cluster_is_used_from_outside_through_its_client_server(
+    client_port: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--engine", f"ray://127.0.0.1:{client_port}"]
+    command += ["--chunk-mib", "1", "--test-share", "0.2", "--out"]
+    done = subprocess.run(
+        [*command, str(tmp_path / "out")], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert datasets.content(tmp_path / "out") == undisturbed
+    without = {name: value for name, value in os.environ.items() if name != "RAY_AUTH_MODE"}
+    refused = subprocess.run(
+        [*command, str(tmp_path / "refused")], cwd=REPOSITORY, env=without, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode == 2, refused.stdout
+    assert "set RAY_AUTH_MODE=token here as on the cluster" in refused.stderr
 
 
 def test_a_cluster_that_is_not_there_is_said_so() -> None:
