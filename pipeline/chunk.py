@@ -16,7 +16,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -44,6 +44,9 @@ BLOCK_ROWS = 1 << 19
 
 SHARD_ROWS = (1 << 10, 1 << 23)
 """Fewest and most rows that a shard may be set to: 1,024 are 55 kB, 8 million half a GB."""
+
+OTHERS = "{out} is written by another ingest with other settings: stop that, delete it, or choose another --out"
+"""What is said where two machines write to one store, whose locks neither sees."""
 
 # Lichess and python-chess both call standard chess from a set-up position "From Position".
 STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
@@ -85,6 +88,11 @@ class IngestConfig(Filters):
             raise ConfigError(f"shard_rows is from {SHARD_ROWS[0]:,} to {SHARD_ROWS[1]:,}, or 0, not {self.shard_rows}")
         if self.shard_rows and self.order == "game":
             raise ConfigError("shard_rows draws rows from the whole dump, and order game keeps them: choose one")
+
+
+def config_digest(config: IngestConfig) -> str:
+    """Give what tells a configuration from others, 16 hex digits."""
+    return hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,7 +377,7 @@ def _write_keys(keys: pa.Table, target: Any) -> None:
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and notes: give the note, with `rows` and `fresh_rows` (0 when it was done before).
 
-    Raises DatasetError when the chunk was done before from other text.
+    Raises DatasetError when the chunk was done before from other text, or with other settings.
     """
     parts = place(task.out) / PARTS
     note = parts / part_name(task.chunk.index)
@@ -380,6 +388,8 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             raise DatasetError(
                 f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
             )
+        if done["config"] != config_digest(task.config):
+            raise DatasetError(OTHERS.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)
     tagged = read_games(text, task.chunk.starts, task.config)
@@ -412,6 +422,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     result = {
         "chunk": task.chunk.index,
         "text_sha256": digest,
+        "config": config_digest(task.config),
         "games": len(task.chunk.starts),
         "status": {name: int(count) for name, count in zip(pgn.STATUS, counts, strict=True) if count},
         "rows": total,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from engine.encoding import ENCODING_VERSION, moves_hash
 from pipeline import pgn
 from pipeline.card import write_card
-from pipeline.chunk import IngestConfig, key_rate, part_name
+from pipeline.chunk import OTHERS, IngestConfig, config_digest, key_rate, part_name
 from pipeline.errors import DatasetError
 from pipeline.row_filters import REASONS
 from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, batch_columns, publish, publish_json
@@ -116,6 +116,9 @@ def build_manifest(
     `more` is what the manifest says besides, or otherwise; `shards` are those that are not of one chunk.
     """
     notes = read_notes(out / PARTS)
+    made_with = {note["config"] for note in notes if "config" in note}  # a generation of self-play has one writer
+    if made_with - {config_digest(config)}:
+        raise DatasetError(OTHERS.format(out=out))
     status: Counter[str] = Counter()
     rows_dropped: Counter[str] = Counter()
     for note in notes:

@@ -126,8 +126,8 @@ def temporaries(folder: Path) -> list[Path]:
 def lock_of(folder: Path) -> FileLock:
     """Give the lock of a dataset's folder. A store's keeps off the processes of this machine only.
 
-    Two machines that ingest the same into one store publish the same bytes, and what differs is refused by `run.json`; no
-    lock is portable between stores.
+    Two machines that ingest the same into one store publish the same bytes, and what differs is refused, by `run.json` and by
+    the notes of chunks; no lock is portable between stores.
     """
     if is_local(folder):
         return FileLock(folder / ".lock", timeout=0)

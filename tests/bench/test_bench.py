@@ -24,6 +24,9 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, 
     assert figures["ratio_python_chess"] == pytest.approx(
         figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"], rel=0.02
     )
+    assert figures["ratio_planes_write"] == pytest.approx(
+        figures["positions_per_second"] / figures["planes_write_positions_per_second"], rel=0.02
+    )
     assert 20 < figures["plane_bytes_per_position"] < figures["bytes_per_position"]
     seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path)
     assert rows == figures["positions"]

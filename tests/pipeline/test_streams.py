@@ -6,6 +6,7 @@ import random
 import subprocess
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ import zstandard
 
 from pipeline import remote, sources, web
 from pipeline.batches import Batches
-from pipeline.chunk import IngestConfig
+from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetError, FetchError, IngestError, StoreError
 from pipeline.ingest import ingest
 from pipeline.remote import open_remote
 from pipeline.shards import publish, read_manifest, verify
+from pipeline.sources import Source, chunks
 from pipeline.stores import Published, Publisher, place
 from pipeline.sweep import sweep
 from tests.pipeline import datasets
@@ -162,6 +164,41 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
     for there, here in zip(Batches([out], "test").once(), Batches([dump.parent / "made"], "test").once(), strict=True):
         assert all((there[name] == here[name]).all() for name in here)
+
+
+def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> None:
+    out = place(f"memory://bucket/{random.randrange(1 << 40)}/mixed")
+
+    def other(count: int) -> bool:
+        """Let the other machine begin as soon as this one has; it does not see this one's lock, nor its run.json in time."""
+        fs, path = out.fs, out.path  # type: ignore[attr-defined]
+        if not asked and len(fs.glob(f"{path}/.parts/[0-9]*.json")) == count:
+            asked.append(fs.cat_file(f"{path}/.parts/run.json"))
+            fs.rm_file(f"{path}/.parts/run.json")
+            with pytest.raises(DatasetError, match="is written by another ingest with other settings"):
+                encode_first(replace(CONFIG, min_elo=1000))
+        return False
+
+    def encode_first(config: IngestConfig) -> None:
+        chunk = next(chunks([Source(str(dump))], CONFIG.chunk_mib << 20))
+        encode_chunk(ChunkTask(chunk, str(out), config))
+
+    asked: list[bytes] = []
+    ingest([str(dump)], out, CONFIG, workers=1, stop=lambda: other(1))
+    assert asked
+
+    late = place(f"memory://bucket/{random.randrange(1 << 40)}/late")
+
+    def overwritten() -> bool:
+        """Let the other machine's note of the first chunk come after this one's."""
+        notes = sorted((late / ".parts").glob("[0-9]*.json"))
+        note = json.loads(notes[0].read_bytes())
+        notes[0].write_bytes(json.dumps(note | {"config": "0123456789abcdef"}).encode())
+        return False
+
+    with pytest.raises(DatasetError, match="is written by another ingest with other settings"):
+        ingest([str(dump)], late, CONFIG, workers=1, stop=overwritten)
+    assert not (late / "manifest.json").exists()
 
 
 def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
