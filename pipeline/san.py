@@ -141,7 +141,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
         at += 1
     if word == PAWN and from_file >= 0 and from_rank >= 0:
         word = ANY
-    if at < end and (word <= PAWN or text[at - 1] == 61):
+    if at < end:  # behind a piece's move too, which is then none: `Ra7k`
         promotion = _promotion(text[at])
         at += promotion > 0
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at

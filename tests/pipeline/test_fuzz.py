@@ -122,6 +122,7 @@ def test_the_games_do_not_depend_on_how_the_stream_is_read(
     seed=st.integers(0, 5),
     accidents=st.lists(st.tuples(st.floats(0, 0.98), st.integers(0, 8), st.sampled_from(SLIPS)), max_size=3),
 )
+@example(seed=1, accidents=[(0.96875, 6, b""), (0.9765625, 8, b""), (0.9799999999999999, 7, b"")])  # `Ra7k`
 def test_a_game_with_accidents_is_used_only_where_python_chess_replays_the_same_moves(
     seed: int, accidents: list[tuple[float, int, bytes]], tmp_path: Path
 ) -> None:
