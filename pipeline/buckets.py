@@ -9,6 +9,7 @@ Axes: R rows, P planes, B buckets.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def drawn(
     return picked_R[np.argsort(bucket_R, kind="stable")], np.bincount(bucket_R, minlength=buckets)
 
 
+@cache
 def record_type() -> np.dtype[Any]:
     """Give the record of a row: every column of a human game but the planes."""
     return np.dtype(
