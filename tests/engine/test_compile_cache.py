@@ -1,11 +1,17 @@
-"""The second start compiles nothing: every kernel comes out of Numba's cache."""
+"""The second start compiles nothing: every kernel comes out of Numba's cache, and none that was made of other sources."""
 
+import ast
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from engine.kernel_cache import ROOMS, kernel_sources, sources_hash
 from tests.conftest import REPOSITORY
 
 START = """
@@ -61,3 +67,93 @@ def test_kernels_of_these_sources_are_found_by_a_program_that_imports_numba_firs
         [sys.executable, "-c", program], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "True"
+
+
+TINY = """
+from numba import njit
+from engine.piece_squares import FULL_PHASE, PHASE
+from engine.search.forest import MAX_DEPTH
+
+@njit(cache=True)
+def constants():
+    return MAX_DEPTH, FULL_PHASE, PHASE[4]
+"""
+"""A kernel whose machine code holds constants of modules that compile nothing."""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """Copy the packages, without what was compiled of them."""
+    for room in ROOMS:
+        shutil.copytree(REPOSITORY / room, tmp_path / room, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Change one place of a source."""
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_changed_constant_is_what_runs(copied: Path) -> None:
+    (copied / "engine" / "tiny.py").write_text(TINY)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("NUMBA_CACHE_DIR", "FIANCHETTO_KERNELS")
+    }
+
+    def run() -> list[int]:
+        program = "from engine.tiny import constants; print(*constants(), sum(constants.stats.cache_hits.values()))"
+        words = [sys.executable, "-c", program]
+        done = subprocess.run(words, cwd=copied, env=environment, capture_output=True, text=True, check=True)
+        return [int(word) for word in done.stdout.split()]
+
+    assert run() == [512, 24, 4, 0]
+    edit(copied / "pipeline" / "commands" / "fetch.py", "Sweep, and name what went.", "Sweep and say it.")
+    assert run() == [512, 24, 4, 1], "the text of a command recompiles nothing"
+    edit(copied / "engine" / "search" / "forest.py", "MAX_DEPTH = 512", "MAX_DEPTH = 500")
+    edit(copied / "engine" / "piece_squares.py", "[0, 1, 1, 2, 4, 0]", "[0, 1, 1, 2, 5, 0]")
+    assert run() == [500, 24, 5, 0]
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("engine/piece_squares.py", "(82, 337, 365, 477, 1025, 0)", "(82, 337, 365, 477, 1026, 0)"),
+        ("engine/search/forest.py", "MAX_DEPTH = 512", "MAX_DEPTH = 513"),
+        ("engine/legal.py", "import", "import  "),
+    ],
+)
+def test_each_source_that_a_kernel_may_depend_on_is_in_the_key(copied: Path, module: str, old: str, new: str) -> None:
+    before = sources_hash(copied)
+    (copied / module).write_text((copied / module).read_text().replace(old, new, 1))
+    assert sources_hash(copied) != before
+
+
+def imported(path: Path) -> set[Path]:
+    """Give our modules that a source imports, and the packages that they lie in, by Python's own parser."""
+    named: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative imports are not looked for"
+            named |= {f"{node.module}.{alias.name}" for alias in node.names}
+    places = {REPOSITORY.joinpath(*name.split(".")[:end]) for name in named for end in range(1, name.count(".") + 2)}
+    both = {place.with_suffix(".py") for place in places} | {place / "__init__.py" for place in places}
+    return {place for place in both if place.is_file() and place.relative_to(REPOSITORY).parts[0] in ROOMS}
+
+
+def test_the_key_holds_what_pythons_parser_says_that_kernels_import() -> None:
+    ours = [path for room in ROOMS for path in (REPOSITORY / room).rglob("*.py")]
+    wanted = {path for path in ours if re.search(r"^\s*@(njit|intrinsic|lower_builtin)\b", path.read_text(), re.M)}
+    ahead = list(wanted)
+    while ahead:
+        new = imported(ahead.pop()) - wanted
+        wanted |= new
+        ahead += new
+    found = {REPOSITORY / name for name in kernel_sources(REPOSITORY)}
+    assert {path.name for path in wanted - found} == set()
+    assert {path.name for path in found - wanted} == set(), (
+        "what no kernel imports recompiles them all when it is edited"
+    )
+    assert REPOSITORY / "engine" / "piece_squares.py" in found
