@@ -32,6 +32,10 @@ from pipeline.training_set import kept_rows, split_shards
 BLOCK_ROWS = 1 << 18
 """Rows that are shuffled together: 161 MB of planes; two blocks are in memory, one read ahead."""
 
+SHUFFLED, DRAWN = 0x6B6C62, 0x64726E
+"""What our random streams are told apart by. A stream without a number of its own is another's: numpy takes the seeds
+(0, 0, 0) and (0, 0, 0, 0) for the same, and the permutation that ingest shuffles a chunk by was undone here."""
+
 HUMAN_COLUMNS = tuple(name for name in schema().names if name not in ("visits", "root_value"))
 """The columns that batches hold unless others are asked for: all that human games fill."""
 
@@ -189,7 +193,7 @@ class Batches:
                     columns = [name for name in columns if name != "planes"]
                 block.put(rows, self._rows(file, group, columns))
             at += group.rows
-        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number))).permutation(at)
+        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
         block.order_R[places] = np.arange(at)
         return block
@@ -269,3 +273,23 @@ class Batches:
                 rows = self._rows(file, group, self.columns)
             for at in range(0, group.rows, self.batch_size):
                 yield {name: values[at : at + self.batch_size] for name, values in rows.items()}
+
+    def drawn(self, count: int) -> Iterator[Batch]:
+        """Give `count` rows drawn at random from all there are, or all of them, none twice, in the order of the files."""
+        chance = np.random.Generator(np.random.PCG64((self.seed, DRAWN)))
+        chosen = np.sort(chance.choice(self.rows, min(count, self.rows), replace=False, shuffle=False))
+        parts: list[Batch] = []
+        have = first = 0
+        for group in self.groups:
+            low, high = np.searchsorted(chosen, (first, first + group.rows))
+            if low < high:
+                with self._file(group) as file:
+                    rows = self._rows(file, group, self.columns)
+                parts.append({name: values[chosen[low:high] - first] for name, values in rows.items()})
+                have += high - low
+            first += group.rows
+            if parts and (have >= self.batch_size or first == self.rows):
+                whole = _joined(parts)
+                for at in range(0, have, self.batch_size):
+                    yield {name: values[at : at + self.batch_size] for name, values in whole.items()}
+                parts, have = [], 0

@@ -70,7 +70,8 @@ def table_of(rows: Sequence[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        top1 = f"{row['top1']:.4f} ({row['top1_low']:.4f} to {row['top1_high']:.4f})"
+        low, high = row["top1_low"], row["top1_high"]
+        top1 = f"{row['top1']:.4f} ({'too few games' if low is None else f'{low:.4f} to {high:.4f}'})"
         brier = f"{row['value_brier']:.4f}" if row["valued"] else "no value"
         lines.append(
             f"| {row['preset']} | {row['parameters']:,} | {row['positions']:,} | {row['positions_per_second']:,.0f} "

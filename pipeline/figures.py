@@ -5,7 +5,9 @@ A row of the table is a position: `rank nll legal_mass brier wdl_brier expected 
 Scores are the mover's: 1, 1/2 or 0.
 """
 
+import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,37 @@ NO_CLOCK = 65535
 """What stands for an unknown clock in a batch."""
 
 
-def interval(table: pl.DataFrame) -> tuple[float, float]:
-    """Give the 95 % interval of top-1 with games as the sampling unit (the ratio estimator's variance)."""
+FEWEST_GAMES = 10
+"""Games that an interval needs: fewer do not tell how games differ from each other."""
+NORMAL_95 = NormalDist().inv_cdf(0.975)
+"""Standard deviations of a normal distribution on either side of its mean that hold 95 %."""
+
+
+def wilson(rate: float, count: float) -> tuple[float, float]:
+    """Return the 95 % interval of a share that was found in `count` independent draws (Wilson 1927); within 0..1."""
+    square = NORMAL_95**2 / count
+    middle = (rate + square / 2) / (1 + square)
+    half = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def interval(table: pl.DataFrame) -> tuple[float, float] | None:
+    """Return the 95 % interval of top-1 with games as the sampling unit; None below FEWEST_GAMES.
+
+    It is Wilson's for as many independent positions as these are worth: their number over the design effect (Kish 1965),
+    which is the ratio estimator's variance over that of independent positions, and at least 1. Where every position was
+    hit, or none, nothing tells the effect, and a game counts as one position.
+    """
     games = table.group_by("game").agg(pl.len().alias("n"), (pl.col("rank") == 1).sum().alias("hits"))
     n, hits = games["n"].to_numpy().astype(float), games["hits"].to_numpy().astype(float)
-    rate = hits.sum() / n.sum()
-    count = len(n)
-    error = np.sqrt(np.square(hits - rate * n).sum() * count / max(count - 1, 1)) / n.sum()
-    return float(rate - 1.96 * error), float(rate + 1.96 * error)
+    count, rows = len(n), n.sum()
+    if count < FEWEST_GAMES:
+        return None
+    rate = float(hits.sum() / rows)
+    alone = rate * (1 - rate) / (rows - 1)
+    clustered = np.square(hits - rate * n).sum() * count / (count - 1) / rows**2
+    effect = clustered / alone if alone else rows / count
+    return wilson(rate, float(rows / max(effect, 1.0)))
 
 
 BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
@@ -91,7 +116,8 @@ def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str
     """Average the rows into the headline figures."""
     from model.metrics import summary
 
-    low, high = interval(table)
+    found, games = interval(table), table["game"].n_unique()
+    low, high = found or (None, None)
     known = sum(row["positions"] for row in calibration)
     error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / max(known, 1)
     means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
@@ -100,7 +126,8 @@ def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str
         **({} if known else {"value_brier": None, "wdl_brier": None}),
         "top1_low": low,
         "top1_high": high,
-        "games": table["game"].n_unique(),
+        "top1_interval": "95 %, games drawn" if found else f"none: {games} games, and it takes {FEWEST_GAMES} or more",
+        "games": games,
         "value_calibration_error": error if known else None,
         **baselines(table),
         "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),

@@ -28,6 +28,8 @@ from pipeline.players import installed, player_of
 
 NORMAL_95 = 1.96
 """Standard errors on either side of a mean of many, for 95 %."""
+FEWEST = 30
+"""Positions that an interval needs: the mean of fewer is not that of many."""
 BARE = SearchConfig(simulations=1, policy_temperature=1.0)
 """A root that is opened and nothing more: its priors are the evaluator's policy, its value the evaluator's or a proof."""
 
@@ -100,10 +102,14 @@ def _mean(one: Judged, root: Root, weights_M: NDArray[np.float32], turn: chess.C
 
 
 def _against(difference_N: NDArray[np.float64]) -> dict[str, Any]:
-    """Give the mean of paired differences of loss and its interval; below 0 is better than the first player."""
-    mean = float(difference_N.mean())
-    half = NORMAL_95 * float(difference_N.std()) / len(difference_N) ** 0.5
-    return {"chosen_against_first": round(mean, 4), "low": round(mean - half, 4), "high": round(mean + half, 4)}
+    """Give the mean of paired differences of loss and its interval, None of few; below 0 is better than the first player."""
+    mean, count = float(difference_N.mean()), len(difference_N)
+    told: dict[str, Any] = {"chosen_against_first": round(mean, 4), "low": None, "high": None}
+    if count < FEWEST:
+        return told | {"interval": f"none: {count} positions, and it takes {FEWEST} or more"}
+    half = NORMAL_95 * float(difference_N.std(ddof=1)) / count**0.5
+    low, high = max(-1.0, mean - half), min(1.0, mean + half)
+    return told | {"low": round(low, 4), "high": round(high, 4), "interval": "95 %, positions drawn"}
 
 
 def text_of(result: dict[str, Any]) -> str:
@@ -112,7 +118,8 @@ def text_of(result: dict[str, Any]) -> str:
     lines = [f"| {' | '.join(head.split('|'))} |", "|" + "---|" * len(head.split("|"))]
     for row in result["players"]:
         name = " ".join([row["player"], *row["options"]])
-        against = f"{row['chosen_against_first']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f})"
+        between = "too few positions" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
+        against = f"{row['chosen_against_first']:+.4f} ({between})"
         losses = " | ".join(f"{row[key]:.4f}" for key in ("policy_loss", "taught_loss", "chosen_loss"))
         lines.append(f"| {name} | {losses} | {against} | {row['value_error']:.4f} | {row['evaluations']:.1f} |")
     return "\n".join(lines)

@@ -40,7 +40,7 @@ class Rule:
     min_clock: int = 0
     """Seconds the mover must have left, where the clock is known."""
     limit: int = 0
-    """Positions at most, drawn at random from all that there are; 0 for all."""
+    """Positions at most, drawn at random from all games, however they are given; 0 for all."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""
@@ -51,7 +51,7 @@ class Rule:
         """Say the rule in words."""
         plies = f"from ply {self.min_ply} on" if self.min_ply else "every ply"
         clock = f", mover's clock at least {self.min_clock} s where known" if self.min_clock else ""
-        sample = f", a random sample of at most {self.limit:,}" if self.limit else ""
+        sample = f", a random sample of at most {self.limit:,} positions of all games" if self.limit else ""
         return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
 
 
@@ -63,15 +63,6 @@ def _counted(batch: Batch, rule: Rule) -> Batch:
     """Keep the rows that the rule counts."""
     keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
     return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
-
-
-def _first(batches: Iterator[Batch], rows: int) -> Iterator[Batch]:
-    """Give the first `rows` rows of a stream."""
-    for batch in batches:
-        yield {name: values[:rows] for name, values in batch.items()}
-        rows -= len(batch["planes"])
-        if rows <= 0:
-            return
 
 
 def _unknown(batch: Batch) -> Batch:
@@ -135,9 +126,9 @@ def report(
     Without `players`, a network that reads ratings and clocks is told that they are unknown.
 
     Gives `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py says what each is), the interval
-    `top1_low top1_high`, the baselines, `rule` in words, `common_rule` (the same figures by that rule), and `slices`: tables
-    by ply, rating, choice and clock, and by whether the position, of a game that was never seen, stands in train all the same
-    (`top1_not_in_train top1_in_train`).
+    `top1_low top1_high` (None where the games are too few, which `top1_interval` says), the baselines, `rule` in words,
+    `common_rule` (the same figures by that rule), and `slices`: tables by ply, rating, choice and clock, and by whether the
+    position, of a game that was never seen, stands in train all the same (`top1_not_in_train top1_in_train`).
     `cross_entropy` is in nats; values and clocks are the mover's.
     """
     from model.checkpoint import load, read_card
@@ -223,7 +214,7 @@ def _report(
     columns = tuple(dict.fromkeys((*COLUMNS, *reads(network.preset))))
     batches = Batches([positions], split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
-    stream = _first(batches.from_step(0), rows) if rows < batches.rows else batches.once()
+    stream = batches.drawn(rows) if rows < batches.rows else batches.once()
     table = _figures(stream, network, rule, rows, players, progress)
     cut = slices(table)
     if train:

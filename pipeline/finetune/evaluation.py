@@ -5,7 +5,6 @@ Axes: B batch, A label (4096).
 
 import shutil
 from collections.abc import Callable, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,7 +108,8 @@ def divergence(
 ) -> float:
     """Give the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
 
-    The mean over rows of the sum over legal moves of p_seed * log(p_seed / p_candidate); `limit` rows of each dataset.
+    The mean over rows of the sum over legal moves of p_seed * log(p_seed / p_candidate); `limit`
+    rows of each dataset, drawn at random.
     """
     from model.checkpoint import load
     from model.evaluator import NetworkEvaluator
@@ -120,14 +120,10 @@ def divergence(
     total, rows = 0.0, 0
     for directory in human:
         batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))
-        whole = batches.rows <= limit
-        stream = batches.once() if whole else islice(batches.from_step(0), -(-limit // BATCH))
-        left = batches.rows if whole else limit
-        for batch in stream:
+        for batch in batches.once() if batches.rows <= limit else batches.drawn(limit):
             _go_on(stop)
-            part = {name: values[:left] for name, values in batch.items()}
-            total += float(_divergences(networks[0], networks[1], part).sum())
-            rows, left = rows + len(part["planes"]), left - len(part["planes"])
+            total += float(_divergences(networks[0], networks[1], batch).sum())
+            rows += len(batch["planes"])
             progress(Tick(rows, None, "positions", {"kl_seed": total / rows}))
     return total / max(1, rows)
 

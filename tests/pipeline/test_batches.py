@@ -10,8 +10,11 @@ import pytest
 from engine.encoding import PLANES
 from pipeline import batches, shards
 from pipeline.batches import Batches
+from pipeline.chunk import IngestConfig
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest import ingest
 from pipeline.shards import BATCH_SENTINELS, Batch, publish, publish_json, read_manifest, rows_table, write_rows
+from tests.pipeline.datasets import random_game
 
 COLUMNS = {
     "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
@@ -168,3 +171,26 @@ def test_a_shard_that_is_no_parquet_is_named(dataset: Path) -> None:
     (dataset / read_manifest(dataset)["files"][1]["name"]).unlink()
     with pytest.raises(DatasetError, match="not on disk"):
         Batches([dataset])
+
+
+def test_rows_are_drawn_from_all_of_them_and_none_twice(dataset: Path) -> None:
+    """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows has a tenth."""
+    tenths = np.zeros(10)
+    for seed in range(40):
+        found = list(Batches([dataset], batch_size=32, seed=seed).drawn(100))
+        games = np.concatenate([batch["game"] for batch in found])
+        assert len(set(games.tolist())) == len(games) == 100
+        tenths += np.bincount(games // 100, minlength=10)
+    assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
+    everything = np.concatenate([batch["game"] for batch in Batches([dataset], batch_size=999).drawn(10**9)])
+    assert np.array_equal(everything, np.arange(1000))
+
+
+def test_what_ingest_has_shuffled_is_not_put_in_order_again(tmp_path: Path) -> None:
+    """A dump of one chunk and one row group, with the seeds as they come: its first batch is of many games."""
+    dump = tmp_path / "games.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(60)))
+    ingest([str(dump)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+    for seed in range(3):
+        games = next(Batches([tmp_path / "out"], batch_size=120, seed=seed).from_step(0))["game"]
+        assert len(set(games.tolist())) > 30

@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.figures import baselines, headline, slices
+from pipeline.figures import FEWEST_GAMES, baselines, headline, interval, slices, wilson
 
 
 def rows(count: int, **columns: object) -> pl.DataFrame:
@@ -63,3 +63,50 @@ def test_the_headline_holds_the_baselines() -> None:
     assert found["constant_value_brier"] == 0.0
     assert found["value_calibration_error"] == 0.0
     assert found["games"] == 10
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [  # Newcombe (1998), Statistics in Medicine 17, table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0000, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+        # scipy 1.14: binomtest(hits, count).proportion_ci(method="wilson")
+        (10, 10, 0.7225, 1.0),
+        (5, 10, 0.2366, 0.7634),
+    ],
+)
+def test_an_interval_of_independent_positions_is_wilsons(hits: int, count: int, low: float, high: float) -> None:
+    """A position a game: what the games add is nothing, and the interval is that of the published table."""
+    assert wilson(hits / count, count) == pytest.approx((low, high), abs=6e-5)
+    table = rows(count, game=np.arange(count), rank=np.where(np.arange(count) < hits, 1, 2))
+    assert interval(table) == pytest.approx((low, high), abs=6e-5)
+
+
+def test_positions_of_one_game_that_are_alike_count_as_one() -> None:
+    """Each game 40 times over is worth what it is once."""
+    once = rows(50, game=np.arange(50), rank=np.where(np.arange(50) < 20, 1, 2))
+    often = pl.concat([once] * 40)
+    assert interval(often) == pytest.approx(wilson(0.4, 50), rel=0.02)
+    every = rows(500, game=np.arange(500) % 20)
+    assert interval(every) == pytest.approx(wilson(1.0, 20)), "nothing tells how games differ: each counts once"
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("games", [10, 12, 40])
+def test_the_ends_of_an_interval_are_shares(seed: int, games: int) -> None:
+    chance = np.random.default_rng(seed)
+    table = rows(60, game=np.arange(60) % games, rank=np.where(chance.random(60) < 0.03, 1, 2))
+    low, high = interval(table) or (np.nan, np.nan)
+    assert 0 <= low <= (table["rank"] == 1).mean() <= high <= 1
+
+
+def test_a_handful_of_games_has_no_interval_and_says_so() -> None:
+    table = rows(30, game=np.arange(30) % 3, rank=np.where(np.arange(30) % 3 == 0, 1, 2))
+    found = headline(table, slices(table)["calibration"])
+    assert (found["top1_low"], found["top1_high"]) == (None, None)
+    assert found["top1_interval"] == "none: 3 games, and it takes 10 or more"
+    enough = headline(rows(30, game=np.arange(30) % FEWEST_GAMES), [])
+    assert enough["top1_interval"] == "95 %, games drawn"
+    assert 0 < enough["top1_low"] < enough["top1_high"] == 1.0

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import chess
 import chess.engine
+import numpy as np
 import pytest
 
 from pipeline.cli import main
-from pipeline.judge import text_of, weigh
+from pipeline.judge import _against, text_of, weigh
 from pipeline.judgements import Judged, JudgeError, expected, judged
 from pipeline.match import SideConfig
 
@@ -97,6 +98,18 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
     assert ignorant["value_error"] == pytest.approx(
         0.4, abs=1e-4
     )  # no knowledge says 0.5, and the best move is worth 0.9
+
+
+def test_a_difference_has_an_interval_where_there_are_enough_positions() -> None:
+    """Thirty differences of 0 or 1: the standard error of their mean, by hand, and none of fewer."""
+    difference_N = np.array([0.0, 1.0] * 15)
+    told = _against(difference_N)
+    half = 1.96 * (30 / 4 / 29) ** 0.5 / 30**0.5
+    assert (told["low"], told["high"]) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-4)
+    assert _against(np.array([1.0] * 29 + [0.0]))["high"] == 1.0
+    few = _against(difference_N[:1])
+    assert (few["low"], few["high"]) == (None, None)
+    assert few["interval"] == "none: 1 positions, and it takes 30 or more"
 
 
 @pytest.mark.parametrize(
