@@ -2,6 +2,7 @@
 # make ui     Dagster's web UI on http://127.0.0.1:3000
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make test   every check there is but the long proofs; make test-slow runs those too
+# make test-lowest   the quick tests with the lowest versions that pyproject.toml admits
 
 PYTHON ?= python3
 MINUTES ?= 1.5
@@ -9,9 +10,14 @@ PORT ?= 3000
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOWEST := .venv-lowest
+QUICK := $(addprefix tests/,engine/search engine/test_uci.py engine/test_uci_parts.py model/test_export.py model/test_optimisers.py \
+	model/test_train.py pipeline/test_batches.py pipeline/test_bounds.py pipeline/test_cli.py pipeline/test_ingest.py \
+	pipeline/test_report.py pipeline/test_streams.py pipeline/test_training_set.py pipeline/test_verify.py \
+	defs/test_definitions.py defs/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui ui-postgres test test-slow check kernels format clean
+.PHONY: run ui ui-postgres test test-slow test-lowest check kernels format clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
@@ -44,6 +50,17 @@ test-slow: $(READY)
 	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2
 
+# Beside .venv, with kernels of its own: Numba keeps those of one version in a folder. torch first, and the tested build of it:
+# other versions bring gigabytes of CUDA, so its lower bound is not tested here.
+test-lowest: export NUMBA_CACHE_DIR := $(CURDIR)/$(LOWEST)/kernels
+test-lowest: $(READY)
+	$(PYTHON) -m venv $(LOWEST)
+	$(BIN)/python -m tests.lowest > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install --quiet torch==2.13.0 -c $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/pip install --quiet -e ".[dev]" -c $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m tests.kernels
+	$(LOWEST)/bin/pytest -n 2 -m "not slow" $(QUICK)
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -67,5 +84,5 @@ $(READY): pyproject.toml constraints.txt
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(LOWEST) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -136,12 +136,13 @@ def test_a_finished_run_says_so_and_changes_nothing(
     journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = journey["folder"]
-    before = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir()}
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
     words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, "--json"]
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     assert "finished already" in json.loads(out)["message"]
-    assert {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir()} == before
+    after = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
+    assert after == before, "but the lock, which some versions of filelock touch"
 
 
 @pytest.mark.parametrize("rank", [0, 1])
