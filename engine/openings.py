@@ -7,9 +7,10 @@ side lost. Each is played twice with the colours changed, so what imbalance is l
 Axes: B lines, P planes, A labels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import chess
 import chess.pgn
@@ -124,16 +125,22 @@ def _planes(boards: list[chess.Board]) -> NDArray[np.uint64]:
     return planes_BP
 
 
-def read_book(path: Path, *, plies: int = 0) -> list[Opening]:
+def _open(path: Path) -> TextIO:
+    return path.open(encoding="utf-8-sig", errors="replace")
+
+
+def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open) -> list[Opening]:
     """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD or FEN, one a line.
 
-    Raises BookError with the line or game that is no opening: unreadable, illegal, or over before it begins.
+    `open_text` opens it, and may know how to decompress it (.pgn.zst). Raises BookError with the line or game that is no
+    opening: unreadable, illegal, or over before it begins.
     """
+    pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace")
+        with open_text(path) as file:
+            openings = list(_from_pgn(path, file, plies) if pgn else _from_epd(path, file.read()))
     except OSError as error:
-        raise BookError(f"{path} cannot be read: {error.strerror}") from error
-    openings = list(_from_pgn(path, plies) if path.suffix.lower() == ".pgn" else _from_epd(path, text))
+        raise BookError(f"{path} cannot be read: {error.strerror or error}") from error
     if not openings:
         raise BookError(f"{path} has no openings: it should be PGN (.pgn), or EPD with one position a line")
     return openings
@@ -149,17 +156,16 @@ def _from_epd(path: Path, text: str) -> Iterator[Opening]:
         yield _checked(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
 
 
-def _from_pgn(path: Path, plies: int) -> Iterator[Opening]:
+def _from_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
     """Read the main lines of a PGN's games."""
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        number = 0
-        while (game := chess.pgn.read_game(file)) is not None:
-            number += 1
-            where = f"{path}, game {number}"
-            if game.errors:
-                raise BookError(f"{where}: {game.errors[0]}")
-            moves = [move.uci() for move in game.mainline_moves()]
-            yield _checked(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
+    number = 0
+    while (game := chess.pgn.read_game(file)) is not None:
+        number += 1
+        where = f"{path}, game {number}"
+        if game.errors:
+            raise BookError(f"{where}: {game.errors[0]}")
+        moves = [move.uci() for move in game.mainline_moves()]
+        yield _checked(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
 
 
 def _checked(opening: Opening, where: str) -> Opening:

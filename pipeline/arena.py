@@ -24,6 +24,7 @@ from pipeline.match import ArenaConfig, SideConfig
 from pipeline.match_files import SUMMARY, Journal, claim, forget, read_games, write_all
 from pipeline.players import player_of
 from pipeline.shards import publish_json
+from pipeline.sources import open_text
 from pipeline.stores import alone
 
 
@@ -62,7 +63,8 @@ def _openings(config: ArenaConfig) -> list[Opening]:
     pairs = config.games // 2
     if config.book is None:
         return generate(pairs, evaluate, seed=config.seed, plies=config.plies)
-    return chosen(read_book(config.book, plies=config.plies), pairs, seed=config.seed, repeat=config.repeat)
+    book = read_book(config.book, plies=config.plies, open_text=open_text)
+    return chosen(book, pairs, seed=config.seed, repeat=config.repeat)
 
 
 def _rules(config: ArenaConfig) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import chess
 import numpy as np
@@ -60,7 +60,7 @@ class IngestConfig(Filters):
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: float = 0.02
     """Share of games held out for validation while training, by the same hash."""
-    order: str = "shuffled"
+    order: Literal["shuffled", "game"] = "shuffled"
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
     """Seed of the shuffle and of what is drawn by a hash."""

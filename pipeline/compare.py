@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
 from pipeline.errors import ConfigError, Stopped
+from pipeline.preflight import require_folder
 from pipeline.report import Rule, report
 from pipeline.shards import publish, publish_json
-from pipeline.training import train_on
+from pipeline.training import has, train_on
 
 if TYPE_CHECKING:
     from model.config import TrainConfig
@@ -30,7 +31,8 @@ def compare(
     """Train every preset with one configuration and give `rows`, best top-1 first, and the table as `text`.
 
     Each preset has a directory in `out` and is not trained again; the figures are of the first dataset's test split.
-    Raises UnknownPresetError before any time is spent, what train_on raises, and Stopped: the same call goes on.
+    Raises UnknownPresetError and ConfigError before any time is spent, what train_on raises, and Stopped: the same call
+    goes on.
     """
     from model.presets import preset
 
@@ -38,6 +40,9 @@ def compare(
         raise ConfigError("name at least one preset to compare")
     for name in presets:
         preset(name)
+    if not positions or not has(positions[:1], "test"):
+        raise ConfigError("presets are compared on the first dataset's test split: name one that has test positions")
+    require_folder(out)
     rows = []
     for name in dict.fromkeys(presets):
         card = train_on(positions, name, replace(config), out / name, progress, stop)

@@ -19,12 +19,14 @@ from numpy.typing import NDArray
 
 from engine.encoding import move_of
 from engine.evaluators import Evaluator
+from engine.players import Player
 from engine.position import from_board
 from engine.progress import Progress, Tick, silent
 from engine.search import Root, Search, SearchConfig
 from pipeline.judgements import Judged, JudgeError
 from pipeline.match import SideConfig
 from pipeline.players import installed, player_of
+from pipeline.preflight import require_program
 
 NORMAL_95 = 1.96
 """Standard errors on either side of a mean of many, for 95 %."""
@@ -39,23 +41,40 @@ def judging(engine: str) -> tuple[str, ...]:
     command = tuple(shlex.split(engine))
     if not command:
         raise JudgeError("give the command that starts the engine, as in --engine stockfish")
-    return installed(command)
+    require_program(command := installed(command))
+    return command
 
 
-def weigh(sides: Sequence[SideConfig], found: Sequence[Judged], progress: Progress = silent) -> dict[str, Any]:
-    """Weigh players, which search by simulations, on judged positions; the first is whom the others are compared with.
-
-    Gives `players`, a row each with `chosen_against_first` and its 95 % interval. Raises JudgeError for a player that does
-    not search, and PlayerError for none.
-    """
-    if not sides or not found:
-        raise JudgeError("give at least one player and one judged position")
-    best_N = np.array([one.best for one in found])
-    rows, first_N = list[dict[str, Any]](), None
-    for number, side in enumerate(sides):
-        player, _ = player_of(side, seed=1)
+def searchers(sides: Sequence[SideConfig]) -> list[Player]:
+    """Make the players to weigh: JudgeError for one that does not search by simulations, PlayerError for none."""
+    players = [player_of(side, seed=1)[0] for side in sides]
+    if not players:
+        raise JudgeError("give at least one player")
+    for side, player in zip(sides, players, strict=True):
         if player.evaluator is None or player.search is None or player.limit.timed:
             raise JudgeError(f"{side.who}: a player that searches by simulations is weighed, and no other")
+    return players
+
+
+def weigh(
+    sides: Sequence[SideConfig],
+    found: Sequence[Judged],
+    progress: Progress = silent,
+    players: Sequence[Player] | None = None,
+) -> dict[str, Any]:
+    """Weigh players, which search by simulations, on judged positions; the first is whom the others are compared with.
+
+    Gives `players`, a row each with `chosen_against_first` and its 95 % interval. `players` are `searchers(sides)` where
+    they have been made already. Raises what `searchers` raises.
+    """
+    players = players or searchers(sides)
+    if not found:
+        raise JudgeError("give at least one judged position")
+    best_N = np.array([one.best for one in found])
+    rows, first_N = list[dict[str, Any]](), None
+    for number, (side, player) in enumerate(zip(sides, players, strict=True)):
+        assert player.evaluator is not None, "searchers() has looked"
+        assert player.search is not None, "searchers() has looked"
         row, chosen_N = _weighed(player.evaluator, player.search, found, best_N)
         first_N = chosen_N if first_N is None else first_N
         rows.append({"player": player.name, "options": list(side.options), **row, **_against(chosen_N - first_N)})

@@ -24,6 +24,8 @@ from engine.external import start
 from engine.players import Player
 from engine.progress import Progress, Tick, silent
 from pipeline.claims import claim
+from pipeline.errors import DumpError
+from pipeline.sources import open_text
 from pipeline.stores import alone, file_hash
 
 FORMAT_VERSION = 1
@@ -67,10 +69,10 @@ def drawn(pgn: Path, count: int, seed: int) -> list[str]:
     """Draw positions, as FEN, from the first games of a PGN file: at most two a game, each once and with a choice of moves."""
     chance, found = np.random.Generator(np.random.PCG64(seed)), dict[str, None]()
     try:
-        with pgn.open(encoding="utf-8", errors="replace") as file:
+        with open_text(pgn) as file:
             while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
                 found |= dict.fromkeys(_of_game(game, chance))
-    except OSError as error:
+    except (OSError, DumpError) as error:
         raise JudgeError(f"{pgn} cannot be read: {error}") from error
     if not found:
         raise JudgeError(f"{pgn} has no game of {FIRST_PLY + 1} half-moves or more")

@@ -10,6 +10,8 @@ from engine.progress import Progress, silent
 from pipeline.arena import arena
 from pipeline.errors import Stopped
 from pipeline.match import ArenaConfig, SideConfig
+from pipeline.players import player_of
+from pipeline.preflight import require_folder
 from pipeline.shards import publish, publish_json
 
 
@@ -36,14 +38,18 @@ def ladder(
 ) -> dict[str, Any]:
     """Play every match, in a directory each, and give `rows` and the table as `text`; also written into `out`.
 
-    Raises what `arena` raises, and Stopped when it was asked to: the same call goes on.
+    Every player is made once before the first match. Raises what `arena` raises, and Stopped when it was asked to: the same
+    call goes on.
     """
     if not simulations or not against:
         raise PlayerError("a ladder needs at least one simulation count and one opponent")
+    climbers = [SideConfig(who=who, simulations=count) for count in simulations]
+    for side in (climbers[0], *against):
+        player_of(side, config.seed)
+    require_folder(out)
     rows = []
-    for count in simulations:
+    for a, count in zip(climbers, simulations, strict=True):
         for opponent in against:
-            a = SideConfig(who=who, simulations=count)
             place = out / f"{count}-{_place(opponent)}"
             summary = arena(a, opponent, config, place, progress=progress, stop=stop)
             if not summary["finished"]:

@@ -30,7 +30,7 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
             raise PlayerError(f"{side.who} does not search, so it has no options")
         player = Player(name=f"{name} policy", limit=limit, evaluator=evaluator)
         return player, {**identity, "search": None, "limit": asdict(limit)}
-    search = _search(side, limit)
+    search = search_of(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
     player = Player(name=f"{name} {pace}", limit=limit, evaluator=evaluator, search=search, seed=seed)
     return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
@@ -75,8 +75,8 @@ def installed(command: tuple[str, ...]) -> tuple[str, ...]:
     return (found, *command[1:])
 
 
-def _search(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Make a search's configuration from its options."""
+def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
+    """Make a search's configuration from its options; PlayerError for one that is none."""
     known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
     values: dict[str, Any] = {"simulations": side.simulations}
     if limit.timed:

@@ -20,6 +20,7 @@ from engine.position import from_board
 from engine.progress import Progress, Tick, silent
 from engine.rules import MATE
 from pipeline import sample_play
+from pipeline.preflight import require_folder
 
 SAMPLE = Path(__file__).resolve().parents[1] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 SEED = 20260101
@@ -202,6 +203,7 @@ def sample(out: Path, games: int = 2000, seed: int = SEED, progress: Progress = 
         raise SampleError(f"{out}: name the sample .pgn or .pgn.zst")
     if games < 1:
         raise SampleError(f"{games} games make no sample: ask for at least one")
+    require_folder(out.parent)
     parts: list[bytes] = []
     plies, results, terminations = 0, Counter[str](), Counter[str]()
     for game in played(games, seed):

@@ -8,6 +8,7 @@ Axes: G games of a chunk.
 
 import bz2
 import hashlib
+import io
 import os
 import pickle
 import sys
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -70,11 +71,12 @@ class Chunk:
 class Source:
     """One dump: a path, an address or `-` for standard input, its hash and how far it was read.
 
-    An address is read as it comes and never kept; `stop` is heard while it is waited for.
+    An address is read as it comes and never kept; `stop` is heard while it is waited for. Inputs beside PGN are turned into
+    it, unless `plain` asks for the text as it is.
     """
 
-    def __init__(self, name: str, stop: Stop = never) -> None:
-        self.name, self.stop = name, stop
+    def __init__(self, name: str, stop: Stop = never, *, plain: bool = False) -> None:
+        self.name, self.stop, self.plain = name, stop, plain
         self.hash = hashlib.sha256()
         self.bytes_read = 0
         self.text_bytes = 0
@@ -114,6 +116,8 @@ class Source:
         """Give the stream of text: PGN as it is, other inputs turned into it (pipeline/inputs)."""
         first, name = begin(self._head, compression), plain_name(self.name)
         if first.startswith(parquet.MAGIC):
+            if self.plain:
+                raise DumpError(f"{name} is Parquet, where PGN text is read: name a PGN file, compressed or not")
             if self.name == STDIN or is_url(self.name) or compression is not None:
                 raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
             self.input, pieces = parquet.pgn(self.name, self._pass)
@@ -126,7 +130,7 @@ class Source:
             stream = Pieces(unpacked(self._raw, to_the_last=self.name == STDIN), self)
         else:
             stream = pa.CompressedInputStream(pa.PythonFile(self, mode="r"), compression)
-        found = recognise(first)
+        found = None if self.plain else recognise(first)
         if found is None:
             return stream
         self.input, convert = found
@@ -215,6 +219,32 @@ def require(name: str) -> None:
         look(name)
     elif name != STDIN:
         _open(Path(name)).close()
+
+
+class _Text(io.RawIOBase):
+    """The decompressed bytes of a dump as Python's own readers of text take them."""
+
+    def __init__(self, source: Source) -> None:
+        self.source, self.stream = source, source.open()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, space: Any) -> int:
+        return int(self.stream.readinto(memoryview(space)))
+
+    def close(self) -> None:
+        if not self.closed:
+            self.source.close()
+        super().close()
+
+
+def open_text(path: Path) -> TextIO:
+    """Open a file of text, compressed as a dump may be, for those who read some of it: openings, positions to judge.
+
+    Raises DumpError; OSError, while it is read, where the archive is damaged.
+    """
+    return io.TextIOWrapper(io.BufferedReader(_Text(Source(str(path), plain=True))), "utf-8-sig", errors="replace")
 
 
 class Salvage:

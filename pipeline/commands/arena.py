@@ -150,11 +150,12 @@ class Judge(Common):
 
     def run(self) -> dict[str, Any]:
         """Judge what is not judged yet, weigh, and give the table."""
-        from pipeline.judge import judging, text_of, weigh
+        from pipeline.judge import judging, searchers, text_of, weigh
         from pipeline.judgements import judged
         from pipeline.workers import available_cores
 
         sides, command, stop = [_side(words) for words in self.players], judging(self.engine), Interrupt()
+        players = searchers(sides)  # before minutes of judging, for what is wrong with their options
         with bar("judge") as progress:
             found = judged(
                 self.pgn,
@@ -170,7 +171,7 @@ class Judge(Common):
         if stop():
             raise Stopped(f"stopped after {len(found)} positions; run the same command to continue")
         with bar("weigh") as progress:
-            result = weigh(sides, found, progress)
+            result = weigh(sides, found, progress, players)
         return {**result, "out": str(self.out), "text": text_of(result)}
 
 

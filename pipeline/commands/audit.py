@@ -64,8 +64,11 @@ class Audit(Common):
         from pipeline.audit.audit import audit
         from pipeline.audit.pages import audit_text, write_audit
         from pipeline.dump_paths import dumps_of
+        from pipeline.preflight import require_folder
         from pipeline.training_set import members
 
+        if self.out is not None:
+            require_folder(self.out)
         if self.scratch is not None and not self.scratch.is_dir():
             raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")
         sources = {}

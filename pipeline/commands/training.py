@@ -79,10 +79,13 @@ class Report(Common):
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report where that is asked for."""
+        from pipeline.preflight import require_folder
         from pipeline.report import report
         from pipeline.reports import write_report
         from pipeline.stores import place
 
+        if self.out is not None:
+            require_folder(self.out)
         with bar("report") as progress:
             result = report(
                 self.checkpoint,

@@ -14,6 +14,7 @@ from engine.progress import Progress, Tick
 from pipeline.defs import checks, metadata
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
+from pipeline.defs.look_ahead import look_ahead
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.fetch import month_of
@@ -34,6 +35,7 @@ CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump in `datasets/dumps/`, one file a partition; a month of Lichess that is not there is fetched and verified."""
     with plainly():
+        look_ahead(context, datasets)
         key = context.partition_key
         if (month := month_of(key)) and key not in datasets.dumps():
             request = {"month": month, "out": str(datasets.path / "dumps"), "config": plain(datasets.fetching)}
@@ -65,6 +67,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
 def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """Packed positions and move labels of a dump, as Parquet shards split by game, with a manifest."""
     with plainly():
+        look_ahead(context, datasets)
         options = filled(PositionsOptions, context.op_execution_context.op_config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
         request: dict[str, Any] = {"source": str(source), "out": str(out), "config": plain(options.ingest)}
@@ -94,6 +97,7 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Co
 def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """Datasets joined for training, none of them copied: the latest month is held out, and all are audited together."""
     with plainly():
+        look_ahead(context, datasets)
         options = filled(TrainingSetOptions, context.op_execution_context.op_config)
         shards = datasets.materialised(options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
@@ -127,6 +131,7 @@ def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Resul
 def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
     with plainly():
+        look_ahead(context, datasets)
         options = filled(CheckpointOptions, context.op_execution_context.op_config)
         named = datasets.training_set(options.training_set) if options.training_set else None
         joined = named or folder_of(training_set.key, context.instance, context.run)
@@ -162,6 +167,7 @@ def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: C
 def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """How often the network's first choice is the human's move, on games that it never saw."""
     with plainly():
+        look_ahead(context, datasets)
         options = filled(ReportOptions, context.op_execution_context.op_config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
         network = named or folder_of(checkpoint.key, context.instance, context.run)

@@ -9,6 +9,7 @@ from pipeline.defs import checks, metadata, tuned_metadata
 from pipeline.defs.assets import CODE_VERSION, Result, checkpoint, folder_of, live, plainly, positions
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
+from pipeline.defs.look_ahead import look_ahead
 from pipeline.defs.options import StrengthOptions, TunedOptions
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.shards import file_hash
@@ -26,6 +27,7 @@ from pipeline.shards import file_hash
 def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """A network made stronger by self-play, with its curves over generations, verdicts and games. A retry continues it."""
     with plainly():
+        look_ahead(context, datasets)
         options = filled(TunedOptions, context.op_execution_context.op_config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
         network = named or folder_of(checkpoint.key, context.instance, context.run)
@@ -56,6 +58,7 @@ def tuned_checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, comp
 def strength_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """How strong the tuned network is: Elo against its seed, the hand-written player and an engine, with intervals."""
     with plainly():
+        look_ahead(context, datasets)
         options = filled(StrengthOptions, context.op_execution_context.op_config)
         named = datasets.tuned(options.tuned) if options.tuned else None
         tuned = named or folder_of(tuned_checkpoint.key, context.instance, context.run)

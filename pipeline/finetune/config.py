@@ -142,6 +142,10 @@ class FinetuneConfig:
             raise ConfigError("seed and workers must be 0 or more")
         if self.first_explorer not in get_args(FirstExplorer):
             raise ConfigError(f"first_explorer is one of {', '.join(get_args(FirstExplorer))}")
+        if self.train.minutes is not None:
+            raise ConfigError(
+                "give a fine-tune in steps or epochs: how often it uses its rows is counted before it begins"
+            )
         if self.buffer < 1 or self.anneal < 1:
             raise ConfigError("buffer and anneal must be 1 generation or more")
         if not 0.0 <= self.human_share < 1.0 or not self.most_uses > 0.0:

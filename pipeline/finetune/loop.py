@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.match import Limit
+from engine.openings import read_book
 from engine.progress import Progress, Tick, silent
 from pipeline.engines import engine_of
 from pipeline.errors import Stopped
@@ -18,6 +20,9 @@ from pipeline.finetune.gate import verdict
 from pipeline.finetune.outputs import BEST, lineage, promote, refresh, table
 from pipeline.finetune.stages import Stage, Turn, real
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
+from pipeline.match import SideConfig
+from pipeline.players import search_of
+from pipeline.sources import open_text
 from pipeline.stores import alone
 
 
@@ -38,8 +43,7 @@ def finetune(
     loop's directory or a full disk, FinetuneBusyError while another process is at it, Stopped when `stop` asked for it, and
     what the stages raise.
     """
-    if config.engine:
-        engine_of(config.engine, config.workers)  # a name that is none is said before any time is spent
+    require(config)
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
@@ -52,6 +56,15 @@ def finetune(
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
+
+
+def require(config: FinetuneConfig) -> None:
+    """Raise ConfigError, PlayerError or BookError for what a later stage would refuse, before any time is spent."""
+    if config.engine:
+        engine_of(config.engine, config.workers)
+    search_of(SideConfig(who="the gate", simulations=config.gate.simulations, options=config.gate.options), Limit())
+    if config.explore.book is not None:
+        read_book(config.explore.book, plies=config.explore.book_plies, open_text=open_text)
 
 
 class _Loop:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -71,9 +71,9 @@ class ExploreConfig(SelfPlayConfig):
     """Groups of games that take turns at the evaluator, so that a GPU need not wait for the trees; 0: two there, else one."""
     cache_mib: int = 32
     """MiB of each process's evaluation cache; 0 for none."""
-    device: str = "auto"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the network runs: auto, cpu or cuda."""
-    amp: str = "auto"
+    amp: Literal["auto", "bf16", "fp16", "off"] = "auto"
     """The network's arithmetic: auto, bf16, fp16 or off."""
     test_share: float = 0.0
     """Share of games held out for the test split, by a hash of their moves."""
@@ -95,6 +95,9 @@ class ExploreConfig(SelfPlayConfig):
                 raise ExploreError(f"{name} must be at least {least}, not {getattr(self, name)}")
         if self.explorer not in ("network", "hand-written", "uniform", "mixture"):
             raise ExploreError(f"explorer is network, hand-written, uniform or mixture, not {self.explorer!r}")
+        for name in ("device", "amp"):
+            if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
+                raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
         for name in ("hand_written_share", "noise_first", "draw_penalty", "draw_material"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ExploreError(f"{name} must be between 0 and 1, not {getattr(self, name)}")

@@ -32,6 +32,7 @@ from pipeline.selfplay.spread import spread
 from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import Task
 from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
+from pipeline.sources import open_text
 from pipeline.stores import alone
 from pipeline.workers import Engine
 
@@ -149,7 +150,7 @@ def _identity(
         }
     book, openings = None, []
     if config.book is not None:
-        openings = read_book(config.book, plies=config.book_plies)
+        openings = read_book(config.book, plies=config.book_plies, open_text=open_text)
         openings = chosen(openings, len(openings), seed=config.seed_in(generation))
         book = hashlib.sha256(config.book.read_bytes()).hexdigest()
     elif config.made_openings:

@@ -32,6 +32,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return int(ended.value.code or 0), captured.out, captured.err
 
 
+FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
 STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
 """Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
 
@@ -191,6 +192,61 @@ def test_a_mistake_is_one_line_and_exit_2(
     assert error.startswith("fianchetto: ")
     assert line in error
     assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["report", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "file/report"], "file is a file"),
+        (["audit", "{positions}", "--out", "file/audit"], "file is a file"),
+        (["sample", "--games", "2000000", "--out", "file/sample.pgn"], "file is a file"),
+        (["compare", "fianchetto-xs", "--positions", "{positions}", "--out", "file", "--steps", "1"], "file is a file"),
+        (
+            [
+                "ladder",
+                "{net}",
+                "--simulations",
+                "2",
+                "0",
+                "--nodes",
+                "--hand-written",
+                "2",
+                "--out",
+                "x",
+                "--games",
+                "2",
+            ],
+            "simulations and nodes must be 1 or more",
+        ),
+        (["ladder", "{net}", "--engine", "no-engine", "--out", "x", "--games", "2"], "no-engine cannot be started"),
+        (
+            [*FINETUNE, "--gate.options", "value_rescale=0"],
+            "value_rescale is true or false",
+        ),
+        (
+            [*FINETUNE, "--explore.book", "nowhere.pgn"],
+            "nowhere.pgn",
+        ),
+    ],
+)
+def test_what_a_last_step_would_refuse_is_said_before_the_first(
+    words: list[str],
+    line: str,
+    journey: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("in the way")
+    code, out, error = call(
+        capsys,
+        monkeypatch,
+        *[word.format(**{n: journey["folder"] / n for n in ("net", "positions")}) for word in words],
+    )
+    assert (code, out) == (2, "")
+    assert line in error
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing was begun"
 
 
 def test_a_damaged_archive_keeps_its_games_and_exits_1(

@@ -1,18 +1,25 @@
 """Players weighed on judged positions: the arithmetic by hand, an engine's judgements kept through stops, and refusals."""
 
+import bz2
+import gzip
 import json
+import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import chess
 import chess.engine
 import numpy as np
 import pytest
+import zstandard
 
+from engine.openings import read_book
 from pipeline.cli import main
 from pipeline.judge import _against, text_of, weigh
-from pipeline.judgements import Judged, JudgeError, expected, judged
+from pipeline.judgements import Judged, JudgeError, drawn, expected, judged
 from pipeline.match import SideConfig
+from pipeline.sources import open_text
 
 ENGINE = """
 import sys, chess
@@ -98,6 +105,58 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
     assert ignorant["value_error"] == pytest.approx(
         0.4, abs=1e-4
     )  # no knowledge says 0.5, and the best move is worth 0.9
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".zst": zstandard.ZstdCompressor().compress,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_compressed_games_are_read_as_their_text(ending: str, games: Path, tmp_path: Path) -> None:
+    """The positions to judge, and the openings of a book in PGN and in EPD."""
+    epd = tmp_path / "book.epd"
+    epd.write_text("rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - hmvc 0;\n", encoding="utf-8")
+    packed = {path: path.with_name(path.name + ending) for path in (games, epd)}
+    for path, there in packed.items():
+        there.write_bytes(PACKERS[ending](path.read_bytes()))
+    assert drawn(packed[games], 6, seed=1) == drawn(games, 6, seed=1)
+    for path, there in packed.items():
+        assert read_book(there, open_text=open_text) == read_book(path)
+    damaged = tmp_path / f"damaged.pgn{ending}"
+    damaged.write_bytes(packed[games].read_bytes()[:-30])
+    with pytest.raises(JudgeError, match="cannot be read"):
+        drawn(damaged, 1000, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["uniform", "hand-written,value_rescale=0"], "value_rescale is true or false"),
+        (["uniform", "policy:uniform"], "a player that searches by simulations is weighed"),
+        (["uniform", "nowhere"], "'nowhere' is no player"),
+        (["uniform", "--engine", "no-such-engine"], "no-such-engine is not installed"),
+    ],
+)
+def test_a_mistake_is_said_before_anything_is_judged(
+    words: list[str],
+    said: str,
+    games: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = shlex.join(engine(tmp_path))
+    known = [] if "--engine" in words else ["--engine", start]
+    line = ["fianchetto", "judge", *words, "--pgn", str(games), "--out", str(tmp_path / "out"), *known]
+    monkeypatch.setattr(sys, "argv", line)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_difference_has_an_interval_where_there_are_enough_positions() -> None:
