@@ -139,8 +139,10 @@ def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO]
     try:
         with open_text(path) as file:
             openings = list(_from_pgn(path, file, plies) if pgn else _from_epd(path, file.read()))
-    except OSError as error:
-        raise BookError(f"{path} cannot be read: {error.strerror or error}") from error
+    except BookError:
+        raise
+    except (OSError, UserError) as error:
+        raise BookError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     if not openings:
         raise BookError(f"{path} has no openings: it should be PGN (.pgn), or EPD with one position a line")
     return openings
