@@ -161,7 +161,11 @@ def _limit(limit: Limit, turn: Turn) -> chess.engine.Limit:
     if limit.base is not None and turn.clocks is not None:
         white, black = turn.clocks
         return chess.engine.Limit(
-            white_clock=white, black_clock=black, white_inc=limit.increment, black_inc=limit.increment
+            white_clock=white,
+            black_clock=black,
+            white_inc=limit.increment,
+            black_inc=limit.increment,
+            remaining_moves=turn.moves_to_go,
         )
     return chess.engine.Limit(nodes=limit.nodes)
 

@@ -64,6 +64,8 @@ class Game:
         self.scores: list[str] = []
         self.sums: list[int | None] = []
         self.left = [limit.base for limit in limits]
+        self.made = [0, 0]
+        """Moves of each player, the book's left out."""
         self.clocks: list[float] = []
         self.late = [0.0, 0.0]
         self.end: tuple[str, str] | None = None
@@ -82,7 +84,8 @@ class Game:
         clocks = (
             (self.left[white] or 0.0, self.left[1 - white] or 0.0) if any(limit.base for limit in self.limits) else None
         )
-        return Turn(slot, self.board, clocks)
+        moves = self.limits[self.mover].moves
+        return Turn(slot, self.board, clocks, None if moves is None else moves - self.made[self.mover] % moves)
 
     def take(self, answer: Answer, margin: float) -> None:
         """Take an answer: play its move, or end the game; `margin` seconds late is not late."""
@@ -100,6 +103,9 @@ class Game:
             return
         if (left := self.left[player]) is not None:
             self.left[player] = max(0.0, left - answer.seconds) + limit.increment
+        self.made[player] += 1
+        if limit.base is not None and limit.moves is not None and self.made[player] % limit.moves == 0:
+            self.left[player] = (self.left[player] or 0.0) + limit.base
         self.clocks.append(round(self.left[player] or 0.0, 3))
         white = self.board.turn == chess.WHITE
         self.moves.append(answer.move.uci())

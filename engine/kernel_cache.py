@@ -79,6 +79,12 @@ def sources_hash(root: Path) -> str:
     return total.hexdigest()[:16]
 
 
+def kernels_are_compiled() -> bool:
+    """Tell whether the cache holds the search's kernels; without a cache's folder nobody knows, and they count as compiled."""
+    folder = os.environ.get(VARIABLE)
+    return folder is None or next(Path(folder).glob("*/rounds.select-*.nbi"), None) is not None
+
+
 def key_cache_by_sources() -> None:
     """Point Numba's cache at a folder of these sources; a folder that the user named is left alone."""
     if os.environ.get(VARIABLE) != os.environ.get(OURS):

@@ -23,6 +23,17 @@ class Limit:
     """Seconds on the clock when the game begins."""
     increment: float = 0.0
     """Seconds added to the clock after every move."""
+    moves: int | None = None
+    """Moves after which the clock gains `base` again and again; None where that never happens."""
+
+    @property
+    def clock(self) -> str | None:
+        """Write the clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None where there is none."""
+        if self.base is None:
+            return None
+        if self.moves is None:
+            return f"{self.base:g}+{self.increment:g}"
+        return f"{self.moves}/{self.base:g}" + (f"+{self.increment:g}" if self.increment else "")
 
     @property
     def timed(self) -> bool:

@@ -69,6 +69,8 @@ class Turn(NamedTuple):
     """The game so far, with its moves; not to be changed."""
     clocks: tuple[float, float] | None
     """Seconds left of White and Black, None where nobody's clock runs."""
+    moves_to_go: int | None = None
+    """Moves until the mover's clock gains time, this one included; None where it only gains increments."""
 
 
 class Answer(NamedTuple):
@@ -230,7 +232,8 @@ class Searching:
 def _deadline(limit: Limit, turn: Turn, begun: float) -> Callable[[], bool]:
     """Give what tells a search to stop, asked after every round."""
     left = turn.clocks[0 if turn.board.turn else 1] if limit.base is not None and turn.clocks else None
-    bound = budget(Limits(movetime=limit.movetime, left=left, increment=limit.increment), OVERHEAD).soft
+    limits = Limits(movetime=limit.movetime, left=left, increment=limit.increment, moves_to_go=turn.moves_to_go)
+    bound = budget(limits, OVERHEAD).soft
     pace = Pace(begun, 0.0)
 
     def stop() -> bool:

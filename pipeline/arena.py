@@ -150,7 +150,7 @@ class _Match:
     def _clock(self) -> str:
         """Give the PGN's TimeControl."""
         limits = [player.limit for player in self.players]
-        clocks = {f"{limit.base:g}+{limit.increment:g}" if limit.base is not None else "-" for limit in limits}
+        clocks = {limit.clock or "-" for limit in limits}
         return clocks.pop() if len(clocks) == 1 else "?"
 
     def _summary(self, games: list[GameRecord], finished: bool) -> dict[str, Any]:
@@ -213,6 +213,8 @@ def text_of(summary: dict[str, Any]) -> str:
         if faults:
             told = ", ".join(f"{count} {name}" for name, count in faults.items())
             lines.append(f"forfeits of {summary[side]}: {told}")
+    if summary["latest_ms"] is not None and not any(summary["forfeits"].values()):
+        lines.append("forfeits: none")
     if summary["latest_ms"] is not None:
         lines.append(f"latest move: A {summary['latest_ms']['a']} ms, B {summary['latest_ms']['b']} ms behind its time")
     return "\n".join(lines)

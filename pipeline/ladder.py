@@ -1,4 +1,4 @@
-"""A ladder: one player at several simulation counts against fixed opponents, and the table of Elo differences."""
+"""A ladder: one player at several simulation counts, or on a clock, against fixed opponents: a table of Elo differences."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,19 +16,22 @@ from pipeline.shards import publish, publish_json
 
 
 def opponents(
-    engine: str, nodes: Sequence[int], elos: Sequence[int], elo_nodes: int, hand_written: int
+    engine: str, nodes: Sequence[int], elos: Sequence[int], elo_nodes: int, hand_written: int, tc: str | None = None
 ) -> list[SideConfig]:
-    """List the opponents: the hand-written player, the engine of limited strength, the engine at fixed nodes."""
-    found = [SideConfig(who="hand-written", simulations=hand_written)] if hand_written else []
+    """List the opponents: the hand-written player, the engine of limited strength, the engine at fixed nodes.
+
+    With a clock `tc` the first two play on it.
+    """
+    found = [SideConfig(who="hand-written", simulations=hand_written, tc=tc)] if hand_written else []
     for elo in elos:
         options = ("Threads=1", "Hash=16", "UCI_LimitStrength=true", f"UCI_Elo={elo}")
-        found.append(SideConfig(who=f"uci:{engine}", nodes=elo_nodes, options=options))
+        found.append(SideConfig(who=f"uci:{engine}", nodes=None if tc else elo_nodes, tc=tc, options=options))
     return found + [SideConfig(who=f"uci:{engine}", nodes=count, options=("Threads=1", "Hash=16")) for count in nodes]
 
 
 def ladder(
     who: str,
-    simulations: Sequence[int],
+    rungs: Sequence[int | str],
     against: Sequence[SideConfig],
     config: ArenaConfig,
     out: Path,
@@ -38,24 +41,27 @@ def ladder(
 ) -> dict[str, Any]:
     """Play every match, in a directory each, and give `rows` and the table as `text`; also written into `out`.
 
-    Every player is made once before the first match. Raises what `arena` raises, and Stopped when it was asked to: the same
-    call goes on.
+    `rungs` are what the player has for a move: simulations, or a clock as SideConfig writes it. Every player is made once
+    before the first match. Raises what `arena` raises, and Stopped when it was asked to: the same call goes on.
     """
-    if not simulations or not against:
+    if not rungs or not against:
         raise PlayerError("a ladder needs at least one simulation count and one opponent")
-    climbers = [SideConfig(who=who, simulations=count) for count in simulations]
+    climbers = [
+        SideConfig(who=who, tc=rung) if isinstance(rung, str) else SideConfig(who=who, simulations=rung)
+        for rung in rungs
+    ]
     for side in (climbers[0], *against):
         player_of(side, config.seed)
     require_folder(out)
-    rows = []
-    for a, count in zip(climbers, simulations, strict=True):
+    rows: list[dict[str, Any]] = []
+    for a, rung in zip(climbers, rungs, strict=True):
         for opponent in against:
-            place = out / f"{count}-{_place(opponent)}"
+            place = out / f"{_plain(str(rung))}-{_place(opponent)}"
             summary = arena(a, opponent, config, place, progress=progress, stop=stop)
             if not summary["finished"]:
                 raise Stopped(f"stopped in {place}; run the same command to continue")
             row = {name: summary[name] for name in _KEPT}
-            rows.append({"simulations": count, "match": place.name, **row})
+            rows.append({"tc" if isinstance(rung, str) else "simulations": rung, "match": place.name, **row})
     table = table_of(rows)
     publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
     publish_json(out, "ladder.json", {"player": who, "rows": rows})
@@ -71,8 +77,13 @@ def _place(opponent: SideConfig) -> str:
         opponent.who.removeprefix("uci:"),
         *(option for option in opponent.options if option.startswith("UCI_Elo")),
     ]
-    words.append(str(opponent.nodes or opponent.simulations))
-    return re.sub(r"[^A-Za-z0-9.=]+", "-", "-".join(words)).strip("-")
+    words.append(opponent.tc or str(opponent.nodes or opponent.simulations))
+    return _plain("-".join(words))
+
+
+def _plain(words: str) -> str:
+    """Write words as a directory's name may have them."""
+    return re.sub(r"[^A-Za-z0-9.=+]+", "-", words).strip("-")
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:

@@ -31,7 +31,7 @@ class SideConfig:
     movetime: int | None = None
     """Milliseconds of every move."""
     tc: str | None = None
-    """A clock, as seconds+increment: 10+0.1."""
+    """A clock, as seconds+increment (10+0.1) or moves/seconds (40/60)."""
     options: tuple[str, ...] = ()
     """NAME=VALUE."""
 
@@ -50,13 +50,15 @@ class SideConfig:
             return Limit(movetime=self.movetime / 1000)
         if self.tc is None:
             return Limit(nodes=self.nodes)
-        base, _, increment = self.tc.partition("+")
+        moves, slash, clock = self.tc.rpartition("/")
+        base, _, increment = clock.partition("+")
         try:
-            limit = Limit(base=float(base), increment=float(increment or 0))
+            limit = Limit(base=float(base), increment=float(increment or 0), moves=int(moves) if slash else None)
         except ValueError:
             limit = Limit(base=0.0)
-        if not (limit.base and 0 < limit.base < 1e6 and 0 <= limit.increment < 1e6):
-            raise PlayerError(f"{self.tc!r} is no clock: say seconds+increment, as in 10+0.1")
+        sensible = limit.base and 0 < limit.base < 1e6 and 0 <= limit.increment < 1e6
+        if not sensible or not (limit.moves is None or 0 < limit.moves < 1e6):
+            raise PlayerError(f"{self.tc!r} is no clock: say seconds+increment (10+0.1) or moves/seconds (40/60)")
         return limit
 
 

@@ -69,8 +69,11 @@ class Go:
     """What could not be read."""
 
     def limits(self, white: bool) -> Limits:
-        """Give the mover's clock in seconds."""
-        left, increment = (self.white_time, self.white_increment) if white else (self.black_time, self.black_increment)
+        """Give the mover's clock in seconds; a clock told of the other side only is taken for both, rather than for none."""
+        sides = ((self.white_time, self.white_increment), (self.black_time, self.black_increment))
+        left, increment = sides[0 if white else 1]
+        if left is None:
+            left = sides[1 if white else 0][0]
         return Limits(
             movetime=None if self.movetime is None else self.movetime / 1000,
             left=None if left is None else left / 1000,

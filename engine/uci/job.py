@@ -22,12 +22,22 @@ class Job:
         self.pondering = go.ponder
         self.stopped = False
         self.answered = False
+        self.over = threading.Event()
+        """Set when its answer has been said, which is after `answered` is: who hears it may ask on at once."""
         self._wake = threading.Event()
 
     @property
     def held(self) -> bool:
         """Tell whether the answer must wait for `stop` or `ponderhit`, however long ago it was found."""
         return not self.stopped and (self.pondering or self.go.infinite)
+
+    @property
+    def bounded(self) -> bool:
+        """Tell whether it ends by itself."""
+        go = self.go
+        limits = (go.nodes, go.depth, go.mate, go.movetime, go.white_time, go.black_time, go.perft)
+        bound = any(limit is not None for limit in limits) or self.options.simulations > 0 or self.options.policy
+        return bound and not self.held
 
     def stop(self) -> None:
         """Ask for the answer now."""

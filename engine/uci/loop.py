@@ -1,7 +1,8 @@
 """The engine as a process: one thread reads what the GUI says, one thinks; neither ever waits long for the other.
 
-Commands take effect at once or are queued for the thinking thread, which works them off in order; only `stop`, `ponderhit`
-and `quit` reach into a search that is under way.
+Commands take effect at once or are queued for the thinking thread, which works them off in order; only `stop` and `ponderhit`
+reach into a search that is under way. `quit` and the end of the input wait for its answer, however long loading and compiling
+take before it: what was asked is answered. Only a search that has no end of its own is stopped by them.
 """
 
 import queue
@@ -13,6 +14,7 @@ from typing import BinaryIO
 from engine.errors import UserError
 from engine.evaluators import Evaluator
 from engine.handwritten import evaluate
+from engine.kernel_cache import kernels_are_compiled
 from engine.uci.commands import parse_go, parse_option, parse_position, shown, split
 from engine.uci.game import Game
 from engine.uci.job import Job
@@ -22,7 +24,10 @@ from engine.uci.thinking import Thinker, warm_up
 LONGEST_LINE = 1 << 20
 """Bytes of a line that are read; what a GUI says of the longest game is 40,000."""
 PATIENCE = 2.0
-"""Seconds that `quit` waits for the last answer."""
+"""Seconds that an engine which nobody listens to waits for its search to end."""
+LOOKING_SECONDS = 0.02
+"""Interval at which the wait for the last answer looks whether anybody still listens."""
+COMPILING = "info string compiling kernels (once on this machine, about a minute)"
 
 Load = Callable[[str | None, int, int], Evaluator]
 """Loads the checkpoint in a directory (None: what the engine plays with by default) as an evaluator that uses so many
@@ -53,6 +58,7 @@ class Engine:
         self._loaded = threading.Event()
         self._failure: UserError | None = None
         self._telling = 0.0
+        self._cold = False
         self._speaking = threading.Lock()
         self._gone: BrokenPipeError | None = None
         self._thinker = Thinker(self._say)
@@ -74,6 +80,7 @@ class Engine:
 
         Raises LoadError when there is nothing to play with, and BrokenPipeError when nobody reads the answers any more.
         """
+        self._cold = not kernels_are_compiled()
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()  # beside torch's import
         self._thread.start()
         self._submit_load()
@@ -83,6 +90,7 @@ class Engine:
                     self._say(f"info string a line of more than {LONGEST_LINE} bytes is skipped")
                 elif not self._follow(line) or self._gone:
                     break
+            self._finish()
         finally:
             self._shut_down()
         if self._gone:
@@ -116,6 +124,7 @@ class Engine:
 
     def _isready(self, rest: str) -> None:
         if self._job is None or self._job.answered:
+            self._tell_compiling()
             self._loaded.wait()
             self._give_up_on_failure()
         self._say("readyok")
@@ -136,11 +145,19 @@ class Engine:
             self._say(f"info string {problem}")
         if self._loaded.is_set():
             self._give_up_on_failure()
+        self._tell_compiling()
         if self._job is not None and not self._job.answered:
             self._say("info string go while thinking: the search before it is stopped")
             self._job.stop()
         job = self._job = Job(go, self._options, self._game.board.copy(), self._game.story(), begun)
-        self._tasks.put(lambda: self._thinker.think(job))
+
+        def think() -> None:
+            try:
+                self._thinker.think(job)
+            finally:
+                job.over.set()
+
+        self._tasks.put(think)
 
     def _stop(self, rest: str) -> None:
         if self._job is not None:
@@ -197,6 +214,12 @@ class Engine:
         else:
             self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
 
+    def _tell_compiling(self) -> None:
+        """Say, once, why there is no answer for a while."""
+        if self._cold and not self._loaded.is_set():
+            self._say(COMPILING)
+        self._cold = False
+
     def _give_up_on_failure(self) -> None:
         if self._failure is not None:
             self._say(f"info string {self._failure}")
@@ -215,8 +238,18 @@ class Engine:
         for task in iter(self._tasks.get, None):
             task()
 
+    def _finish(self) -> None:
+        """Wait until the last `go` is answered, or nobody listens; one that would never end is told to."""
+        if self._job is None:
+            return
+        if not self._job.bounded:
+            self._job.stop()
+        while not self._job.over.wait(LOOKING_SECONDS) and not self._gone:
+            pass
+        self._give_up_on_failure()
+
     def _shut_down(self) -> None:
-        """Have the last `go` answered; whatever else the thinking thread does, loading or compiling, is not waited for."""
+        """End the thinking thread; what else it does, loading or compiling, is not waited for."""
         self._tasks.put(None)
         if self._job is not None and not self._job.answered:
             self._job.stop()

@@ -193,12 +193,14 @@ class Thinker:
             return 1
         if bounds.hard is None or job.pondering:
             return job.options.leaves
-        rounds = bounds.hard / max(self._glance_seconds, 1e-6)
+        rounds = (bounds.soft or 0.0) / max(self._glance_seconds, 1e-6)  # most moves end there, not at the hard bound
         return min(max(int(rounds / ROUNDS_WANTED), 1), job.options.leaves)
 
     def _by_search(self, job: Job, search: Search, bounds: Budget, allowed: list[chess.Move] | None) -> Answer:
         turn, options = job.board.turn, job.options
-        before = 0 if allowed else search.root(0).simulations
+        if allowed is not None:
+            search.start(0, *of_board(job.board))  # what a tree of all moves says is not asked about some of them
+        before = search.root(0).simulations
         refused = search.refused(0)
         names = None if allowed is None else [(label_of(move, turn), move.promotion or 0) for move in allowed]
 
@@ -220,7 +222,8 @@ class Thinker:
         usual = self._glance_seconds * (1 + search.config.leaves)
         pace = Pace(job.begun, min(self._longest_round, usual))  # one unlucky round must not haunt the moves to come
         pace.start(self._clock())
-        watch = Watch(job, search, bounds, pace, before, tell, self._clock)
+        choices = len(allowed) if allowed is not None else job.board.legal_moves.count()
+        watch = Watch(job, search, bounds, pace, choices, before, tell, self._clock)
         self._run(job, search, watch, names)
         self._longest_round = pace.longest_round
         labels, promotions = search.choose(temperature=options.temperature)
@@ -242,7 +245,7 @@ class Thinker:
             bounds.append(job.options.simulations)
         left = max(min(bounds), 1)
         if watch():  # told to stop before it began, or a tree that is good enough for what time there is
-            left = 0 if search.root(0).simulations and not allowed else 1
+            left = 0 if search.root(0).simulations else 1
         while left:
             asked, before = min(left, CHUNK if allowed is None else MOST_NARROWED), search.simulations
             search.run(simulations=asked, allowed=allowed, stop=watch)

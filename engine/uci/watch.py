@@ -27,16 +27,20 @@ class Watch:
         search: Search,
         budget: Budget,
         pace: Pace,
+        choices: int,
         before: int,
         tell: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        """Watch a job's search, in whose tree `before` simulations are already; `tell` reports, `clock` gives the time."""
+        """Watch a job's search among `choices` moves, in whose tree `before` simulations are already.
+
+        `tell` reports, `clock` gives the time. How many moves there are cannot be seen in the tree: it may not be opened.
+        """
         self.over = False
         self._job, self._search, self._budget, self._pace = job, search, budget, pace
         self._tell, self._clock = tell, clock
         self._clocked = budget.soft is not None and job.go.movetime is None
-        self._before = before
+        self._choices, self._before, self._started = choices, before, clock()
         self._wait = FIRST_TELLING
         self._next_telling = clock() + self._wait
         self._next_probe = 0.0
@@ -64,7 +68,7 @@ class Watch:
         root = self._search.root(0)
         if go.depth is not None and len(self._search.line(0)) >= go.depth:
             return True
-        if go.mate is not None and 0 < root.mate <= 2 * go.mate - 1:
+        if go.mate is not None and (go.mate < 1 or 0 < root.mate <= 2 * go.mate - 1):
             return True
         if not self._clocked and root.full >= 1.0:
             return True  # a depth or a mate that this memory does not reach
@@ -72,13 +76,13 @@ class Watch:
 
     def _decided(self, root: Root, soft: float, now: float) -> bool:
         """Tell whether thinking on is of no use: one move only, no overtaking any more, or one mind when it is time."""
-        if len(root.visits) < 2:
+        if self._choices < 2:
             return True
         spent = now - self._job.begun
-        if spent < HASTE * soft:
-            return False
+        if spent < HASTE * soft or root.simulations <= self._before:
+            return False  # of a tree that was not searched yet nothing is known
         second, first = np.partition(root.visits, -2)[-2:]
         if spent >= soft:
             return int(np.nan_to_num(root.values, nan=-2.0).argmax()) == int(root.visits.argmax())
-        speed = (root.simulations - self._before) / max(spent, 1e-3)
+        speed = (root.simulations - self._before) / max(now - self._started, 1e-3)  # pondering included
         return bool(first - second > speed * (soft - spent))

@@ -41,7 +41,7 @@ class Arena(Common):
     movetime_b: int | None = None
     """B's, where they differ."""
     tc: str | None = None
-    """Clocks of both, as seconds+increment (10+0.1), instead of simulations and nodes."""
+    """Clocks of both, as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
     tc_b: str | None = None
     """B's clock, where it differs."""
     a_option: tuple[str, ...] = ()
@@ -89,11 +89,12 @@ class Ladder(Common):
     """Measure a player's strength: matches at several simulation counts against Stockfish and the hand-written player.
 
     Every match has a directory of its own and is continued if it was stopped; the table is written as table.md and
-    ladder.json.
+    ladder.json. With `--tc` there is one row an opponent instead: the player, the hand-written one and the engine of
+    limited strength play on that clock, and the engine at fixed nodes does without.
     """
 
     who: tyro.conf.Positional[str]
-    """The player: a checkpoint's directory, hand-written, uniform or policy:X."""
+    """The player: a checkpoint's directory, hand-written, uniform or policy:X; on a clock uci:COMMAND too."""
     out: Path
     """Directory of the matches and the table."""
     simulations: tuple[int, ...] = (16, 64, 256)
@@ -107,7 +108,9 @@ class Ladder(Common):
     elo: tuple[int, ...] = ()
     """Strengths that the engine is limited to (UCI_Elo) at `elo_nodes`, an opponent each."""
     elo_nodes: int = 50_000
-    """Nodes of the engine's moves when its strength is limited."""
+    """Nodes of the engine's moves when its strength is limited, but for a clock."""
+    tc: str | None = None
+    """Clocks, as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations."""
     config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
     """Every match."""
 
@@ -116,9 +119,10 @@ class Ladder(Common):
         from pipeline.ladder import ladder, opponents
 
         stop = Interrupt()
-        against = opponents(self.engine, self.nodes, self.elo, self.elo_nodes, self.hand_written)
+        against = opponents(self.engine, self.nodes, self.elo, self.elo_nodes, self.hand_written, self.tc)
+        rungs = tuple(self.simulations) if self.tc is None else (self.tc,)
         with bar("ladder") as progress:
-            return ladder(self.who, self.simulations, against, self.config, self.out, progress=progress, stop=stop)
+            return ladder(self.who, rungs, against, self.config, self.out, progress=progress, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

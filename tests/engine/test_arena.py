@@ -117,6 +117,18 @@ def test_engines_are_told_clocks_and_games(tmp_path: Path) -> None:
     assert clocks[0] > 20 > 0 < clocks[1] <= 30
 
 
+def test_engines_are_told_the_moves_to_the_next_time_control(tmp_path: Path) -> None:
+    told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, moves=2))
+    rules = Adjudication(max_plies=10)
+    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, rules=rules)
+    asked = [line.split() for line in (tmp_path / "said").read_text().splitlines() if line.startswith("go")]
+    assert [words[words.index("movestogo") + 1] for words in asked] == ["2", "1", "2", "1"] * 2
+    left = [int(words[words.index("wtime") + 1]) for words in asked[:4]]
+    assert left[0] == 20000 > left[1] > left[0] - 5000
+    assert 30000 < left[2] <= 40000, "twenty seconds more after the second move"
+    assert [record.forfeit for record in records] == [None, None]
+
+
 @pytest.mark.parametrize("how", ["mute", "crash-at-once"])
 def test_an_engine_that_never_worked_is_the_users_mistake(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.external.STARTING_SECONDS", 1.0)
@@ -259,6 +271,23 @@ def test_clocks_run_down_by_what_a_move_took() -> None:
     game.take(Answer(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
     assert game.end == ("1-0", "timeout")
     assert game.record().forfeit == "a"
+
+
+def test_a_clock_gains_its_time_again_after_its_moves() -> None:
+    limits = (Limit(base=10.0, moves=2), Limit(base=10.0, increment=0.5, moves=3))
+    assert [limit.clock for limit in (*limits, Limit(base=10.0, increment=0.1), Limit(movetime=1.0))] == [
+        "2/10",
+        "3/10+0.5",
+        "10+0.1",
+        None,
+    ]
+    game = Game(0, Opening(chess.STARTING_FEN, ("e2e4", "e7e5")), limits, Adjudication())
+    to_go = []
+    for move in ("g1f3", "b8c6", "f1c4", "f8c5", "c2c3", "g8f6"):
+        to_go.append(game.turn(0).moves_to_go)
+        game.take(Answer(chess.Move.from_uci(move), None, 2.0), 0.0)
+    assert to_go == [2, 3, 1, 2, 2, 1], "the book's moves do not count"
+    assert game.clocks == [8.0, 8.5, 16.0, 7.0, 14.0, 15.5]
 
 
 def test_adjudication_is_off_until_both_agree_for_long_enough() -> None:

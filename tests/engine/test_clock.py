@@ -105,6 +105,25 @@ def test_a_game_at_soft_bounds_uses_its_clock() -> None:
     assert clock < 30.0
 
 
+@pytest.mark.parametrize(("base", "increment", "control"), [(10.0, 0.1, None), (60.0, 0.6, None), (60.0, 0.0, 40)])
+@pytest.mark.parametrize("taken", [0.6, 1.0, 1.3])
+def test_sixty_moves_use_between_a_third_and_all_of_the_clock(
+    base: float, increment: float, control: int | None, taken: float
+) -> None:
+    """Moves end before their soft bound where nothing can change any more, and behind it where opinions differ."""
+    clock = given = base
+    for move in range(60):
+        until_control = None if control is None else control - move % control
+        share = budget(Limits(left=clock, increment=increment, moves_to_go=until_control), 0.02)
+        assert share.soft is not None
+        assert share.hard is not None
+        clock -= min(taken * share.soft, share.hard) + LATENCY
+        assert clock > 0.0, f"flag at move {move}"
+        gained = increment + (base if until_control == 1 else 0.0)
+        clock, given = clock + gained, given + gained
+    assert 1 / 3 <= 1 - clock / given < 1
+
+
 def test_pace_stops_a_round_early() -> None:
     pace = Pace(100.0, longest_round=0.0)
     pace.start(100.0)

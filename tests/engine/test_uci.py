@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.evaluators import Evaluator, uniform
 from engine.handwritten import evaluate
 from tests.engine.uci_talk import Counting, Talk, last_info
 
@@ -312,6 +313,52 @@ def test_the_end_of_the_input_ends_the_engine() -> None:
         talk.end()
         assert talk.until("bestmove")
         assert talk.error is None
+
+
+@pytest.mark.parametrize("end", ["quit", None])
+@pytest.mark.parametrize(
+    ("go", "nodes"),
+    [
+        ("go nodes 30", 30),
+        ("go depth 2", None),
+        ("go movetime 50", None),
+        ("go wtime 900 btime 900", None),
+        ("go infinite", None),
+        ("go ponder nodes 3", None),
+        ("go", None),
+    ],
+)
+def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
+    end: str | None, go: str, nodes: int | None
+) -> None:
+    """A machine that compiles its kernels takes a minute to load; a program that pipes its words in is long at their end."""
+    loaded = threading.Event()
+
+    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        assert loaded.wait(30.0)
+        return uniform
+
+    with Talk(load=load, ready=False) as talk:
+        talk.say("position startpos", go, *([end] if end else []))
+        talk._output.close()
+        assert not [line for line in talk.rest(0.1) if line.startswith("bestmove")]
+        loaded.set()
+        lines = talk.until("bestmove")
+        assert chess.Move.from_uci(lines[-1].split()[1]) in START
+        assert nodes is None or last_info(lines)["nodes"] == str(nodes)
+        talk.end()
+        assert talk.error is None
+
+
+@pytest.mark.parametrize("go", ["go nodes 2000", "go movetime 300", "go perft 3"])
+def test_quit_waits_for_a_search_that_ends_by_itself(go: str) -> None:
+    with Talk(Counting(0.0001)) as talk:
+        talk.say("position startpos", go, "quit")
+        lines = talk.until("\nNodes searched: 8902" if "perft" in go else "bestmove")
+        if "nodes" in go:
+            assert last_info(lines)["nodes"] == "2000"
+        if "movetime" in go:
+            assert int(last_info(lines)["time"]) >= 200
 
 
 def test_a_reader_that_is_gone_ends_the_engine() -> None:

@@ -295,6 +295,8 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
         (["uniform", "uci:"], "followed by the command"),
         (["uniform", "hand-written", "--games", "3"], "games come in pairs"),
         (["uniform", "hand-written", "--tc", "fast"], "is no clock"),
+        (["uniform", "hand-written", "--tc", "0/60"], "is no clock"),
+        (["uniform", "hand-written", "--tc", "x/60"], "is no clock"),
         (["uniform", "hand-written", "--tc", "1+1", "--movetime", "10"], "cannot both be followed"),
         (["uniform", "hand-written", "--a-option", "hash=3"], "has no option hash"),
         (["uniform", "hand-written", "--a-option", "c_puct=much"], "c_puct is a number"),
@@ -335,6 +337,23 @@ def test_the_ladder_has_a_row_for_each_match_and_goes_on_where_it_was(tmp_path: 
     ended = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/games.pgn")}
     assert len(ended) == 4
     assert ladder("hand-written", (2, 6), against, config, tmp_path) == result
+
+
+def test_a_ladder_on_a_clock_has_a_row_an_opponent_and_counts_flags(tmp_path: Path) -> None:
+    flagging = SideConfig(who=f"uci:{sys.executable} {ROGUE} slow", tc="40/0.4")
+    against = [flagging, SideConfig(who="policy:uniform", tc="40/60")]
+    result = ladder("policy:hand-written", ("40/60",), against, ArenaConfig(games=2, plies=4), tmp_path)
+    assert [(row["tc"], row["games"]) for row in result["rows"]] == [("40/60", 2), ("40/60", 2)]
+    assert [row["forfeits"]["b"] for row in result["rows"]] == [{"timeout": 2}, {}]
+    assert result["text"].splitlines()[2].endswith("| 2 |")
+    clocked = tmp_path / result["rows"][1]["match"]
+    assert '[TimeControl "40/60"]' in (clocked / "games.pgn").read_text()
+    assert "forfeits: none" in json.loads((clocked / "summary.json").read_text())["text"]
+
+
+def test_the_ladders_opponents_on_a_clock() -> None:
+    sides = opponents("stockfish", (100,), (1400,), 50_000, 400, "10+0.1")
+    assert [(side.tc, side.nodes) for side in sides] == [("10+0.1", None), ("10+0.1", None), (None, 100)]
 
 
 def test_the_ladders_opponents_and_table() -> None:

@@ -1,5 +1,6 @@
 """The UCI engine as a process: python-chess as the GUI, PyPI's uci-test-suite, and noise on its standard input."""
 
+import os
 import random
 import subprocess
 import sys
@@ -30,7 +31,7 @@ FIRST_PATIENCE = 500.0
 @pytest.fixture(scope="module", autouse=True)
 def _compiled() -> None:
     """Compile what is not yet, so that no test's clock runs meanwhile."""
-    assert converse(b"isready\nquit\n", "--evaluator", "hand-written").stdout.startswith(b"readyok")
+    assert b"readyok" in converse(b"isready\nquit\n", "--evaluator", "hand-written").stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +179,45 @@ def test_two_players_at_once_are_refused(network: Path) -> None:
     done = converse(b"", "--checkpoint", str(network), "--evaluator", "uniform")
     assert (done.returncode, done.stdout) == (2, b"")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("end", [b"quit\n", b""])
+def test_what_was_asked_before_quit_or_the_end_is_answered_in_full(end: bytes) -> None:
+    done = converse(b"uci\nposition startpos\ngo nodes 4000\n" + end, "--evaluator", "hand-written")
+    lines = done.stdout.decode().splitlines()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines[-1].startswith("bestmove ")
+    assert " nodes 4000 " in lines[-2]
+
+
+def test_quit_behind_a_search_without_an_end_stops_it() -> None:
+    done = converse(b"position startpos\ngo infinite\nquit\n", "--evaluator", "hand-written")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith(b"bestmove ")
+
+
+def test_what_is_asked_of_a_checkpoint_that_is_none_ends_with_one_line(tmp_path: Path) -> None:
+    done = converse(b"position startpos\ngo nodes 1\nquit\n", "--checkpoint", str(tmp_path))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path) -> None:
+    words = b"setoption name Policy value true\nposition startpos moves e2e4 e7e5 g1f3\ngo nodes 1\nquit\n"
+    done = subprocess.run(
+        COMMAND,
+        input=words,
+        capture_output=True,
+        cwd=REPOSITORY,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+        check=False,
+        timeout=FIRST_PATIENCE,
+    )
+    lines = done.stdout.decode().splitlines()
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert lines[0] == "info string compiling kernels (once on this machine, about a minute)"
+    assert lines[-1].startswith("bestmove ")
 
 
 @pytest.mark.parametrize("words", [["--evaluator", "hand-written"], ["--checkpoint"]])
