@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
+from pipeline.claims import CHECKPOINT, COMPARISON, is_of, require_apart, require_own
 from pipeline.errors import ConfigError, Stopped
 from pipeline.report import Rule, report
 from pipeline.shards import publish, publish_json
+from pipeline.stores import LOCK
 from pipeline.training import train_on
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ def compare(
         raise ConfigError("name at least one preset to compare")
     for name in presets:
         preset(name)
+    require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
+    require_apart(out, positions, ConfigError)
     rows = []
     for name in dict.fromkeys(presets):
         card = train_on(positions, name, replace(config), out / name, progress, stop)
@@ -61,6 +65,13 @@ def compare(
     publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
     publish_json(out, "comparison.json", {"rows": rows})
     return {"out": str(out), "rows": rows, "text": table}
+
+
+def _begun(entry: Path) -> bool:
+    """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
+    from model.presets import presets
+
+    return entry.name in presets() and entry.is_dir() and {it.name for it in entry.iterdir()} <= {LOCK, "metrics.jsonl"}
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Tick, silent
+from pipeline.claims import require_apart
 from pipeline.engines import engine_of
 from pipeline.errors import Stopped
 from pipeline.finetune import manifest
@@ -18,7 +19,7 @@ from pipeline.finetune.gate import verdict
 from pipeline.finetune.outputs import BEST, lineage, promote, refresh, table
 from pipeline.finetune.stages import Stage, Turn, real
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
-from pipeline.stores import alone
+from pipeline.stores import alone, temporaries
 
 
 def finetune(
@@ -40,11 +41,12 @@ def finetune(
     """
     if config.engine:
         engine_of(config.engine, config.workers)  # a name that is none is said before any time is spent
+    require_apart(out, [checkpoint, *human], FinetuneError)
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
         with alone(out, busy):
-            for left in out.glob(".*.tmp"):  # of a process that was killed while it wrote
+            for left in temporaries(out):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
             manifest.claim(out, wanted)
             promote(checkpoint, out / "seed", 0, {"generation": 0})
