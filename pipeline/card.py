@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.shards import GAMES, publish
+from pipeline.shards import GAMES
 from pipeline.stores import opened
+from pipeline.written import publish_own
 
 if TYPE_CHECKING:
     import polars as pl
@@ -144,4 +145,4 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
 def write_card(directory: Path, manifest: Mapping[str, Any]) -> None:
     """Publish the data card beside the manifest."""
     text = data_card(directory, manifest).encode()
-    publish(directory, CARD, 0, lambda target: target.write(text))
+    publish_own(directory, CARD, 0, lambda target: target.write(text))

@@ -35,9 +35,10 @@ from pipeline.filters import Filters, filter_games, value, which
 from pipeline.permute import gather_rows
 from pipeline.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.san import UNKNOWN_RESULT
-from pipeline.shards import PARTS, SPLITS, number_array, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SPLITS, game_numbers, number_array, publish_json, rows_table, write_rows
 from pipeline.sources import Chunk
 from pipeline.stores import Publisher, place
+from pipeline.written import forget, note_down
 
 BLOCK_ROWS = 1 << 19
 """Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
@@ -45,7 +46,7 @@ BLOCK_ROWS = 1 << 19
 SHARD_ROWS = (1 << 10, 1 << 23)
 """Fewest and most rows that a shard may be set to: 1,024 are 55 kB, 8 million half a GB."""
 
-OTHERS = "{out} is written by another ingest with other settings: stop that, delete it, or choose another --out"
+OTHERS = "{out} is written by another ingest with other settings or code: stop that, delete it, or choose another --out"
 """What is said where two machines write to one store, whose locks neither sees."""
 
 # Lichess and python-chess both call standard chess from a set-up position "From Position".
@@ -102,6 +103,8 @@ class ChunkTask:
     chunk: Chunk
     out: str
     config: IngestConfig
+    code: str = ""
+    """What the driver's code is (pipeline/rows_code.py), for the note; "" for rows that go into no dataset."""
 
 
 class Tagged(NamedTuple):
@@ -246,7 +249,7 @@ def _columns(
     white = planes[:, TURN_PLANE] == 0
     white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]
     base, increment = tagged.games.base[game], tagged.increment[game]
-    columns["game"] = (game + first_game).astype(np.uint32)
+    columns["game"] = game_numbers(game, first_game)
     columns["elo"] = np.where(white, white_elo, black_elo).clip(0, 65535).astype(np.uint16)
     columns["opponent_elo"] = np.where(white, black_elo, white_elo).clip(0, 65535).astype(np.uint16)
     columns["base"] = np.where((base < 0) | (base > 65534), 65535, base).astype(np.uint16)
@@ -288,7 +291,7 @@ def _write_block(
             loose.append({"name": f"{name}.rows", "split": split, "rows": len(picked)})
             continue
         write = partial(write_rows, rows_table(planes, columns))
-        done = publisher.publish(place(task.out), f"{name}.parquet", len(picked), write)
+        done = publisher.publish(place(task.out), f"{name}.parquet", len(picked), write, note_down)
         shards.append(
             {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
         )
@@ -388,7 +391,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             raise DatasetError(
                 f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
             )
-        if done["config"] != config_digest(task.config):
+        if (done["config"], done["code"]) != (config_digest(task.config), task.code):
             raise DatasetError(OTHERS.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)
@@ -423,6 +426,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "chunk": task.chunk.index,
         "text_sha256": digest,
         "config": config_digest(task.config),
+        "code": task.code,
         "games": len(task.chunk.starts),
         "status": {name: int(count) for name, count in zip(pgn.STATUS, counts, strict=True) if count},
         "rows": total,
@@ -432,4 +436,5 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "loose": loose,
     }
     publish_json(parts, note.name, result)
+    forget(place(task.out), [entry["name"] for entry in files])
     return {**result, "fresh_rows": total}

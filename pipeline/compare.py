@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
+from pipeline.claims import CHECKPOINT, COMPARISON, is_of, require_apart, require_own
 from pipeline.errors import ConfigError, Stopped
-from pipeline.preflight import require_folder
 from pipeline.report import Rule, report
 from pipeline.shards import publish, publish_json
+from pipeline.stores import LOCK
 from pipeline.training import has, train_on
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def compare(
         preset(name)
     if not positions or not has(positions[:1], "test"):
         raise ConfigError("presets are compared on the first dataset's test split: name one that has test positions")
-    require_folder(out)
+    require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
+    require_apart(out, positions, ConfigError)
     rows = []
     for name in dict.fromkeys(presets):
         card = train_on(positions, name, replace(config), out / name, progress, stop)
@@ -66,6 +68,13 @@ def compare(
     publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
     publish_json(out, "comparison.json", {"rows": rows})
     return {"out": str(out), "rows": rows, "text": table}
+
+
+def _begun(entry: Path) -> bool:
+    """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
+    from model.presets import presets
+
+    return entry.name in presets() and entry.is_dir() and {it.name for it in entry.iterdir()} <= {LOCK, "metrics.jsonl"}
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:

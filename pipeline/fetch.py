@@ -1,17 +1,22 @@
 """Dumps of the web onto this disk: months of Lichess, or any URL, whole and verified or not at all.
 
     2013-01 -> name, URL, published sha256 -> NAME.part (+ NAME.part.json: which version it is of) -> sha256 -> NAME
+                                                        (+ NAME.part.sums: a checksum of each piece)
 
 What came of a file stays in `NAME.part`, so a fetch that was stopped, killed or cut off goes on from there, if the server
-still has the same version. The name appears by rename, when the file is on disk and its hash is the published one.
+still has the same version. No byte of it is trusted for its place alone: a power cut leaves zeros where the system had not
+written yet, so pieces are compared with their checksums, and what follows the first that differs is fetched again. The name
+appears by rename, when the file is on disk and its hash is the published one. A `NAME.part` of another program is left.
 """
 
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import time
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,7 +28,7 @@ from filelock import FileLock, Timeout
 from engine.progress import Progress, Tick, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 from pipeline.stores import file_hash, publish_json, sync_directory
-from pipeline.web import Facts, Patience, Stop, WebFile, file_name, never, shown
+from pipeline.web import BLOCK, Facts, Patience, Stop, WebFile, file_name, never, shown
 
 LICHESS = "https://database.lichess.org/standard"
 """Where Lichess publishes the games of each month."""
@@ -182,8 +187,8 @@ def _planned(file: Wanted, out: Path, config: FetchConfig, stop: Stop) -> dict[s
         return {"bytes": final.stat().st_size, "here": "whole, its hash not compared", "to_fetch": 0}
     web = WebFile(file.url, config, stop)
     size = web.look().size
-    begun = _begun(file, out)
-    came = begun[0] if begun and not begun[1].differs(web.facts) else 0
+    begun, part = _begun(file, out), _parts(file, out)[0]
+    came = min(_size(part), size or _size(part)) if begun is not None and not begun.differs(web.facts) else 0
     here = f"{came:,} bytes" if came else "nothing"
     return {"bytes": size, "here": here, "to_fetch": None if size is None else max(size - came, 0)}
 
@@ -225,12 +230,15 @@ def _described(final: Path, digest: str, file: Wanted, *, fetched: bool) -> dict
 
 def _complete(file: Wanted, out: Path, config: FetchConfig, meter: _Meter, stop: Stop) -> dict[str, Any]:
     """Fetch what is missing of a file, and begin again where what is here turns out to be of another version."""
-    part, state = _parts(file, out)
+    part, state, sums = _parts(file, out)
+    if not state.exists() and (part.exists() or sums.exists()):
+        raise FetchError(f"{part} is here and is not of this program: move it away, or fetch into another folder")
     for attempt in range(3):
-        begun = _begun(file, out)
-        came, facts = begun or (0, None)
-        if begun is None:
+        facts = _begun(file, out)
+        came = 0 if facts is None else _trusted(part, sums, facts.size)
+        if not came:
             part.unlink(missing_ok=True)
+            facts = None
         try:
             digest = _stream(file, out, WebFile(file.url, config, stop, begin=came, begun=facts), meter, stop)
         except ChangedError:
@@ -241,57 +249,90 @@ def _complete(file: Wanted, out: Path, config: FetchConfig, meter: _Meter, stop:
         if not file.sha256 or digest == file.sha256:
             part.replace(out / file.name)
             sync_directory(out)
+            sums.unlink(missing_ok=True)
             state.unlink(missing_ok=True)
             return _described(out / file.name, digest, file, fetched=True)
         part.unlink()
         if not came:  # pieces of two versions may have been joined, but this came in one
             break
+    sums.unlink(missing_ok=True)
     state.unlink(missing_ok=True)
     raise FetchError(f"{shown(file.url)} has the sha256 {digest}, and {file.sha256} is published: it was not kept")
 
 
-def _parts(file: Wanted, out: Path) -> tuple[Path, Path]:
-    """Give the paths of an unfinished file and of what says which version it is of."""
-    return out / f"{file.name}.part", out / f"{file.name}.part.json"
+def _parts(file: Wanted, out: Path) -> tuple[Path, Path, Path]:
+    """Give the paths of an unfinished file, of what says which version it is of, and of its pieces' checksums."""
+    return out / f"{file.name}.part", out / f"{file.name}.part.json", out / f"{file.name}.part.sums"
 
 
-def _begun(file: Wanted, out: Path) -> tuple[int, Facts] | None:
-    """Give how much is here of an unfinished file, and of which version; None where it cannot be gone on with."""
-    part, state = _parts(file, out)
+def _size(path: Path) -> int:
+    """Return a file's bytes, 0 where there is none."""
+    return path.stat().st_size if path.exists() else 0
+
+
+def _trusted(part: Path, sums: Path, size: int | None) -> int:
+    """Return how many bytes of an unfinished file are what came, by its pieces' checksums; the rest is cut off."""
+    good, ends = 0, bytearray()
+    if part.exists() and sums.exists():
+        with part.open("rb") as file:
+            for line in sums.read_bytes().split(b"\n")[:-1]:  # a piece is noted before it is written, a line at a time
+                found = re.fullmatch(rb"(\d{1,15}) ([0-9a-f]{8})", line)
+                length = int(found[1]) if found else 0
+                data = file.read(length) if 0 < length <= BLOCK else b""
+                if found is None or len(data) != length or not data or zlib.crc32(data) != int(found[2], 16):
+                    break
+                good, ends = good + length, ends + line + b"\n"
+    if size is not None and good > size:
+        good = 0
+    if good:
+        os.truncate(part, good)
+        sums.write_bytes(ends)
+    return good
+
+
+def _begun(file: Wanted, out: Path) -> Facts | None:
+    """Give which version an unfinished file is of; None where it cannot be gone on with."""
+    state = _parts(file, out)[1]
     try:
         said = json.loads(state.read_bytes())
         facts = Facts(**said["facts"])
-        came = part.stat().st_size
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if said.get("url") != file.url or said.get("sha256") != file.sha256:
         return None
     if not facts.validator and not file.sha256:  # nothing could tell that it is still the same file
         return None
-    return (came, facts) if came and (facts.size is None or came <= facts.size) else None
+    return facts
 
 
 def _stream(file: Wanted, out: Path, web: WebFile, meter: _Meter, stop: Stop) -> str:
     """Append what is missing to the unfinished file, and give the sha256 of the whole."""
-    part, state = _parts(file, out)
+    part, state, sums = _parts(file, out)
     digest = hashlib.sha256()
     for block in _blocks(part, web.position):
         digest.update(block)
     facts = web.open()
     publish_json(out, state.name, {"url": file.url, "sha256": file.sha256, "facts": asdict(facts)})
-    with part.open("ab") as target:
+    with part.open("ab", buffering=0) as target, sums.open("ab" if web.position else "wb", buffering=0) as noted:
         try:
-            while data := web.read(1 << 20):
-                target.write(data)
+            while data := web.read(BLOCK):
+                noted.write(b"%d %08x\n" % (len(data), zlib.crc32(data)))
+                _write(target, data)
                 digest.update(data)
                 meter.add(len(data), web.breaks)
                 if stop():
                     raise Stopped(f"stopped; what came is kept in {part}: run the same command to continue")
         finally:
             web.close()
-        target.flush()
         os.fsync(target.fileno())
     return digest.hexdigest()
+
+
+def _write(target: io.FileIO, data: bytes) -> None:
+    """Write all of it."""
+    left = memoryview(data)
+    while left:
+        left = left[target.write(left) :]
 
 
 def _blocks(path: Path, count: int) -> Iterable[bytes]:

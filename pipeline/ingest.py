@@ -8,6 +8,7 @@ started again at any time, end with the same bytes. What is finished lies in `.p
 """
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,17 +18,26 @@ from typing import Any
 from filelock import Timeout
 
 from engine.encoding import ENCODING_VERSION, moves_hash
-from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
+from pipeline.card import CARD
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
+from pipeline.claims import DATASET, require_own
 from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
 from pipeline.manifest import build_manifest, plain_config, read_notes
 from pipeline.remote import look
+from pipeline.rows_code import rows_code
 from pipeline.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks
-from pipeline.shards import FORMAT_VERSION, MANIFEST, PARTS, file_hash, publish_json, read_manifest
+from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, RUN, SPLITS, file_hash, publish_json, read_manifest
 from pipeline.sources import STDIN, Source, chunks, require, short_name
-from pipeline.stores import is_url, lock_of, make_folder, reached, remove_tree, temporaries
+from pipeline.stores import is_url, lock_of, make_folder, reached, temporaries
 from pipeline.workers import Engine, Failure, LocalEngine
+from pipeline.written import delete_unnoted, is_ours, remove_parts
+
+MOST_SOURCES = 1 << 16
+"""Dumps that the column `source` of `games.parquet` can number."""
+
+_OURS = re.compile(rf"({'|'.join(SPLITS)})-\d+-(of-)?\d+\.parquet|{GAMES}|{CARD}|{MANIFEST}")
+"""Names that an ingest may need."""
 
 
 def ingest(
@@ -46,19 +56,24 @@ def ingest(
     A finished dataset of the same sources and configuration is given as it is; an unfinished one is continued. `engine`: what
     spreads the chunks, in place of `workers` processes of this machine.
 
-    Raises DumpError, FetchError, DatasetError (other sources or configuration, or no positions), IngestError (disk full,
+    Raises DumpError, FetchError, DatasetError (`out` holds what is another's, or is of other sources, configuration or code;
+    no positions), IngestError (disk full,
     network gone, two at once), Stopped, and DamagedError when an archive broke off: the dataset of all before the damage is
     then complete.
     """
     config = config or IngestConfig()
     if not sources:
         raise ConfigError("name at least one dump, or - for standard input")
+    if len(sources) > MOST_SOURCES:
+        raise ConfigError(f"a dataset is of at most {MOST_SOURCES:,} dumps: ingest them into several, and join them")
     for name in sources:
         require(name)
     try:
-        make_folder(out)
+        with reached(out):
+            require_own(out, DATASET, DatasetError)
+            make_folder(out)
     except OSError as error:
-        raise IngestError(f"{out} cannot be made: {error.strerror}") from error
+        raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
     try:
         with lock_of(out), reached(out):
             manifest = _finished(out, sources, config) or _ingest(
@@ -81,7 +96,7 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if not (out / MANIFEST).exists():
         return None
     manifest = read_manifest(out)
-    remove_tree(out / PARTS, ignore_errors=True)
+    remove_parts(out)
     asked = plain_config(config)
     made_with = plain_config(IngestConfig()) | manifest["config"]  # one of before a setting existed had its default
     if made_with != asked:
@@ -93,7 +108,17 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
         raise DatasetError(
             f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
         )
+    if manifest.get("code") != rows_code():
+        raise DatasetError(
+            f"{out} is finished, and was made by other code ({_said(manifest)}, this is {rows_code()}): its rows may "
+            "differ. It is left as it is; to build it anew beside it, choose another --out"
+        )
     return manifest
+
+
+def _said(made: Mapping[str, Any]) -> str:
+    """Say which code made something."""
+    return str(made.get("code") or "it does not say which")
 
 
 def _is_of(made: Mapping[str, Any], name: str) -> bool:
@@ -108,7 +133,7 @@ def _is_of(made: Mapping[str, Any], name: str) -> bool:
 
 
 def _sweep(out: Path) -> None:
-    """Take away the files that killed workers left open."""
+    """Take away the files that killed workers left open, those that provably nobody will finish."""
     for folder in (out, out / PARTS):
         for left in temporaries(folder):
             left.unlink(missing_ok=True)
@@ -124,23 +149,38 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "kernels": sources_hash(Path(__file__).resolve().parents[1]),
+        "code": rows_code(),
     }
     if any(map(is_url, sources)):  # of a file, the texts of the chunks tell
         asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
-    path = parts / "run.json"
+    path = parts / RUN
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
     if begun and (before := json.loads(path.read_bytes())) != asked:
         if before | {"versions": asked.get("versions")} == asked:
             raise DatasetError("the dump has been replaced since this ingest was begun: choose another --out")
+        if before | {"code": asked["code"]} == asked:
+            raise DatasetError(
+                f"{parts.parent} holds an unfinished ingest by other versions of the code ({_said(before)}, this is "
+                f"{asked['code']}), whose rows are not mixed with these: delete it or choose another --out"
+            )
         raise DatasetError(
             f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "
             "delete it or choose another --out"
         )
     if not begun:
-        for left in parts.parent.glob("*-[0-9]*-[0-9]*.parquet"):  # shards whose note was never written
-            left.unlink()
+        delete_unnoted(parts.parent)  # shards of ours whose note was never written
+    _refuse_others(parts.parent, begun)
+    if not begun:
         publish_json(parts, path.name, asked)
+
+
+def _refuse_others(out: Path, begun: bool) -> None:
+    """Raise DatasetError for a file of another's under a name that will be needed; of one that is begun, shards see to it."""
+    there = out.iterdir() if out.exists() else ()  # a store has no folder before there is a file
+    names = (GAMES, CARD) if begun else sorted(path.name for path in there if _OURS.fullmatch(path.name))
+    for name in names:
+        if (out / name).exists() and not is_ours(out, name):
+            raise DatasetError(f"{out / name} is not of this ingest: move it away, or choose another --out")
 
 
 def _ingest(
@@ -171,7 +211,7 @@ def _ingest(
         nonlocal taken
         for chunk in chunks(sources, config.chunk_mib << 20, read):
             taken += 1
-            yield ChunkTask(chunk, where, config)
+            yield ChunkTask(chunk, where, config, rows_code())
 
     try:
         with closing(engine.map(encode_chunk, tasks())) as results:
@@ -205,7 +245,7 @@ def _ingest(
         ) from error
     finally:
         _sweep(out)
-    remove_tree(parts)
+    remove_parts(out)
     return manifest
 
 

@@ -17,8 +17,11 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from engine.progress import Progress, Tick, silent
+from pipeline.claims import TRAINING_SET as TRAINING_SET_FOLDER
+from pipeline.claims import require_apart, require_own
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.shards import GAMES, MANIFEST, SPLITS, batch_columns, file_hash, publish_json, read_manifest
+from pipeline.stores import temporaries
 from pipeline.strata import CLASSES, RATING_EDGES, Thinning, band_names, rake, rating_band, time_class
 from pipeline.tally import Tally, sums
 from pipeline.training_set import (
@@ -82,6 +85,8 @@ def join(
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
         raise DatasetError(f"{out} is a dataset: choose another --out for the training set")
+    require_own(out, TRAINING_SET_FOLDER, DatasetError)
+    require_apart(out, datasets, DatasetError)
     for directory in datasets:
         if is_training_set(directory):
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
@@ -104,7 +109,7 @@ def _join(
     datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Sequence[str], progress: Progress, stop: Stop
 ) -> dict[str, Any]:
     """Join under the lock."""
-    for left in out.glob(f".{TRAINING_SET}.*.tmp"):
+    for left in temporaries(out):
         left.unlink(missing_ok=True)
     entries = _entries(datasets, out, config, remove)
     manifests = [read_manifest(out / entry["path"]) for entry in entries]

@@ -23,7 +23,7 @@ from engine.errors import UserError
 from engine.external import start
 from engine.players import Player
 from engine.progress import Progress, Tick, silent
-from pipeline.claims import claim
+from pipeline.claims import JUDGEMENTS, claim, require_own
 from pipeline.errors import DumpError
 from pipeline.sources import open_text
 from pipeline.stores import alone, file_hash
@@ -109,7 +109,7 @@ def judged(
     """
     if positions < 1 or depth < 1 or workers < 1:
         raise JudgeError("positions, depth and workers are 1 or more")
-    out.mkdir(parents=True, exist_ok=True)
+    require_own(out, JUDGEMENTS, JudgeError)
     with alone(out, JudgeError(f"{out} is being judged by another process")):
         fens = drawn(pgn, positions, seed)
         identity = {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), "command": list(command)}

@@ -8,10 +8,11 @@ from typing import Any
 from engine.match import PlayerError
 from engine.progress import Progress, silent
 from pipeline.arena import arena
+from pipeline.claims import LADDER, MATCH, is_of, require_own
 from pipeline.errors import Stopped
 from pipeline.match import ArenaConfig, SideConfig
+from pipeline.match_files import MatchFilesError
 from pipeline.players import player_of
-from pipeline.preflight import require_folder
 from pipeline.shards import publish, publish_json
 
 
@@ -52,7 +53,7 @@ def ladder(
     ]
     for side in (climbers[0], *against):
         player_of(side, config.seed)
-    require_folder(out)
+    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH))
     rows: list[dict[str, Any]] = []
     for a, rung in zip(climbers, rungs, strict=True):
         for opponent in against:

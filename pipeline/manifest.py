@@ -24,9 +24,11 @@ from pipeline.card import write_card
 from pipeline.chunk import OTHERS, IngestConfig, config_digest, key_rate, part_name
 from pipeline.errors import DatasetError
 from pipeline.row_filters import REASONS
-from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, batch_columns, publish, publish_json
+from pipeline.rows_code import rows_code
+from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, batch_columns, publish_json
 from pipeline.sources import Source
 from pipeline.stores import opened
+from pipeline.written import note_down, publish_own
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
@@ -65,7 +67,7 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
                         table = table.append_column(field, pa.nulls(len(table), field.type))
                 writer.write_table(table.select(plain.names).cast(plain))
 
-    done = publish(out, GAMES, rows, write)
+    done = publish_own(out, GAMES, rows, write)
     return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
 
 
@@ -116,8 +118,9 @@ def build_manifest(
     `more` is what the manifest says besides, or otherwise; `shards` are those that are not of one chunk.
     """
     notes = read_notes(out / PARTS)
-    made_with = {note["config"] for note in notes if "config" in note}  # a generation of self-play has one writer
-    if made_with - {config_digest(config)}:
+    code = rows_code()
+    made_with = {(note["config"], note["code"]) for note in notes if "config" in note}  # self-play has one writer
+    if made_with - {(config_digest(config), code)}:
         raise DatasetError(OTHERS.format(out=out))
     status: Counter[str] = Counter()
     rows_dropped: Counter[str] = Counter()
@@ -149,6 +152,7 @@ def build_manifest(
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
+        "code": code,
         "sources": [source.describe() for source in sources],
         "config": plain_config(config),
         "games": {"read": read, "used": status["used"], "dropped": dropped},
@@ -161,5 +165,5 @@ def build_manifest(
         "files": files,
     }
     write_card(out, manifest)
-    publish_json(out, MANIFEST, manifest)  # last: a directory without it is not a dataset
+    publish_json(out, MANIFEST, manifest, note_down)  # last: a directory without it is not a dataset
     return manifest

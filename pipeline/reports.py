@@ -4,6 +4,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.claims import REPORT, require_own
+from pipeline.errors import ConfigError
 from pipeline.shards import publish, publish_json
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def draw_report(result: dict[str, Any]) -> bytes:
 
 def write_report(result: dict[str, Any], out: Path) -> None:
     """Publish `report.json`, `report.txt` and `report.png` in a directory."""
+    require_own(out, REPORT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "report.json", result)
     text, picture = (plain_text(result) + "\n").encode(), draw_report(result)

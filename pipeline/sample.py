@@ -21,6 +21,7 @@ from engine.progress import Progress, Tick, silent
 from engine.rules import MATE
 from pipeline import sample_play
 from pipeline.preflight import require_folder
+from pipeline.stores import publish
 
 SAMPLE = Path(__file__).resolve().parents[1] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 SEED = 20260101
@@ -195,7 +196,8 @@ def pgn(game: Game) -> str:
 def sample(out: Path, games: int = 2000, seed: int = SEED, progress: Progress = silent) -> dict[str, object]:
     """Make the dump at `out` (.pgn or .pgn.zst), atomically; give games, plies, bytes, hash and how games ended.
 
-    The hash, `sha256`, is of the text before compression. Raises SampleError for another file name or no games.
+    The hash, `sha256`, is of the text before compression. Raises SampleError for another file name, no games, or a file of
+    other content at `out`, which is left as it is.
     """
     import zstandard
 
@@ -204,6 +206,9 @@ def sample(out: Path, games: int = 2000, seed: int = SEED, progress: Progress = 
     if games < 1:
         raise SampleError(f"{games} games make no sample: ask for at least one")
     require_folder(out.parent)
+    taken = f"{out} is there and is another file: remove it, or choose another --out"
+    if out.is_dir():
+        raise SampleError(taken)
     parts: list[bytes] = []
     plies, results, terminations = 0, Counter[str](), Counter[str]()
     for game in played(games, seed):
@@ -215,9 +220,10 @@ def sample(out: Path, games: int = 2000, seed: int = SEED, progress: Progress = 
     text = b"".join(parts)
     packed = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(text) if out.suffix == ".zst" else text
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(out.name + ".partial")
-    partial.write_bytes(packed)
-    partial.replace(out)
+    if not out.exists():
+        publish(out.parent, out.name, games, lambda target: target.write(packed))
+    elif out.read_bytes() != packed:
+        raise SampleError(taken)
     return {
         "path": str(out),
         "games": games,

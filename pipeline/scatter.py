@@ -32,8 +32,9 @@ from engine.encoding import PLANES
 from pipeline.buckets import read_index, record_type, unpacked
 from pipeline.chunk import IngestConfig, buckets_of, release_buffers
 from pipeline.errors import DatasetError
-from pipeline.shards import PARTS, SPLITS, publish, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SPLITS, publish_json, rows_table, write_rows
 from pipeline.stores import place, read_span
+from pipeline.written import delete_own, delete_unnoted, forget, publish_own
 
 NOTE = "shard-"
 """How the notes of shards begin; those of chunks begin with their number."""
@@ -97,13 +98,15 @@ def plans(notes: Sequence[Mapping[str, Any]], config: IngestConfig) -> list[Plan
 
 
 def forget_others(out: Path, planned: Iterable[Plan]) -> None:
-    """Delete the shards that another plan has left, as before the dump grew, and those that no note vouches for."""
-    plan_of = {name: plan.digest for plan in planned for name in plan.names}
-    for path in out.glob("*-[0-9]*-of-[0-9]*.parquet"):
-        note = _note(out, path.name)
-        if not note.exists() or json.loads(note.read_bytes())["plan"] != plan_of.get(path.name):
-            note.unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+    """Delete the shards of ours that another plan has left, as before the dump grew, and those that no note vouches for."""
+    plan_of = {_note(out, name).name: plan.digest for plan in planned for name in plan.names}
+    kept = []
+    for note in sorted((out / PARTS).glob(f"{NOTE}*.json")):
+        if json.loads(note.read_bytes())["plan"] == plan_of.get(note.name):
+            kept.append(note)
+        else:
+            delete_own(out, note)
+    delete_unnoted(out, kept)
 
 
 def _note(out: Path, shard: str) -> Path:
@@ -170,7 +173,7 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
     for name, size, note in zip(task.names, task.sizes, notes, strict=True):
         mine = slice(first, first + size)
         table = rows_table(planes_RP[mine], {column: values[mine] for column, values in columns.items()})
-        written = publish(out, name, size, partial(write_rows, table))
+        written = publish_own(out, name, size, partial(write_rows, table))
         entry = {
             "name": name,
             "split": SPLITS[task.split],
@@ -179,6 +182,7 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
             "sha256": written.sha256,
         }
         publish_json(note.parent, note.name, {"plan": task.plan, "files": [entry]})
+        forget(out, [name])
         entries.append(entry)
         first += size
     return entries

@@ -101,6 +101,21 @@ def array_numbers(array: pa.Array) -> NDArray[Any]:
     return np.frombuffer(array.buffers()[1], dtype=kind, count=array.offset + len(array))[array.offset :]
 
 
+MOST_GAMES = 1 << 32
+"""Games that the column `game` can number."""
+
+
+def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
+    """Return the column `game`: numbers within a chunk, counted on from the chunk's first; DatasetError beyond MOST_GAMES."""
+    number_R = game_R.astype(np.int64) + first_game
+    if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
+        raise DatasetError(
+            f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: ingest the dumps into "
+            "several, and join them"
+        )
+    return number_R.astype(np.uint32)
+
+
 def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> pa.Table:
     """Make a shard's table from planes uint64[R, 77] and the other columns, BATCH_SENTINELS standing for null.
 
@@ -193,6 +208,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 PARTS = ".parts"
 """Where an unfinished ingest keeps what it has finished."""
+RUN = "run.json"
+"""What an unfinished ingest is of, in PARTS: with it, all that lies there is ours."""
 
 
 def shard_paths(directory: Path, split: str) -> list[Path]:

@@ -6,6 +6,7 @@ in UCI, as people write them.
 Axes: P planes.
 """
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from engine.legal import KNIGHT_TYPES, MOVE_PLANES, legal_planes
 from engine.position import Position, from_fen, to_board
 from engine.views import View, apply, apply_labels
 from engine.views import view as find_view
+from pipeline.stores import publish
 
 COLUMNS = 7
 """Planes in a row of the grid: 77 planes make eleven rows."""
@@ -159,10 +161,10 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
         for spine in cell.spines.values():
             spine.set_color(_INK if index < PIECE_PLANES else "#888888" if index == TURN_PLANE else "#bbbbbb")
     out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.stem}.partial{out.suffix}")
+    drawn = io.BytesIO()
     try:
-        canvas.print_figure(partial)
+        canvas.print_figure(drawn, format=out.suffix.removeprefix(".") or "png")
     except ValueError as error:
         raise ShowError(f"{out}: {error}") from error
-    partial.replace(out)
+    publish(out.parent, out.name, 0, lambda target: target.write(drawn.getvalue()))
     return out

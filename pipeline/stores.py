@@ -14,7 +14,6 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import IO, Any, cast
 
 from filelock import FileLock, Timeout
 
+from engine.temporaries import abandoned, temporary_name
 from pipeline.errors import ConfigError, StoreError
 
 ATTEMPTS = 4
@@ -37,6 +37,9 @@ SETTLING = 4
 """Files of one writer that are on their way to the disk at a time; a file system settles them together."""
 AT_ONCE = 1 << 26
 """Bytes of a file that is held in memory for its upload; of a larger one only the parts under way are."""
+
+LOCK = ".lock"
+"""The lock of a folder of this machine: an empty file."""
 
 _INSTALLED_BY = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
@@ -110,17 +113,9 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
 
 
-def remove_tree(folder: Path, *, ignore_errors: bool = False) -> None:
-    """Delete a folder with all that is in it."""
-    if is_local(folder):
-        shutil.rmtree(folder, ignore_errors=ignore_errors)
-    elif folder.exists():
-        cast("Any", folder).fs.rm(cast("Any", folder).path, recursive=True)
-
-
 def temporaries(folder: Path) -> list[Path]:
-    """Find the temporary files that killed writers left in a folder; stores have none."""
-    return sorted(folder.glob(".*.tmp")) if is_local(folder) else []
+    """List the temporary files that killed writers left in a folder (engine/temporaries.py); stores have none."""
+    return abandoned(folder) if is_local(folder) else []
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -130,7 +125,7 @@ def lock_of(folder: Path) -> FileLock:
     the notes of chunks; no lock is portable between stores.
     """
     if is_local(folder):
-        return FileLock(folder / ".lock", timeout=0)
+        return FileLock(folder / LOCK, timeout=0)
     digest = hashlib.sha256(str(folder).rstrip("/").encode()).hexdigest()[:16]
     return FileLock(Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0)
 
@@ -203,6 +198,10 @@ class Published:
     sha256: str
 
 
+Guard = Callable[[Path, Published], None]
+"""What is called with a file's folder when it is whole and before it gets its name; what it raises is raised instead."""
+
+
 class _HashingFile:
     """A file that is hashed as it is written."""
 
@@ -232,13 +231,17 @@ def sync_directory(directory: Path) -> None:
             os.close(handle)
 
 
+def unguarded(directory: Path, file: Published) -> None:
+    """Let any file get its name."""
+
+
 def _written(
-    directory: Path, name: str, rows: int, write: Callable[[Any], None]
+    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
 ) -> tuple[Published, Callable[[], None]]:
     """Let `write` fill a file: give what it will be, and what brings it to the disk and then gives it its name."""
     if not is_local(directory):
-        return _publish_to_store(directory, name, rows, write), lambda: None
-    temporary = directory / f".{name}.{os.getpid()}.tmp"
+        return _publish_to_store(directory, name, rows, write, guard), lambda: None
+    temporary = directory / temporary_name(name)
     target = _HashingFile(temporary.open("wb", buffering=GATHERED))
 
     @contextmanager
@@ -255,22 +258,24 @@ def _written(
         with or_nothing():
             os.fsync(target.file.fileno())
             target.file.close()
+            guard(directory, published)
             temporary.replace(directory / name)
 
     with or_nothing():
         write(target)
         target.file.flush()
         size = target.file.tell()
-    return Published(name, rows, size, target.hash.hexdigest()), settle
+    published = Published(name, rows, size, target.hash.hexdigest())
+    return published, settle
 
 
-def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
+def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded) -> Published:
     """Let `write` fill a file and give it its final name only when it is whole and on disk.
 
     The name appears by atomic rename after fsync, in a store by the end of one upload; whatever stops the writing leaves
-    nothing under the name, and the temporary file is taken away. Raises StoreError, an OSError.
+    nothing under the name, and the temporary file is taken away. Raises StoreError, an OSError, and what `guard` raises.
     """
-    published, settle = _written(directory, name, rows, write)
+    published, settle = _written(directory, name, rows, write, guard)
     settle()
     return published
 
@@ -291,20 +296,22 @@ class Publisher:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Wait for all; raises the OSError of the first that failed, unless something else has gone wrong already."""
+        """Wait for all; raises the error of the first that failed, unless something else has gone wrong already."""
         self._pool.shutdown()
         if kind is None:
             for one in self._coming:
                 one.result()
 
-    def publish(self, directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
+    def publish(
+        self, directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded
+    ) -> Published:
         """Let `write` fill a file: what it raises is raised here; the name appears later."""
-        published, settle = _written(directory, name, rows, write)
+        published, settle = _written(directory, name, rows, write, guard)
         self._coming.append(self._pool.submit(settle))
         return published
 
 
-def _publish_to_store(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
+def _publish_to_store(directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard) -> Published:
     """Write a nameless file of this machine, then upload it; a large one goes in parts, which the store joins at the end."""
     path = cast("Any", directory / name)
     with tempfile.TemporaryFile() as file:
@@ -312,6 +319,8 @@ def _publish_to_store(directory: Path, name: str, rows: int, write: Callable[[An
         write(target)
         file.flush()
         size = file.tell()
+        published = Published(name, rows, size, target.hash.hexdigest())
+        guard(directory, published)
         if size <= AT_ONCE:
             file.seek(0)
             data = file.read()
@@ -319,10 +328,10 @@ def _publish_to_store(directory: Path, name: str, rows: int, write: Callable[[An
         else:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                 persist(str(path), lambda: path.fs.pipe_file(path.path, mapped, chunksize=AT_ONCE // 4))
-    return Published(name, rows, size, target.hash.hexdigest())
+    return published
 
 
-def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
+def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: Guard = unguarded) -> Published:
     """Publish a JSON file, keys in their order, two spaces deep.
 
     Notes and manifests vouch for other files, of their folder or the one above, so the names of those are made to last first.
@@ -332,7 +341,7 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Publ
         sync_directory(directory.parent)
         sync_directory(directory)
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
-    published = publish(directory, name, 0, lambda target: target.write(text))
+    published = publish(directory, name, 0, lambda target: target.write(text), guard)
     if local:
         sync_directory(directory)
     return published

@@ -1,32 +1,28 @@
 """What killed writers left behind, and how it goes: nothing of it was ever part of a dataset.
 
-Temporary files; shards that neither the manifest nor the note of a chunk names; the parts of an ingest that is finished; in
-an S3 store, uploads that were never completed, which are seen under no name and are paid for.
+Temporary files of ours whose writer is provably gone (engine/temporaries.py); shards that an ingest recorded before it was
+killed, and that no note names (pipeline/written.py); the parts of an ingest that is finished; in an S3 store, uploads that
+were never completed, which are seen under no name and are paid for. Whatever else lies there is left, by whatever name.
 """
 
-import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 from filelock import Timeout
 
-from pipeline.errors import ConfigError, DatasetError, IngestError
+from pipeline.claims import DATASET, is_of
+from pipeline.errors import ConfigError, IngestError
 from pipeline.scatter import NOTE
-from pipeline.shards import MANIFEST, PARTS, SPLITS, read_manifest
-from pipeline.stores import is_local, lock_of, place, reached, remove_tree, temporaries
-
-_SHARD = re.compile(rf"({'|'.join(SPLITS)})-\d+-(of-)?\d+\.parquet")
+from pipeline.shards import MANIFEST, PARTS, read_manifest
+from pipeline.stores import is_local, lock_of, place, reached, temporaries
+from pipeline.written import are_ours, delete_unnoted, remove_parts, unnoted
 
 PAGE = 1000
 """Uploads that a store is asked for at a time: the most that S3 gives."""
 
 MARKERS = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
 """Where the next page begins, as it is asked for, and as the page before tells."""
-
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})\.tmp")
 
 
 def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
@@ -38,7 +34,7 @@ def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
     with reached(folder):
         if is_local(folder) and not folder.is_dir():
             raise ConfigError(f"{folder} is not a directory")
-        if not (folder / MANIFEST).exists() and not (folder / PARTS).exists():
+        if not is_of(folder, DATASET):
             return _swept_plain(folder, dry_run)
         try:
             with lock_of(folder):
@@ -49,17 +45,11 @@ def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
 
 def _swept_plain(folder: Path, dry_run: bool) -> list[str]:
     """Sweep what may lie in any folder: temporary files and uploads that were never completed."""
-    left = [path for path in temporaries(folder) + temporaries(folder / PARTS) if _abandoned(path)]
+    left = temporaries(folder) + temporaries(folder / PARTS)
     names = [str(path.relative_to(folder)) for path in left]
     for path in left if not dry_run else []:
         path.unlink(missing_ok=True)
     return names + ([] if is_local(folder) else _swept_uploads(cast("Any", folder), dry_run))
-
-
-def _abandoned(temporary: Path) -> bool:
-    """Tell whether a file is a temporary one of ours, whose writer is gone."""
-    found = _TEMPORARY.fullmatch(temporary.name)
-    return found is not None and not psutil.pid_exists(int(found[1]))
 
 
 def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:
@@ -92,27 +82,13 @@ def _uploads(store: Any, bucket: str, below: str) -> Iterator[dict[str, Any]]:
 
 
 def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
-    """Sweep the shards that nothing names, and the parts of a finished ingest."""
-    finished = (folder / MANIFEST).exists()
+    """Sweep the shards of ours that nothing names, and the parts of a finished ingest."""
+    finished, parts = (folder / MANIFEST).exists(), folder / PARTS
     if finished:
-        named = {entry["name"] for entry in read_manifest(folder)["files"]}
-    else:
-        notes = [*(folder / PARTS).glob("[0-9]*.json"), *(folder / PARTS).glob(f"{NOTE}*.json")]
-        named = set().union(*map(_named, notes))
-    strangers = [path for path in folder.glob("*.parquet") if _SHARD.fullmatch(path.name) and path.name not in named]
-    names = sorted(path.name for path in strangers)
-    for path in strangers if not dry_run else []:
-        path.unlink(missing_ok=True)
-    if finished and (folder / PARTS).exists():
-        names.append(PARTS)
-        if not dry_run:
-            remove_tree(folder / PARTS)
-    return names
-
-
-def _named(note: Path) -> set[str]:
-    """Give the shards that a note vouches for."""
-    try:
-        return {entry["name"] for entry in json.loads(note.read_bytes())["files"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise DatasetError(f"{note} is damaged: delete the dataset and ingest again") from error
+        read_manifest(folder)  # raises DatasetError where it is none of ours
+    notes = [folder / MANIFEST] if finished else [*parts.glob("[0-9]*.json"), *parts.glob(f"{NOTE}*.json")]
+    names = sorted(path.name for path in unnoted(folder, notes))
+    if dry_run:
+        return names + ([PARTS] if finished and are_ours(folder) else [])
+    delete_unnoted(folder, notes)
+    return names + ([PARTS] if finished and remove_parts(folder) else [])

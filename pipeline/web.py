@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 18
 """Most bytes that are taken off a connection at a time."""
+
+REDIRECTS = 10
+"""Redirects that are followed, one after another."""
 
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be different in a while."""
@@ -214,9 +217,7 @@ class WebFile:
         if self.position and self._known and self.facts.validator:
             headers["If-Range"] = self.facts.validator
         patience = (self.patience.connect_seconds, self.patience.stall_seconds)
-        self._body = answer = self._session.get(self.url, headers=headers, stream=True, timeout=patience)
-        if self.url.startswith("https:") and not answer.url.startswith("https:"):
-            raise FetchError(f"{shown(self.url)} leads to an address without encryption: it is not followed")
+        self._body = answer = self._answer(headers, patience)
         if answer.status_code in _LATER:
             raise _Broken(f"the server answered {answer.status_code}", _retry_after(answer.headers))
         if answer.status_code not in (200, 206, 416):
@@ -237,6 +238,23 @@ class WebFile:
         self._known = True
         self._skip = self.position if answer.status_code == 200 else 0
 
+    def _answer(self, headers: Mapping[str, str], patience: tuple[float, float]) -> "requests.Response":
+        """Return the answer at the end of the redirects, each of which is looked at before it is followed."""
+        import requests
+
+        url = self.url
+        for _ in range(REDIRECTS + 1):
+            answer = self._session.get(url, headers=headers, stream=True, timeout=patience, allow_redirects=False)
+            target = self._session.get_redirect_target(answer)
+            if target is None:
+                return answer
+            answer.close()
+            following = urljoin(url, requests.utils.requote_uri(target))
+            if _split(url).scheme == "https" and _split(following).scheme != "https":
+                raise FetchError(f"{shown(self.url)} leads to an address without encryption: it is not followed")
+            url = following
+        raise FetchError(f"{shown(self.url)} leads nowhere: TooManyRedirects, over {REDIRECTS} of them")
+
     def _persist(self, request: Callable[[], Any]) -> Any:
         """Make a request, or take its bytes, until it does or patience is at its end."""
         import requests
@@ -248,7 +266,7 @@ class WebFile:
                 raise Stopped("stopped; run the same command to continue")
             try:
                 return request()
-            except (*wrong, requests.exceptions.TooManyRedirects) as error:
+            except wrong as error:
                 raise FetchError(f"{shown(self.url)} leads nowhere: {type(error).__name__}") from error
             except (_Broken, OSError, urllib3.exceptions.HTTPError) as error:  # requests' own are OSErrors
                 if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -280,7 +298,6 @@ def _session() -> "requests.Session":
     import requests
 
     session = requests.Session()
-    session.max_redirects = 10
     session.headers.update({"User-Agent": "fianchetto (chess datasets)", "Accept-Encoding": "identity"})
     return session
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.card import markdown_table
+from pipeline.claims import AUDIT, require_own
+from pipeline.errors import ConfigError
 from pipeline.reports import text_table
 from pipeline.shards import publish, publish_json
 from pipeline.training_set import ALL_SPLITS
@@ -183,7 +185,9 @@ def _write(content: bytes, target: Any) -> None:
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
     """Publish `audit.json`, `audit.txt`, `AUDIT.md` and `audit.png` in a directory."""
+    require_own(out, AUDIT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
+    publish_json(out, "audit.json", dict(result))  # first: it tells whose the folder is
     pieces: Sequence[tuple[str, bytes]] = (
         ("audit.txt", (audit_text(result) + "\n").encode()),
         ("AUDIT.md", audit_markdown(result).encode()),
@@ -191,4 +195,3 @@ def write_audit(result: Mapping[str, Any], out: Path) -> None:
     )
     for name, content in pieces:
         publish(out, name, 0, partial(_write, content))
-    publish_json(out, "audit.json", dict(result))

@@ -63,12 +63,13 @@ class Audit(Common):
         """Count, and write the audit where that is asked for."""
         from pipeline.audit.audit import audit
         from pipeline.audit.pages import audit_text, write_audit
+        from pipeline.claims import AUDIT, require_apart, require_own
         from pipeline.dump_paths import dumps_of
-        from pipeline.preflight import require_folder
         from pipeline.training_set import members
 
-        if self.out is not None:
-            require_folder(self.out)
+        if self.out is not None:  # before minutes are spent on counting
+            require_own(self.out, AUDIT, ConfigError)
+            require_apart(self.out, self.datasets, ConfigError)
         if self.scratch is not None and not self.scratch.is_dir():
             raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")
         sources = {}

@@ -84,10 +84,13 @@ class Show(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample(Common):
-    """Make the embedded dump: games of this project's hand-written players, the same bytes each time."""
+    """Make a dump like the embedded one: games of this project's hand-written players, the same bytes each time.
 
-    out: Path = Path("datasets/sample/fianchetto_sample_2000.pgn.zst")
-    """File to write."""
+    A file that is there and holds anything else is never written over.
+    """
+
+    out: Path | None = None
+    """File to write, .pgn or .pgn.zst; fianchetto_sample_GAMES.pgn.zst in the folder you stand in when there is none."""
     games: int = 2000
     """Games to play."""
 
@@ -95,5 +98,6 @@ class Sample(Common):
         """Play the games and write them."""
         from pipeline.sample import sample
 
+        out = self.out or Path(f"fianchetto_sample_{self.games}.pgn.zst")
         with bar("sample") as progress:
-            return dict(sample(self.out, games=self.games, progress=progress))
+            return dict(sample(out, games=self.games, progress=progress))

@@ -9,7 +9,7 @@ import tyro
 from model.config import TrainConfig
 from pipeline.bars import bar
 from pipeline.commands.base import Common, Interrupt
-from pipeline.errors import Stopped
+from pipeline.errors import ConfigError, Stopped
 from pipeline.report import Rule
 
 
@@ -79,13 +79,15 @@ class Report(Common):
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report where that is asked for."""
-        from pipeline.preflight import require_folder
+        from pipeline.claims import REPORT, require_apart, require_own
         from pipeline.report import report
         from pipeline.reports import write_report
         from pipeline.stores import place
 
-        if self.out is not None:
-            require_folder(self.out)
+        if self.out is not None:  # before minutes are spent on measuring
+            require_own(self.out, REPORT, ConfigError)
+            read = [self.checkpoint, *([] if self.positions is None else [place(self.positions)])]
+            require_apart(self.out, read, ConfigError)
         with bar("report") as progress:
             result = report(
                 self.checkpoint,

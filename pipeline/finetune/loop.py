@@ -12,6 +12,7 @@ from typing import Any
 from engine.match import Limit
 from engine.openings import read_book
 from engine.progress import Progress, Tick, silent
+from pipeline.claims import require_apart
 from pipeline.engines import engine_of
 from pipeline.errors import Stopped
 from pipeline.finetune import manifest
@@ -23,7 +24,7 @@ from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, St
 from pipeline.match import SideConfig
 from pipeline.players import search_of
 from pipeline.sources import open_text
-from pipeline.stores import alone
+from pipeline.stores import alone, temporaries
 
 
 def finetune(
@@ -44,11 +45,12 @@ def finetune(
     what the stages raise.
     """
     require(config)
+    require_apart(out, [checkpoint, *human], FinetuneError)
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
         with alone(out, busy):
-            for left in out.glob(".*.tmp"):  # of a process that was killed while it wrote
+            for left in temporaries(out):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
             manifest.claim(out, wanted)
             promote(checkpoint, out / "seed", 0, {"generation": 0})

@@ -62,8 +62,10 @@ def promote(source: Path, target: Path, number: int, told: Mapping[str, Any]) ->
     entry = card["files"]["weights"]
     if NAMES["weights"].fullmatch(str(entry["name"])) is None:
         raise DamagedFileError(f"{source}: the card names no weights file")
+    former = None
     with suppress(FileNotFoundError, ValueError, KeyError):  # there is none yet, or a damaged one
         held = json.loads((target / CARD).read_bytes())
+        former = held["files"]["weights"]["name"]
         if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == told:
             return
     data = (source / entry["name"]).read_bytes()
@@ -75,9 +77,8 @@ def promote(source: Path, target: Path, number: int, told: Mapping[str, Any]) ->
     files = {"weights": {**entry, "name": name}}
     text = json.dumps({**card, "finished": True, "finetune": dict(told), "files": files}, indent=2, allow_nan=False)
     write_atomically(target / CARD, (text + "\n").encode())
-    for path in target.glob("weights-*.safetensors*"):
-        if path.name != name:
-            path.unlink(missing_ok=True)
+    if former != name and NAMES["weights"].fullmatch(str(former)):
+        (target / str(former)).unlink(missing_ok=True)
 
 
 def row(record: Record, state: State) -> dict[str, Any]:

@@ -22,12 +22,25 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline import pgn
+from pipeline.card import CARD
 from pipeline.chunk import ChunkTask, games_table, key_rate, part_name, read_games, split_of
 from pipeline.manifest import build_manifest
+from pipeline.rows_code import rows_code
 from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
 from pipeline.selfplay.journal import FOLDER, Journals
-from pipeline.shards import PARTS, SPLITS, number_array, publish, publish_json, rows_table, schema, write_rows
+from pipeline.shards import (
+    PARTS,
+    SPLITS,
+    game_numbers,
+    number_array,
+    publish,
+    publish_json,
+    rows_table,
+    schema,
+    write_rows,
+)
 from pipeline.sources import Chunk, Source, chunks
+from pipeline.written import delete_unnoted, is_ours, publish_own
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
@@ -46,16 +59,21 @@ def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, 
         for line in lines:
             target.write(json_line(line.read()["record"]))
 
-    publish(out, PGN, len(lines), write_pgn)
-    publish(out, RECORDS, len(lines), write_records)
     parts = out / PARTS
-    shutil.rmtree(parts, ignore_errors=True)
+    if parts.exists():
+        delete_unnoted(out)  # what this generation was made into before it was killed
+        for name in (PGN, RECORDS, CARD):
+            if is_ours(out, name):
+                (out / name).unlink()
+        shutil.rmtree(parts)
     parts.mkdir()
+    publish_own(out, PGN, len(lines), write_pgn)
+    publish_own(out, RECORDS, len(lines), write_records)
     source = Source(str(out / PGN))
     games = 0
     for chunk in chunks([source], CHUNK_BYTES):
         entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
-        _encode(ChunkTask(chunk, str(out), config.ingest()), entries, config)
+        _encode(ChunkTask(chunk, str(out), config.ingest(), rows_code()), entries, config)
         games += len(entries)
     if games != len(lines):
         raise ExploreError(f"{out / PGN} has {games} games and should have {len(lines)}: run the same command again")
@@ -170,11 +188,11 @@ def _write(
         mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
         picked = rows_T[mine]
         columns = pgn.columns_of(rows, picked)
-        columns["game"] = rows.game[picked] + np.uint32(task.chunk.first_game)
+        columns["game"] = game_numbers(rows.game[picked], task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
         table = rows_table(rows.planes[picked], columns)
         table = table.set_column(place, schema().field(place), told["visits"].take(number_array(mine)))
         name = f"{split}-{task.chunk.index:05d}-0.parquet"
-        done = publish(Path(task.out), name, len(mine), partial(write_rows, table))
+        done = publish_own(Path(task.out), name, len(mine), partial(write_rows, table))
         files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
     return files

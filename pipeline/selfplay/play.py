@@ -22,7 +22,7 @@ from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.handwritten import evaluate
 from engine.openings import Opening, chosen, generate, read_book
 from engine.progress import Progress, silent
-from pipeline.claims import claim
+from pipeline.claims import SELFPLAY, claim, require_apart, require_own
 from pipeline.engines import LOCAL, engine_of
 from pipeline.errors import ConfigError, Stopped
 from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
@@ -33,7 +33,7 @@ from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import Task
 from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
 from pipeline.sources import open_text
-from pipeline.stores import alone
+from pipeline.stores import alone, temporaries
 from pipeline.workers import Engine
 
 FORMAT_VERSION = 1
@@ -72,6 +72,8 @@ def explore(
             f"{engine} plays on processors: leave out the device {config.device}, or play without an engine"
         )
     identity, openings = _identity(checkpoint, config, generation, generations, lineage)
+    require_own(out, SELFPLAY, ExploreError)
+    require_apart(out, [] if checkpoint is None else [checkpoint], ExploreError)
     with _alone(out):
         _claim(out, identity)
         if (out / MANIFEST).exists():
@@ -103,8 +105,9 @@ def explore(
 def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
     """Play what is missing, and give all games; Stopped when it was asked to stop before."""
     task.journal.mkdir(exist_ok=True)
-    for left in task.journal.parent.glob("**/.*.tmp"):  # files that a killed run left open
-        left.unlink(missing_ok=True)
+    for folder in (task.journal.parent, task.journal, task.journal.parent / PARTS):  # files that a killed run left open
+        for left in temporaries(folder):
+            left.unlink(missing_ok=True)
     found = read_journals(task.journal)
     if len(found.places) < task.config.games:
         spread(task, found.places.keys(), engine, workers, progress, stop)
@@ -187,8 +190,6 @@ def _claim(out: Path, identity: Mapping[str, Any]) -> None:
     """Write what the directory is of, or find the same there; ExploreError names what differs."""
     path = out / IDENTITY
     begun = (out / MANIFEST).exists() or bool(read_journals(out / FOLDER).places)
-    if not path.exists() and (begun or (out / PARTS).exists()):
-        raise ExploreError(f"{out} holds something else than self-play: choose another directory")
     if not begun:  # with nothing done there is nothing to mix
         try:
             publish_json(out, IDENTITY, identity)

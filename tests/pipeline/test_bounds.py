@@ -2,15 +2,19 @@
 
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from engine.kernel_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline import ingest as ingest_module
 from pipeline.batches import Batches
-from pipeline.chunk import IngestConfig
+from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest import ingest
-from pipeline.shards import PARTS
+from pipeline.shards import PARTS, RUN
+from pipeline.sources import Chunk
+from pipeline.written import publish_own
 from tests.pipeline.datasets import content, games, random_game, rows_by_game
 
 SMALL = IngestConfig(chunk_mib=1)
@@ -70,7 +74,7 @@ def test_an_ingest_begun_by_another_version_is_not_continued(tmp_path: Path, mon
     calls = iter([False])
     with pytest.raises(ValueError, match="stopped"):
         ingest([str(dump)], tmp_path / "out", SMALL, workers=1, stop=lambda: next(calls, True))
-    monkeypatch.setattr(ingest_module, "sources_hash", lambda root: "another state of the sources")
+    monkeypatch.setattr(ingest_module, "rows_code", lambda: "another state of the sources")
     with pytest.raises(DatasetError, match="versions"):
         ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
 
@@ -81,15 +85,14 @@ def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_
     out = tmp_path / "out"
     ingest([str(dump)], tmp_path / "clean", SMALL, workers=1)
     (out / PARTS).mkdir(parents=True)
-    (out / "test-00000-0.parquet").write_bytes(b"left by a killed worker")
-    (out / "train-00007-3.parquet").write_bytes(b"left by a killed worker")
+    (out / PARTS / RUN).write_text("{}")
+    for name in ("test-00000-0.parquet", "train-00007-3.parquet"):
+        publish_own(out, name, 0, lambda target: target.write(b"left by a killed worker"))
     ingest([str(dump)], out, SMALL, workers=1)
     assert content(out) == content(tmp_path / "clean")
 
 
 def test_a_shard_of_another_encoding_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
     dump = tmp_path / "dump.pgn"
     dump.write_text("\n".join(random_game(seed) for seed in range(20)))
     ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
@@ -110,3 +113,17 @@ def test_a_child_does_not_take_our_kernel_folder_for_the_users(monkeypatch: pyte
     monkeypatch.setenv(VARIABLE, "the user's own")
     key_cache_by_sources()
     assert os.environ[VARIABLE] == "the user's own"
+
+
+def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -> None:
+    """Rows hold their game as uint32: without a word, game 2**32 would have been game 0 again."""
+    text = random_game(1).encode() + random_game(2).encode()
+    starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
+    (tmp_path / PARTS).mkdir()
+    last = (1 << 32) - 2
+    encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
+    found = {number for path in tmp_path.glob("*.parquet") for number in pq.read_table(path)["game"].to_pylist()}
+    assert found == {last, last + 1}
+    with pytest.raises(DatasetError, match=r"game number 4,294,967,296 is beyond the 4,294,967,296 games of a dataset"):
+        encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))
+    assert not (tmp_path / PARTS / "00001.json").exists()

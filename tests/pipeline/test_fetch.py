@@ -1,6 +1,7 @@
 """Fetching from a real server that breaks connections, stalls, lies, redirects, refuses and replaces the file meanwhile."""
 
 import hashlib
+import io
 import json
 import os
 import random
@@ -15,7 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from filelock import FileLock
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPResponse
 
 from pipeline import fetch as module
 from pipeline import web
@@ -87,7 +91,7 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
     with pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
         fetch(["2013-01"], tmp_path, config(server, attempts=4, first_wait=1.0))
     assert waits == [1.0, 2.0, 4.0]
-    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json"]
+    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json", f"{NAME}.part.sums"]
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 100_000
     assert (tmp_path / NAME).read_bytes() == DATA
     assert names(tmp_path) == [NAME]
@@ -192,6 +196,39 @@ def test_a_piece_that_rotted_is_fetched_again(server: Server, tmp_path: Path) ->
     assert (tmp_path / NAME).read_bytes() == DATA
 
 
+@pytest.mark.parametrize("cut", ["tail", "beyond", "all", "sums", "no sums"])
+def test_a_tail_that_a_power_cut_left_as_zeros_is_fetched_again(server: Server, tmp_path: Path, cut: str) -> None:
+    """The system keeps the length of a file and loses what it had not written; no hash is published for a URL."""
+    data = random.Random(9).randbytes(2_000_000)
+    server.files["/a.pgn"] = File(data, faults=[Fault(), Fault(send=1_500_000), Fault(status=503)])
+    with pytest.raises(FetchError):
+        fetch([f"{server.url}/a.pgn"], tmp_path, config(server, attempts=1))
+    part, sums = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.sums"
+    assert part.read_bytes() == data[:1_500_000]
+    kept = {"tail": 900_000, "all": 0}.get(cut, 1_500_000)
+    zeros = b"\0" * (1_500_000 - kept + 400_000 * (cut == "beyond"))
+    part.write_bytes(data[:kept] + zeros)
+    if cut == "sums":
+        sums.write_bytes(sums.read_bytes()[:25] + b"\0" * 500)
+    if cut == "no sums":
+        sums.unlink()
+    said = fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
+    assert (tmp_path / "a.pgn").read_bytes() == data
+    assert names(tmp_path) == ["a.pgn"]
+    trusted = len(data) - said["fetched"]
+    least = {"tail": 900_000 - web.BLOCK, "beyond": 1_500_000, "sums": 1}.get(cut, 0)
+    assert least <= trusted <= kept
+    assert server.ranges("/a.pgn")[-1] == (f"bytes={trusted}-" if trusted else None)
+
+
+def test_a_part_of_another_program_is_left(server: Server, tmp_path: Path) -> None:
+    server.publish(NAME, DATA)
+    (tmp_path / f"{NAME}.part").write_bytes(b"what a browser has so far")
+    with pytest.raises(FetchError, match=r"\.part is here and is not of this program: move it away"):
+        fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / f"{NAME}.part").read_bytes() == b"what a browser has so far"
+
+
 def test_redirects_are_followed_and_loops_are_not(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
     server.files["/elsewhere"] = File(DATA)
@@ -201,6 +238,56 @@ def test_redirects_are_followed_and_loops_are_not(server: Server, tmp_path: Path
     server.files["/loop"] = File(b"", faults=[Fault(status=302, headers=(("Location", "/loop"),))] * 40)
     with pytest.raises(FetchError, match="leads nowhere: TooManyRedirects"):
         fetch([f"{server.url}/loop"], tmp_path, config(server))
+
+
+class Hops(HTTPAdapter):
+    """Answers addresses as a table says, a redirect or a body, and notes what it is asked."""
+
+    def __init__(self, table: dict[str, str | bytes]) -> None:
+        super().__init__()
+        self.table, self.asked = table, list[str]()
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        """Answer a request."""
+        url = str(request.url)
+        self.asked.append(url)
+        found, answer = self.table[url], requests.Response()
+        answer.url, answer.request, answer.status_code = url, request, 302 if isinstance(found, str) else 200
+        body = b"" if isinstance(found, str) else found
+        answer.headers["Content-Length"] = str(len(body))
+        if isinstance(found, str):
+            answer.headers["Location"] = found
+        answer.raw = HTTPResponse(io.BytesIO(body), headers=dict(answer.headers), preload_content=False)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("table", "asked", "refused"),
+    [
+        ({"https://a/x": "http://b/x", "http://b/x": "https://c/x", "https://c/x": b"body"}, 1, "without encryption"),
+        ({"https://a/x": "https://b/x", "https://b/x": "http://c/x", "http://c/x": b"body"}, 2, "without encryption"),
+        ({"http://a/x": "https://b/x", "https://b/x": "//c/y", "https://c/y": b"body"}, 3, ""),
+        ({"http://a/x": "https://b/x", "https://b/x": "http://a/x"}, 2, "without encryption"),
+        ({"https://a/x": "../y z", "https://a/y%20z": b"body"}, 2, ""),
+        ({"https://a/x": "ftp://b/x"}, 1, "without encryption"),
+        ({"http://a/x": "file:///etc/passwd"}, 1, "leads nowhere"),
+        ({"https://a/x": "https://a/x"}, web.REDIRECTS + 1, "leads nowhere: TooManyRedirects"),
+    ],
+)
+def test_each_redirect_is_looked_at_before_it_is_followed(
+    table: dict[str, str | bytes], asked: int, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hops, session = Hops(table), requests.Session()
+    session.mount("https://", hops)
+    session.mount("http://", hops)
+    monkeypatch.setattr(web, "_session", lambda: session)
+    file = WebFile(next(iter(table)))
+    if refused:
+        with pytest.raises(FetchError, match=refused):
+            file.read(100)
+    else:
+        assert file.read(100) == b"body"
+    assert len(hops.asked) == asked
 
 
 def test_a_file_that_is_here_and_is_another_is_left(server: Server, tmp_path: Path) -> None:

@@ -1,7 +1,11 @@
 """The embedded sample: Lichess's layout, legal games, the same every time."""
 
 import io
+import json
+import os
 import re
+import subprocess
+import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +20,7 @@ from engine.chance import draw
 from engine.position import from_board
 from engine.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
 from pipeline import sample, sample_play
+from tests.conftest import REPOSITORY
 
 COUNT = 60
 DUMP = Path(__file__).parents[2] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
@@ -148,3 +153,22 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         sample.sample(tmp_path / "sample.txt", 1)
     with pytest.raises(sample.SampleError, match="at least one"):
         sample.sample(tmp_path / "sample.pgn", 0)
+
+
+def test_without_a_place_it_never_writes_over_the_tracked_dump_or_another_file(tmp_path: Path) -> None:
+    before = DUMP.read_bytes()
+    command = [sys.executable, "-m", "pipeline", "sample", "--games", "3", "--json"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    for _ in range(2):  # again is the same
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert DUMP.read_bytes() == before
+    assert json.loads(done.stdout)["path"] == "fianchetto_sample_3.pgn.zst"
+    theirs = tmp_path / "mine.pgn"
+    theirs.write_text("my games")
+    for out in (theirs, DUMP):
+        with pytest.raises(sample.SampleError, match="is there and is another file: remove it, or choose another"):
+            sample.sample(out, 3)
+    assert theirs.read_text() == "my games"
+    assert DUMP.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fianchetto_sample_3.pgn.zst", "mine.pgn"]

@@ -23,6 +23,7 @@ from pipeline.shards import read_manifest, verify
 from pipeline.stores import place, read_span
 from pipeline.sweep import sweep
 from pipeline.verify import verify_dataset
+from pipeline.written import publish_own
 from tests.pipeline import datasets
 from tests.pipeline.forks import FINISHED, forks
 
@@ -165,8 +166,9 @@ def test_what_was_stopped_is_continued_where_it_was(
     (first,) = stopped_between(dump, tmp_path / "out", monkeypatch)
     assert first.startswith("train-00000-of-")
     before = (tmp_path / "out" / first).stat()
-    (tmp_path / "out" / first.replace("train-00000", "train-00001")).write_bytes(b"of a worker that was killed")
-    assert sweep(tmp_path / "out") == [first.replace("train-00000", "train-00001")]
+    second = first.replace("train-00000", "train-00001")
+    publish_own(tmp_path / "out", second, 0, lambda target: target.write(b"of a worker that was killed"))
+    assert sweep(tmp_path / "out") == [second]
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     assert datasets.content(tmp_path / "out") == datasets.content(drawn)
     after = (tmp_path / "out" / first).stat()

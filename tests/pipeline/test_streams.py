@@ -14,16 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from engine.temporaries import machine, temporary_name
 from pipeline import remote, sources, web
 from pipeline.batches import Batches
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetError, FetchError, IngestError, StoreError
 from pipeline.ingest import ingest
 from pipeline.remote import open_remote
-from pipeline.shards import publish, read_manifest, verify
+from pipeline.shards import PARTS, RUN, publish, read_manifest, verify
 from pipeline.sources import Source, chunks
 from pipeline.stores import Published, Publisher, place
 from pipeline.sweep import sweep
+from pipeline.written import publish_own
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
 
@@ -145,8 +147,11 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
         ingest([str(dump)], out, CONFIG, workers=1, stop=stop)
     assert not (out / "manifest.json").exists()
     fs = out.fs  # type: ignore[attr-defined]
-    fs.pipe_file(str((out / "train-00009-0.parquet").path), b"of a worker that was killed")  # type: ignore[attr-defined]
+    publish_own(out, "train-00009-0.parquet", 0, lambda target: target.write(b"of a worker that was killed"))
+    (out / "train-00008-0.parquet").write_bytes(b"of somebody else")
     assert sweep(str(out), dry_run=True) == sweep(str(out)) == ["train-00009-0.parquet"]
+    assert (out / "train-00008-0.parquet").read_bytes() == b"of somebody else"
+    (out / "train-00008-0.parquet").unlink()
     real, failing = fs.pipe_file, iter([True, False, True, False])
 
     def flaky(path: str, data: bytes, **more: object) -> None:
@@ -300,16 +305,22 @@ def test_sweeping_a_folder_takes_only_what_killed_writers_left(
     (out / ".parts").mkdir()
     with subprocess.Popen(["true"]) as process:
         gone = process.pid
-    left = [f".train-00000-0.parquet.{gone}.tmp", f".parts/.00001.json.{gone}.tmp", "val-00077-0.parquet", ".parts"]
-    for name in left[:3]:
+    here = f"fianchetto-{machine()}-{gone}-00000000.tmp"
+    left = [f".train-00000-0.parquet.{here}", f".parts/.00001.json.{here}", "val-00077-0.parquet", ".parts"]
+    (out / PARTS / RUN).write_bytes(b"{}")
+    for name in left[:2]:
         (out / name).write_bytes(b"")
-    for name in (mine := ["notes.txt", ".mine.tmp", f".games.parquet.{os.getpid()}.tmp"]):
+    publish_own(out, left[2], 0, lambda target: target.write(b"of a worker that was killed"))
+    mine = ["notes.txt", ".mine.tmp", temporary_name("games.parquet"), f".x.{here.replace(machine(), '0' * 8)}"]
+    mine += ["val-00078-0.parquet", "lichess-2013-01.parquet", "train-00000-of-00016.parquet", f".y.{gone}.tmp"]
+    for name in mine:
         (out / name).write_text("of somebody who lives")
     assert sweep(out, dry_run=True) == left
     assert (out / left[0]).exists()
     assert sweep(out) == left
     assert sweep(out) == []
     for name in mine:
+        assert (out / name).read_text() == "of somebody who lives"
         (out / name).unlink()
     assert rows_of(out) == made
     with pytest.raises(ConfigError, match="is not a directory"):
