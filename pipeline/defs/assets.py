@@ -18,6 +18,7 @@ from pipeline.defs.look_ahead import look_ahead
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.fetch import month_of
+from pipeline.rows_code import rows_code
 from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
 from pipeline.sources import require
 from pipeline.training_set import members
@@ -29,6 +30,8 @@ else:
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
 CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
+ROWS_VERSION = f"{CODE_VERSION}, rows {rows_code()}"
+"""Of positions, which are of the code that made their rows: with other code they are out of date, and Dagster says so."""
 
 
 @dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
@@ -60,7 +63,7 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     group_name="datasets",
     kinds={"parquet"},
     pool="processor",
-    code_version=CODE_VERSION,
+    code_version=ROWS_VERSION,
     config_schema=form(PositionsOptions),
     check_specs=checks.POSITIONS,
 )
@@ -81,7 +84,7 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Co
     return Result(
         metadata=metadata.of_positions(out, manifest, seconds),
         check_results=checks.of_positions(found, options.verified_rows),
-        data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION),
+        data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest.get("code")),
     )
 
 
