@@ -15,13 +15,16 @@ def spreads(words: list[str]) -> bool:
 
 def main() -> None:
     """Run the command line."""
-    if spreads(sys.argv[1:]):
-        from pipeline.workers import available_cores, prepare
+    try:
+        if spreads(sys.argv[1:]):
+            from pipeline.workers import available_cores, prepare
 
-        if available_cores() > 1:
-            prepare()  # on another core, while this one imports and parses for a second
-    from pipeline.cli import main as command
-
+            if available_cores() > 1:
+                prepare()  # on another core, while this one imports and parses for a second
+        from pipeline.cli import main as command
+    except KeyboardInterrupt:  # Ctrl-C in that second, or before the command has said what it does on one
+        sys.stderr.write("fianchetto: interrupted\n")
+        sys.exit(130)
     command()
 
 

@@ -1,14 +1,14 @@
 """The command `fianchetto`: parses, runs one of pipeline/commands, prints its result, turns mistakes into one line.
 
 Each command shows a bar on a terminal and is quiet otherwise; `--json` makes the last line of standard output one JSON
-object. Exit codes: 0 what was promised is there, 1 it is not (a damaged archive, a stopped run, a difference found), 2 a
-mistake that one line explains, 130 Ctrl-C.
+object. EXITS says what exit codes mean.
 """
 
 import contextlib
 import io
 import json
 import re
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +18,7 @@ import tyro
 from engine.errors import UserError
 from pipeline.commands.arena import Arena, Judge, Ladder
 from pipeline.commands.audit import Audit, Join, Verify
-from pipeline.commands.base import Common
+from pipeline.commands.base import Common, Interrupt, Terminated, terminated
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
@@ -29,6 +29,9 @@ from pipeline.commands.play import Uci
 from pipeline.commands.selfplay import SelfPlay
 from pipeline.commands.training import Compare, Report, Train
 from pipeline.errors import DamagedError, DifferenceError, Stopped
+
+EXITS = """Exit status: 0 what was promised is there; 1 it is not (a damaged archive, a difference found); 2 a mistake, which
+one line explains; 130 stopped by Ctrl-C, 143 by SIGTERM, and where the command can go on, the same one does."""
 
 COMMANDS: dict[str, Callable[..., Common]] = {
     "fetch": Fetch,
@@ -54,6 +57,10 @@ COMMANDS: dict[str, Callable[..., Common]] = {
 }
 
 
+SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a command."""
+
+
 def _print(result: dict[str, Any], as_json: bool) -> None:
     """Print a result for a program or for a person."""
     if as_json:
@@ -70,15 +77,18 @@ def guarded(work: Callable[[], object]) -> int:
     """Do the work and give the exit code; a person's mistake becomes one line on standard error."""
     try:
         work()
-    except (DamagedError, DifferenceError, Stopped) as error:
+    except Stopped as error:
+        print(f"fianchetto: {error}", file=sys.stderr)  # noqa: T201
+        return SIGNALLED + Interrupt.heard if Interrupt.heard else 1
+    except (DamagedError, DifferenceError) as error:
         print(f"fianchetto: {error}", file=sys.stderr)  # noqa: T201
         return 1
     except UserError as error:
         print(f"fianchetto: {error}", file=sys.stderr)  # noqa: T201
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("fianchetto: interrupted", file=sys.stderr)  # noqa: T201
-        return 130
+        return SIGNALLED + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone, which is its right
         return 1
@@ -101,7 +111,7 @@ def _parsed() -> Any:
     try:
         with contextlib.redirect_stderr(caught):
             return tyro.extras.subcommand_cli_from_dict(
-                COMMANDS, prog="fianchetto", description="Chess game databases into trained players."
+                COMMANDS, prog="fianchetto", description=f"Chess game databases into trained players.\n\n{EXITS}"
             )
     except SystemExit as ended:
         if not ended.code:  # --help
@@ -113,6 +123,7 @@ def main() -> None:
     """Run the command line."""
 
     def work() -> None:
+        signal.signal(signal.SIGTERM, terminated)
         command = _parsed()
         try:
             if result := command.run():

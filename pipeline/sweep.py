@@ -5,14 +5,16 @@ killed, and that no note names (pipeline/written.py); the parts of an ingest tha
 were never completed, which are seen under no name and are paid for. Whatever else lies there is left, by whatever name.
 """
 
+import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from filelock import Timeout
 
 from pipeline.claims import DATASET, is_of
-from pipeline.errors import ConfigError, IngestError
+from pipeline.errors import ConfigError, DatasetError, IngestError
 from pipeline.scatter import NOTE
 from pipeline.shards import MANIFEST, PARTS, read_manifest
 from pipeline.stores import is_local, lock_of, place, reached, temporaries
@@ -41,6 +43,58 @@ def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
                 return _swept_plain(folder, dry_run) + _swept_dataset(folder, dry_run)
         except Timeout as error:
             raise IngestError(f"an ingest is writing {folder}: stop it, or wait for it, then sweep") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep of a folder and all below it came to."""
+
+    datasets: int
+    """Datasets that were looked at, finished or begun."""
+    found: list[str]
+    """What killed writers left, by its path below the folder; it is gone unless it was a dry run."""
+    busy: list[str]
+    """Datasets that an ingest is writing, which were left alone."""
+
+
+def sweep_below(name: str | Path, *, dry_run: bool = False) -> Swept:
+    """Sweep a folder or store, and every dataset below it at any depth; raises what `sweep` raises of the folder itself."""
+    top = place(name)
+    found = sweep(top, dry_run=dry_run)
+    count, busy = int(_is_dataset(top)), list[str]()
+    for folder in _datasets_below(top):
+        below = str(folder.relative_to(top))
+        try:
+            found += [f"{below}/{left}" for left in sweep(folder, dry_run=dry_run)]
+        except IngestError:
+            busy.append(below)
+        count += 1
+    return Swept(count, list(dict.fromkeys(found)), busy)
+
+
+def _datasets_below(top: Path) -> list[Path]:
+    """Find the folders of datasets below a folder; hidden ones are none, and links are not followed."""
+    if is_local(top):
+        folders = []
+        for where, names, _ in os.walk(top):
+            names[:] = [name for name in names if not name.startswith(".")]
+            folders += [Path(where) / name for name in names]
+    else:
+        with reached(top):
+            folders = [path.parent for path in top.glob(f"**/{MANIFEST}")]
+            folders += [path.parent.parent for path in top.glob(f"**/{PARTS}/run.json")]
+    return sorted(folder for folder in {*folders} - {top} if _is_dataset(folder))
+
+
+def _is_dataset(folder: Path) -> bool:
+    """Tell a dataset, finished or begun, from what else has a manifest: a fine-tuning, somebody else's folder."""
+    with reached(folder):
+        if (folder / PARTS).exists():
+            return True
+        try:
+            return (folder / MANIFEST).exists() and bool(read_manifest(folder))
+        except DatasetError:
+            return False
 
 
 def _swept_plain(folder: Path, dry_run: bool) -> list[str]:

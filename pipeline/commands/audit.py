@@ -92,7 +92,8 @@ class Audit(Common):
 class Verify(Common):
     """Compare every file of datasets with its hash, and rows with the dump that they were made of.
 
-    Exit status 0 when all is as it should be, 1 with the list when something is not.
+    Exit status 0 when what was checked is as it should be, 1 with the list when something is not; what was not checked, such
+    as rows whose dump is not there, is said.
     """
 
     datasets: tyro.conf.Positional[tuple[Path, ...]]
@@ -161,15 +162,29 @@ class Verify(Common):
             "replayed_with_python_chess": found["compared"],
             "problems": len(problems),
         }
-        return problems, summary | (
-            {} if sources else {"note": "rows were not compared: the dump is not there (--source)"}
-        )
+        return problems, summary | self._reach(found, bool(sources))
+
+    def _reach(self, found: dict[str, Any], dumps: bool) -> dict[str, Any]:
+        """Say what was checked of a dataset, and what was not and why."""
+        rows = found["encoded_again"] + found["compared"] > 0
+        checked = {"files": True, "splits": not found["files"], "source": dumps and not found["files"], "rows": rows}
+        told = {"checked": [name for name, done in checked.items() if done]}
+        told["not_checked"] = [name for name, done in checked.items() if not done]
+        if rows or found["files"]:
+            return told
+        asked = self.all or self.sample or self.source
+        why = "--sample 0" if dumps or not asked else "the dump is not there (--source)"
+        return told | {"note": f"rows were not compared: {why}"}
 
 
 def _text(summaries: dict[str, Any], lines: list[str]) -> str:
     """Write what was found for people."""
     from pipeline.reports import plain_text
 
-    return "\n".join(
-        [plain_text(summaries), *lines, "all is as it should be" if not lines else f"{len(lines)} differences"]
-    )
+    bare = [name for name, summary in summaries.items() if "rows" not in summary["checked"]]
+    end = "all is as it should be: files, splits, dumps and the rows compared"
+    if lines:
+        end = f"{len(lines)} differences"
+    elif bare:
+        end = f"files and splits are as they should be; rows were not compared with a dump, of {', '.join(bare)}"
+    return "\n".join([plain_text(summaries), *lines, end])

@@ -1,14 +1,18 @@
 """Commands on what is fetched and kept: fetch, sweep."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
 from pipeline.bars import bar
 from pipeline.commands.base import Common, Interrupt
+from pipeline.errors import ConfigError
 from pipeline.fetch import FetchConfig
+
+if TYPE_CHECKING:
+    from pipeline.sweep import Swept
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,7 +42,10 @@ class Fetch(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep(Common):
-    """Take away what killed writers left in datasets: temporary files, shards of no note, uploads never completed."""
+    """Take away what killed writers left in datasets: temporary files, shards of no note, uploads never completed.
+
+    Datasets below the folders named are swept too, at any depth; one that an ingest is writing is left alone.
+    """
 
     places: tyro.conf.Positional[tuple[str, ...]]
     """Folders, or addresses such as s3://bucket/prefix."""
@@ -47,6 +54,20 @@ class Sweep(Common):
 
     def run(self) -> dict[str, Any]:
         """Sweep, and name what went."""
-        from pipeline.sweep import sweep
+        from pipeline.sweep import sweep_below
 
-        return {name: sweep(name, dry_run=self.dry_run) for name in self.places}
+        if not self.places:
+            raise ConfigError("name at least one folder or address to sweep")
+        swept = {name: sweep_below(name, dry_run=self.dry_run) for name in self.places}
+        result: dict[str, Any] = {name: asdict(one) | {"removed": not self.dry_run} for name, one in swept.items()}
+        return result if self.json else {"text": "\n".join(self._said(name, one) for name, one in swept.items())}
+
+    def _said(self, name: str, swept: "Swept") -> str:
+        """Say what became of one place."""
+        whole = f"{name}: {swept.datasets} dataset{'' if swept.datasets == 1 else 's'} looked at, "
+        did = "would go" if self.dry_run else "went"
+        lines = [
+            whole + (f"{len(swept.found)} leftover(s) of killed writers {did}" if swept.found else "nothing to remove")
+        ]
+        lines += [f"  {left}" for left in swept.found]
+        return "\n".join([*lines, *(f"  {busy} is being written: left alone" for busy in swept.busy)])

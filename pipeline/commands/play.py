@@ -1,6 +1,7 @@
 """The command that plays: uci."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +41,11 @@ class Uci(Common):
             _write,
             name=f"Fianchetto {version('fianchetto')}",
         )
-        engine.serve(sys.stdin.buffer)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below
+        try:
+            engine.serve(sys.stdin.buffer)
+        except KeyboardInterrupt:
+            os._exit(130)
         sys.stdout.flush()
         # At once: taking torch apart takes 0.8 s, a thread amid a compilation cannot be ended in a friendlier way, and
         # whoever listens to a UCI engine expects no result after the last answer.

@@ -238,7 +238,7 @@ def test_a_stopped_match_says_so_and_keeps_its_games(
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 128 + signal.SIGTERM
     found = re.fullmatch(r"fianchetto: stopped after (\d+) games; run the same command to continue\n", told)
     assert found is not None
     summary = json.loads((tmp_path / "summary.json").read_text())

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from typing import Any
 
 import chess
 import pytest
+from filelock import FileLock
 
 from pipeline.cli import main
 from pipeline.shards import read_manifest
@@ -295,7 +297,8 @@ def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     assert b"%" in drawn
 
 
-def test_sigterm_while_training_saves_and_exits_1(journey: dict[str, Any]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_training_saves_and_is_the_exit_status(number: int, journey: dict[str, Any]) -> None:
     folder = journey["folder"]
     shutil.rmtree(folder / "stopped", ignore_errors=True)
     words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "stopped"), "--minutes", "10"]
@@ -306,10 +309,78 @@ def test_sigterm_while_training_saves_and_exits_1(journey: dict[str, Any]) -> No
         if journal.exists() and journal.read_text().count("\n"):
             break
         time.sleep(0.1)
-    run.send_signal(signal.SIGTERM)
+    run.send_signal(number)
     _, error = run.communicate(timeout=60)
-    assert run.returncode == 1
+    assert run.returncode == 128 + number
+    assert "Traceback" not in error
     assert "run the same command to continue" in error
     card = json.loads((folder / "stopped" / "checkpoint.json").read_text())
     assert card["step"] > 0
     assert not card["finished"]
+
+
+INTERRUPTED = {
+    "report": ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)],
+    "export": ["export", "--checkpoint", "{net}", "--out", "net.onnx"],
+    "ingest": ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"],
+    "uci": ["uci", "--evaluator", "uniform"],
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", INTERRUPTED)
+def test_a_signal_ends_any_command_with_one_line(
+    command: str, number: int, journey: dict[str, Any], tmp_path: Path
+) -> None:
+    """A moment after it has begun, in the terminal's whole group: no traceback, of its workers neither, and nothing left."""
+    words = [word.format(net=journey["folder"] / "net") for word in INTERRUPTED[command]]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(1.5)
+    os.killpg(run.pid, number)
+    _, error = run.communicate(timeout=60)
+    assert "Traceback" not in error, error
+    assert run.returncode in (128 + number, -number if number == signal.SIGTERM else 128 + number), error
+    assert not list(tmp_path.glob("fianchetto-report-*")), "temporary folders go"
+
+
+def test_the_help_says_what_exit_statuses_mean(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = call(capsys, monkeypatch, "--help")
+    assert code == 0
+    told = " ".join(re.sub("[^0-9a-zA-Z ]", " ", out).split())
+    for words in ("0 what was promised is there", "2 a mistake", "130 stopped by Ctrl C", "143 by SIGTERM"):
+        assert words in told
+
+
+def test_sweep_finds_datasets_below_and_always_says_what_it_did(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(journey["folder"] / "positions", tmp_path / "lichess" / "2013" / "01")
+    shutil.copytree(journey["folder"] / "positions", tmp_path / "otb")
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "manifest.json").write_text('{"of": "something else"}')
+    (tmp_path / "tuned" / "val-00077-0.parquet").write_text("of somebody else")
+    code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
+    assert (code, out) == (0, f"{tmp_path}: 2 datasets looked at, nothing to remove\n")
+    left = tmp_path / "lichess" / "2013" / "01" / "val-00077-0.parquet"
+    left.write_bytes(b"")
+    code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path), "--dry-run", "--json")
+    found = {"datasets": 2, "found": ["lichess/2013/01/val-00077-0.parquet"], "busy": [], "removed": False}
+    assert json.loads(out) == {str(tmp_path): found}
+    assert left.exists()
+    with FileLock(tmp_path / "otb" / ".lock"):
+        _, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
+    assert "1 leftover(s) of killed writers went" in out
+    assert "otb is being written: left alone" in out
+    assert not left.exists()
+    assert (tmp_path / "tuned" / "val-00077-0.parquet").exists()

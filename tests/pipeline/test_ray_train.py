@@ -239,7 +239,7 @@ def test_ctrl_c_leaves_a_saved_run_that_another_engine_finishes(positions: Path,
     assert any(WORKER in " ".join(process.cmdline()) for process in below)
     os.killpg(driver.pid, signal.SIGINT)  # a terminal sends it to all of them
     _, said = driver.communicate(timeout=300)
-    assert driver.returncode == 1, said
+    assert driver.returncode == 128 + signal.SIGINT, said
     assert "run the same command to continue" in said
     _, alive = psutil.wait_procs(below, timeout=240)
     assert alive == []
