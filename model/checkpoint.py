@@ -29,6 +29,7 @@ from torch import Tensor
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.move_facts import FACTS_VERSION
+from engine.temporaries import abandoned, temporary_name
 from engine.views import UnknownViewError
 from model.network import Network, build
 from model.presets import PresetError, preset_from_row
@@ -65,7 +66,7 @@ class TensorMismatchError(CheckpointError):
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a whole file under its name or leave what was there."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(temporary_name(path.name))
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -92,6 +93,7 @@ def _sync_directory(directory: Path) -> None:
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
     """Save tensors by kind (`weights`, `training`) and then the card that names them; gives the card as written."""
+    former = _former(directory)
     files: dict[str, Any] = {}
     for kind, group in tensors.items():
         path = directory / f"{kind}-{card['step']}.safetensors"
@@ -108,10 +110,32 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
     }
     write_atomically(directory / CARD, (json.dumps(written, indent=2, allow_nan=False) + "\n").encode())
     kept = {entry["name"] for entry in files.values()}
-    for path in directory.glob("*.safetensors*"):
-        if path.name not in kept and any(pattern.match(path.name) for pattern in NAMES.values()):
+    for path in [*_superseded(directory, former), *abandoned(directory)]:
+        if path.name not in kept:
             path.unlink(missing_ok=True)
     return written
+
+
+def _former(directory: Path) -> Mapping[str, Any]:
+    """Return the card that a save is about to replace, {} where there is none that can be read."""
+    try:
+        found = json.loads((directory / CARD).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
+    """Return the tensor files that a new card makes needless: those of the former one, and of saves killed since.
+
+    A file of another name, or of an earlier step that the former card does not name, is somebody's copy.
+    """
+    files, step = former.get("files"), former.get("step")
+    if not isinstance(files, dict) or not isinstance(step, int):
+        return []
+    named = {str(entry.get("name")) for entry in files.values() if isinstance(entry, dict)}
+    ours = [path for path in directory.glob("*.safetensors") if any(it.fullmatch(path.name) for it in NAMES.values())]
+    return [path for path in ours if path.name in named or int(path.stem.rpartition("-")[2]) > step]
 
 
 def read_card(directory: Path) -> dict[str, Any]:

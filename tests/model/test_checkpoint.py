@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from engine.temporaries import temporary_name
 from engine.views import apply, apply_labels, view
 from model.checkpoint import (
     CARD,
@@ -67,9 +70,17 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=7)
-    (tmp_path / "weights-3.safetensors.tmp").write_bytes(b"killed while writing")
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+    (tmp_path / temporary).write_bytes(b"killed while writing")
+    (tmp_path / "weights-9.safetensors").write_bytes(b"killed before its card was written")
+    copies = {"weights-7.safetensors.bak", "weights-3.safetensors", "model.safetensors", "weights-8.safetensors.tmp"}
+    for name in copies:
+        (tmp_path / name).write_bytes(b"a copy that somebody made")
     make(tmp_path, step=8)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [CARD, "weights-8.safetensors"]
+    assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-8.safetensors", *copies}
+    assert all((tmp_path / name).read_bytes() == b"a copy that somebody made" for name in copies)
 
 
 def test_a_save_killed_before_its_card_leaves_the_older_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,12 +1,16 @@
 """Whose a folder is: only empty folders, and those of the kind that is to be written, are let through."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.errors import UserError
 from pipeline.claims import CHECKPOINT, DATASET, REPORT, require_apart, require_own
+from pipeline.sample import SAMPLE
 from pipeline.stores import place
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets
 
 
 class NoError(UserError):
@@ -82,3 +86,67 @@ def test_nothing_is_written_into_what_is_read(tmp_path: Path) -> None:
             require_apart(out, [read], NoError)
     with pytest.raises(NoError, match="is read from"):
         require_apart(place("memory://a/b"), [place("memory://a/b/")], NoError)
+
+
+def commands() -> dict[str, Callable[[Path, Path], object]]:
+    """Give what fills folders, each called with its folder and a dataset's; all of it is refused before anything is done."""
+    from model.config import TrainConfig
+    from pipeline.arena import arena
+    from pipeline.audit.pages import write_audit
+    from pipeline.compare import compare
+    from pipeline.finetune.config import FinetuneConfig
+    from pipeline.finetune.loop import finetune
+    from pipeline.ingest import ingest
+    from pipeline.join import join
+    from pipeline.judgements import judged
+    from pipeline.ladder import ladder
+    from pipeline.match import ArenaConfig, SideConfig
+    from pipeline.reports import write_report
+    from pipeline.selfplay.config import ExploreConfig
+    from pipeline.selfplay.play import explore
+
+    side, match = SideConfig(who="uniform"), ArenaConfig(games=2)
+    embedded = REPOSITORY / "datasets" / "embedded"
+    return {
+        "ingest": lambda out, read: ingest([str(SAMPLE)], out),
+        "selfplay": lambda out, read: explore(None, ExploreConfig(games=1, explorer="hand-written"), out),
+        "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1), out),
+        "arena": lambda out, read: arena(side, side, match, out),
+        "ladder": lambda out, read: ladder("uniform", (2,), [side], match, out),
+        "judge": lambda out, read: judged(SAMPLE, out, positions=1, command=("none",), depth=1),
+        "compare": lambda out, read: compare([read], ["fianchetto-xs"], TrainConfig(steps=1), out),
+        "join": lambda out, read: join([read], out),
+        "report": lambda out, read: write_report({}, out),
+        "audit": lambda out, read: write_audit({}, out),
+    }
+
+
+NAMES = ("ingest", "selfplay", "finetune", "arena", "ladder", "judge", "compare", "join", "report", "audit")
+
+
+@pytest.fixture(scope="module")
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a small dataset."""
+    from pipeline.ingest import ingest
+
+    folder = tmp_path_factory.mktemp("claims")
+    ingest([str(datasets.dump(folder / "games.pgn", 12))], folder / "positions", workers=1)
+    return folder / "positions"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_command_writes_into_a_folder_of_others(name: str, positions: Path, tmp_path: Path) -> None:
+    theirs = dict.fromkeys(("games.pgn", "report.txt", "table.md", "train-00000-0.parquet", "x/.y.tmp"), b"theirs")
+    (tmp_path / "theirs" / "x").mkdir(parents=True)
+    for path, data in theirs.items():
+        (tmp_path / "theirs" / path).write_bytes(data)
+    command = commands()[name]
+    with pytest.raises(UserError, match="holds "):
+        command(tmp_path / "theirs", positions)
+    assert datasets.content(tmp_path / "theirs").keys() == theirs.keys()
+    assert all((tmp_path / "theirs" / path).read_bytes() == data for path, data in theirs.items())
+    if name not in ("ingest", "join"):  # what is of another kind
+        before = datasets.content(positions)
+        with pytest.raises(UserError, match=r"holds |is no manifest of"):
+            command(positions, positions)
+        assert datasets.content(positions) == before

@@ -112,13 +112,11 @@ def test_a_finished_dataset_of_other_code_is_said_to_be_and_left(
 
 
 def test_what_other_code_has_begun_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    games = "".join(datasets.random_game(seed) for seed in range(60))
-    (tmp_path / "games.pgn").write_text(games * 4)
-    out, stops = tmp_path / "out", iter([False])
+    dump, out = datasets.dump(tmp_path / "games.pgn", 12), tmp_path / "out"
     with pytest.raises(ValueError, match="stopped"):
-        ingest([str(tmp_path / "games.pgn")], out, SMALL, workers=1, stop=lambda: next(stops, True))
+        ingest([str(dump)], out, SMALL, workers=1, stop=lambda: True)
     before = datasets.content(out)
     other_code(monkeypatch)
     with pytest.raises(DatasetError, match=r"an unfinished ingest by other versions of the code .*not mixed"):
-        ingest([str(tmp_path / "games.pgn")], out, SMALL, workers=1)
+        ingest([str(dump)], out, SMALL, workers=1)
     assert datasets.content(out) == before
