@@ -27,6 +27,7 @@ from typing import IO, Any, cast
 
 from filelock import FileLock, Timeout
 
+from engine.temporaries import abandoned, temporary_name
 from pipeline.errors import ConfigError, StoreError
 
 ATTEMPTS = 4
@@ -37,6 +38,9 @@ SETTLING = 4
 """Files of one writer that are on their way to the disk at a time; a file system settles them together."""
 AT_ONCE = 1 << 26
 """Bytes of a file that is held in memory for its upload; of a larger one only the parts under way are."""
+
+LOCK = ".lock"
+"""The lock of a folder of this machine: an empty file."""
 
 _INSTALLED_BY = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
@@ -119,8 +123,8 @@ def remove_tree(folder: Path, *, ignore_errors: bool = False) -> None:
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """Find the temporary files that killed writers left in a folder; stores have none."""
-    return sorted(folder.glob(".*.tmp")) if is_local(folder) else []
+    """List the temporary files that killed writers left in a folder (engine/temporaries.py); stores have none."""
+    return abandoned(folder) if is_local(folder) else []
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -130,7 +134,7 @@ def lock_of(folder: Path) -> FileLock:
     the notes of chunks; no lock is portable between stores.
     """
     if is_local(folder):
-        return FileLock(folder / ".lock", timeout=0)
+        return FileLock(folder / LOCK, timeout=0)
     digest = hashlib.sha256(str(folder).rstrip("/").encode()).hexdigest()[:16]
     return FileLock(Path(tempfile.gettempdir()) / f"fianchetto-{os.getuid()}-{digest}.lock", timeout=0)
 
@@ -238,7 +242,7 @@ def _written(
     """Let `write` fill a file: give what it will be, and what brings it to the disk and then gives it its name."""
     if not is_local(directory):
         return _publish_to_store(directory, name, rows, write), lambda: None
-    temporary = directory / f".{name}.{os.getpid()}.tmp"
+    temporary = directory / temporary_name(name)
     target = _HashingFile(temporary.open("wb", buffering=GATHERED))
 
     @contextmanager

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import psutil
 from filelock import Timeout
 
 from pipeline.errors import ConfigError, DatasetError, IngestError
@@ -25,8 +24,6 @@ PAGE = 1000
 
 MARKERS = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
 """Where the next page begins, as it is asked for, and as the page before tells."""
-
-_TEMPORARY = re.compile(r"\..+\.(\d{1,9})\.tmp")
 
 
 def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
@@ -49,17 +46,11 @@ def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
 
 def _swept_plain(folder: Path, dry_run: bool) -> list[str]:
     """Sweep what may lie in any folder: temporary files and uploads that were never completed."""
-    left = [path for path in temporaries(folder) + temporaries(folder / PARTS) if _abandoned(path)]
+    left = temporaries(folder) + temporaries(folder / PARTS)
     names = [str(path.relative_to(folder)) for path in left]
     for path in left if not dry_run else []:
         path.unlink(missing_ok=True)
     return names + ([] if is_local(folder) else _swept_uploads(cast("Any", folder), dry_run))
-
-
-def _abandoned(temporary: Path) -> bool:
-    """Tell whether a file is a temporary one of ours, whose writer is gone."""
-    found = _TEMPORARY.fullmatch(temporary.name)
-    return found is not None and not psutil.pid_exists(int(found[1]))
 
 
 def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:

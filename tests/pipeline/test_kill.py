@@ -163,7 +163,7 @@ def test_killed_with_a_file_open_and_started_again(
     for kill_at in (1, 2, 5, 9):
         process = start(dump, tmp_path / "out", kill_at=kill_at)
         assert process.wait(60) == -signal.SIGKILL
-        left = [path for path in (tmp_path / "out").rglob("*.tmp") if f".{process.pid}." in path.name]
+        left = [path for path in (tmp_path / "out").rglob("*.tmp") if f"-{process.pid}-" in path.name]
         assert left, "the kill left a file open; more than one where others were on their way to the disk"
         stood.append(whole_files(tmp_path / "out", expected))
     assert stood[-1] > stood[0] == 0

@@ -1,0 +1,51 @@
+"""Temporary files: no two writers share one, and only what nobody will finish is abandoned."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine import temporaries
+from engine.temporaries import DAY, abandoned, is_abandoned, is_temporary, temporary_name
+
+
+def dead_process() -> int:
+    """Give the number of a process that is gone."""
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    return done.pid
+
+
+def test_names_are_never_the_same_and_are_known() -> None:
+    names = {temporary_name("train-00000-0.parquet") for _ in range(1000)}
+    assert len(names) == 1000
+    assert all(is_temporary(name) and len(name.encode()) < 256 for name in (*names, temporary_name("ü" * 400)))
+    for name in (
+        ".x.123.tmp",
+        ".x.tmp",
+        "x.fianchetto-01234567-1-01234567.tmp",
+        ".x.fianchetto-0123456-1-01234567.tmp",
+    ):
+        assert not is_temporary(name)
+
+
+def test_only_what_nobody_will_finish_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = dead_process()
+    here, elsewhere = temporaries.machine(), "0" * 8
+    cases = {
+        f".mine.fianchetto-{here}-{os.getpid()}-00000000.tmp": False,
+        f".dead.fianchetto-{here}-{gone}-00000000.tmp": True,
+        f".other.fianchetto-{elsewhere}-{gone}-00000000.tmp": False,  # of a container or a machine that is not asked
+        f".stranger.{gone}.tmp": False,
+        ".notes.tmp": False,
+    }
+    for name in cases:
+        (tmp_path / name).touch()
+    assert {path.name for path in abandoned(tmp_path)} == {name for name, dead in cases.items() if dead}
+    late = time.time() + DAY + 60
+    monkeypatch.setattr(time, "time", lambda: late)
+    assert {path.name for path in abandoned(tmp_path)} == {name for name in cases if "fianchetto" in name}
+    assert not is_abandoned(tmp_path / f".no-more.fianchetto-{elsewhere}-1-00000000.tmp")
