@@ -1,7 +1,7 @@
 """The command `fianchetto`: parses, runs one of pipeline/commands, prints its result, turns mistakes into one line.
 
-Each command shows a bar on a terminal and is quiet otherwise; `--json` makes the last line of standard output one JSON
-object. EXITS says what exit codes mean.
+Each command shows a bar on a terminal and is quiet otherwise, but for what takes unusually long (kernels are compiled
+once); `--json` makes the last line of standard output one JSON object. EXITS says what exit codes mean.
 """
 
 import contextlib
@@ -15,7 +15,9 @@ from typing import Any
 
 import tyro
 
+from engine.compiling import announced
 from engine.errors import UserError
+from pipeline.bars import show_logs
 from pipeline.commands.arena import Arena, Judge, Ladder
 from pipeline.commands.audit import Audit, Join, Verify
 from pipeline.commands.base import Common, Interrupt, Terminated, terminated
@@ -125,8 +127,11 @@ def main() -> None:
     def work() -> None:
         signal.signal(signal.SIGTERM, terminated)
         command = _parsed()
+        show_logs()
         try:
-            if result := command.run():
+            with announced():
+                result = command.run()
+            if result:
                 _print(result, command.json)
         except DifferenceError as error:  # the list is the answer, and the exit status says that it is a bad one
             _print(error.result, command.json)

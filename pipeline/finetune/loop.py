@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.compiling import interruptible
 from engine.match import Limit
 from engine.openings import read_book
 from engine.progress import Progress, Tick, silent
+from engine.warming import warm_up_games
 from pipeline.claims import require_apart
 from pipeline.engines import engine_of
 from pipeline.errors import Stopped
@@ -49,6 +51,8 @@ def finetune(
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
+        if config.minutes is not None:
+            _warm_up(stop)
         with alone(out, busy):
             for left in temporaries(out):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
@@ -67,6 +71,17 @@ def require(config: FinetuneConfig) -> None:
     search_of(SideConfig(who="the gate", simulations=config.gate.simulations, options=config.gate.options), Limit())
     if config.explore.book is not None:
         read_book(config.explore.book, plies=config.explore.book_plies, open_text=open_text)
+
+
+def _warm_up(stop: Callable[[], bool]) -> None:
+    """Compile what games need, before the minutes are counted; Stopped when `stop` says so."""
+    from model.asking import Abandoned, Asking
+
+    try:
+        with interruptible(Asking(stop).check):
+            warm_up_games()
+    except Abandoned:
+        raise Stopped("stopped while kernels were compiled: run the same command to begin") from None
 
 
 class _Loop:
