@@ -14,7 +14,8 @@ import logging
 import random
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from engine.errors import UserError
 from engine.legal import legal_planes
 from engine.move_facts import FACTS, FACTS_VERSION
 from engine.position import from_board
+from engine.progress import Progress, Tick, silent
 from engine.views import view
 from model.checkpoint import load, write_atomically
 from model.conditions import UNKNOWN
@@ -41,6 +43,8 @@ from model.outputs import marro_logits
 
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
+TALKING = ("torch.onnx", "onnx_ir")
+"""Loggers of the exporter: one misses torchvision, which nobody needs, the other guesses the type of an empty list."""
 TOLERANCE = 1e-3
 """Largest difference that is published, of a legal move's log-probability in nats and of a chance of win, draw or loss."""
 
@@ -94,6 +98,22 @@ def _shifts() -> dict[Any, Any]:
     }
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep to itself what torch's exporter says of its own workings: nobody can act on it, and what it makes is compared."""
+    loggers = [logging.getLogger(name) for name in TALKING]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(torch|onnxscript|onnx_ir|copyreg)\b")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
 def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], path: Path) -> None:
     """Write a network as an ONNX file."""
     import onnx
@@ -108,9 +128,7 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
     whole(*examples)  # fills the caches of tables with real tensors, not with those of the tracing
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
     first = [{0: moves if name in ("moves", "facts") else batch} for name in names]
-    with warnings.catch_warnings(), torch.inference_mode(False):
-        warnings.simplefilter("ignore")
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision, which nobody needs
+    with _quiet(), torch.inference_mode(False):
         program = torch.onnx.export(
             whole,
             tuple(examples),
@@ -129,7 +147,12 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
 
 
 def export(
-    directory: Path, out: Path | None, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
+    directory: Path,
+    out: Path | None,
+    planes_BP: NDArray[np.uint64],
+    columns: Mapping[str, NDArray[Any]] | None = None,
+    *,
+    progress: Progress = silent,
 ) -> dict[str, Any]:
     """Export a checkpoint to `out` (or model.onnx beside its card) and give what was written and how far it differs.
 
@@ -153,9 +176,13 @@ def export(
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAME
+        progress(Tick(0, 1, "graph traced"))  # most of the time, and torch says nothing of how far it is
         _graph(network, (*names, *facts), card, path)
+        progress(Tick(1, 1, "graph traced"))
+        progress(Tick(0, len(planes_BP), "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")
         differences = compared(OnnxEvaluator(path), reference, planes_BP, columns or {})
+        progress(Tick(len(planes_BP), len(planes_BP), "positions compared"))
         worst = max(differences.values())
         if not worst <= TOLERANCE:
             raise ExportError(f"the exported network differs from {directory} by {worst:.2g}, more than {TOLERANCE}")

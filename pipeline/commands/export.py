@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.bars import bar
 from pipeline.commands.base import Common
+from pipeline.preflight import require_folder
 
 COMPARED = 1000
 """Positions on which the exported network must answer as the checkpoint does."""
@@ -25,13 +27,15 @@ class Export(Common):
         """Export, compare and publish; gives the file and the largest differences."""
         from model.export import export, random_positions
 
-        if self.positions is None:
-            said = export(self.checkpoint, self.out, random_positions(COMPARED))
-        else:
-            from pipeline.batches import Batches
+        require_folder((self.out or self.checkpoint / "model.onnx").parent)
+        with bar("export") as progress:
+            if self.positions is None:
+                said = export(self.checkpoint, self.out, random_positions(COMPARED), progress=progress)
+            else:
+                from pipeline.batches import Batches
 
-            batch = next(Batches([self.positions], "test", batch_size=COMPARED).once())
-            said = export(self.checkpoint, self.out, batch["planes"], batch)
+                batch = next(Batches([self.positions], "test", batch_size=COMPARED).drawn(COMPARED))
+                said = export(self.checkpoint, self.out, batch["planes"], batch, progress=progress)
         differ = f"{said['largest_policy_difference']:.1e} nats of a move's log-probability"
         differ += f" and {said['largest_value_difference']:.1e} of a chance of win, draw or loss"
         text = f"{said['out']}: {said['bytes'] / 1e6:.1f} MB; on {said['positions']} positions it differs by at most {differ}"

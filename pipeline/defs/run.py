@@ -20,6 +20,9 @@ from pipeline.defs.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.fetch import month_of
 
+INTERRUPTED = dg.DagsterExecutionInterruptedError.__name__
+"""What a step fails with that Ctrl-C ends."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunOptions:
@@ -79,6 +82,8 @@ def main() -> int:
         )
         if result.success:
             _conclude(result.asset_materializations_for_node("accuracy_report")[0])
+        if any(INTERRUPTED in _reason(event.step_failure_data) for event in result.get_step_failure_events()):
+            raise KeyboardInterrupt
         return 0 if result.success else 1
 
 
@@ -137,4 +142,8 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        _say("interrupted: run the same command again, and it continues from what is complete")
+        sys.exit(130)

@@ -12,7 +12,7 @@ import pytest
 from engine.encoding import legal_mask
 from engine.legal import MOVE_PLANES
 from engine.position import KING
-from engine.progress import silent
+from engine.progress import Tick, silent
 from model.checkpoint import CARD
 from model.config import TrainConfig
 from model.evaluator import evaluator
@@ -125,7 +125,9 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(tmp_path: Pat
     net = checkpoint(tmp_path / "net", TINY)
     assert exported(net) is None
     assert not isinstance(quick_evaluator(net), OnnxEvaluator)
-    export(net, None, random_positions(20))
+    ticks: list[Tick] = []
+    export(net, None, random_positions(20), progress=ticks.append)
+    assert [(tick.done, tick.total) for tick in ticks] == [(0, 1), (1, 1), (0, 20), (20, 20)]
     quick = quick_evaluator(net)
     assert isinstance(quick, OnnxEvaluator)
     assert quick.card["step"] == 3
@@ -167,9 +169,12 @@ def test_random_positions_are_positions_of_both_sides() -> None:
 
 
 def test_the_command_exports_and_says_how_far_it_differs(tmp_path: Path) -> None:
-    from pipeline.commands.export import Export
-
-    said = Export(checkpoint=checkpoint(tmp_path / "net", TINY), out=tmp_path / "other" / "net.onnx").run()
+    """In a process of its own, where what torch says would be seen: nothing but the result."""
+    net, out = checkpoint(tmp_path / "net", TOLD), tmp_path / "other" / "net.onnx"
+    words = [sys.executable, "-m", "pipeline", "export", "--checkpoint", str(net), "--out", str(out), "--json"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
     assert said["positions"] == 1000
-    assert (tmp_path / "other" / "net.onnx").stat().st_size == said["bytes"]
+    assert out.stat().st_size == said["bytes"]
     assert "on 1000 positions it differs by at most" in said["text"]

@@ -231,3 +231,27 @@ def test_the_command_exits_0_1_or_2(
     assert call("--all")[0] == 2
     assert call("--source", str(copied / "nosuch.pgn"))[0] == 2
     assert call("--sample", "-1")[0] == 2
+
+
+def test_verify_says_what_it_did_not_check(
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied / "positions" / "games"
+
+    def call(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["fianchetto", "verify", str(directory), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert "all is as it should be" in call("--sample", "2")
+    assert json.loads(call("--sample", "2", "--json"))["datasets"]["games"]["not_checked"] == []
+    (copied / "dumps" / "games.pgn").unlink()
+    said = call()
+    assert "all is as it should be" not in said
+    assert said.endswith("rows were not compared with a dump, of games\n")
+    told = json.loads(call("--json"))["datasets"]["games"]
+    assert (told["checked"], told["not_checked"]) == (["files", "splits"], ["source", "rows"])
+    assert told["note"] == "rows were not compared: the dump is not there (--source)"
+    assert json.loads(call("--sample", "0", "--json"))["datasets"]["games"]["note"].endswith("--sample 0")
