@@ -8,7 +8,7 @@ from typing import Any
 from engine.match import PlayerError
 from engine.progress import Progress, silent
 from pipeline.arena import arena
-from pipeline.claims import LADDER, MATCH, is_of, require_own
+from pipeline.claims import LADDER, MATCH, is_free, is_of, require_own
 from pipeline.errors import Stopped
 from pipeline.match import ArenaConfig, SideConfig
 from pipeline.match_files import MatchFilesError
@@ -42,7 +42,7 @@ def ladder(
     """
     if not simulations or not against:
         raise PlayerError("a ladder needs at least one simulation count and one opponent")
-    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH))
+    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry))
     rows = []
     for count in simulations:
         for opponent in against:
