@@ -40,8 +40,8 @@ class Fetch(Common):
 class Sweep(Common):
     """Take away what killed writers left in datasets: temporary files, shards of no note, uploads never completed.
 
-    Only what this program recorded to have written goes, and temporary files whose writer is provably gone: its process, as its
-    own machine sees it, or a day without a byte.
+    Only what this program recorded to have written goes, and temporary files whose writer is provably gone: its process, as
+    its own machine sees it, or a day without a byte.
     """
 
     places: tyro.conf.Positional[tuple[str, ...]]
