@@ -85,6 +85,11 @@ def is_of(folder: Path, kind: Kind) -> bool:
     return any(_marked(folder / mark, kind.key) for mark in kind.marks)
 
 
+def is_free(folder: Path, *but: str) -> bool:
+    """Tell whether a folder is there and as good as empty, files of the names `but` left out."""
+    return folder.is_dir() and all(entry.name in but or _counts_not(entry) for entry in folder.iterdir())
+
+
 def _marked(mark: Path, key: str) -> bool:
     """Tell whether a mark is there and, where there must be a key, is a JSON object with it."""
     if not mark.is_file() or not key:

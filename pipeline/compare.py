@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
-from pipeline.claims import CHECKPOINT, COMPARISON, is_of, require_apart, require_own
+from pipeline.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
 from pipeline.errors import ConfigError, Stopped
 from pipeline.report import Rule, report
 from pipeline.shards import publish, publish_json
-from pipeline.stores import LOCK
 from pipeline.training import has, train_on
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def _begun(entry: Path) -> bool:
     """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
     from model.presets import presets
 
-    return entry.name in presets() and entry.is_dir() and {it.name for it in entry.iterdir()} <= {LOCK, "metrics.jsonl"}
+    return entry.name in presets() and is_free(entry, "metrics.jsonl")
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from engine.match import PlayerError
 from engine.progress import Progress, silent
 from pipeline.arena import arena
-from pipeline.claims import LADDER, MATCH, is_of, require_own
+from pipeline.claims import LADDER, MATCH, is_free, is_of, require_own
 from pipeline.errors import Stopped
 from pipeline.match import ArenaConfig, SideConfig
 from pipeline.match_files import MatchFilesError
@@ -53,7 +53,7 @@ def ladder(
     ]
     for side in (climbers[0], *against):
         player_of(side, config.seed)
-    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH))
+    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry))
     rows: list[dict[str, Any]] = []
     for a, rung in zip(climbers, rungs, strict=True):
         for opponent in against:

@@ -18,7 +18,8 @@ class Ingest(Common):
 
     Dumps may be addresses (https://, s3://, gs://), read as they come and not kept, and so may --out be (s3://, gs://).
     Lichess's Parquet of games and its puzzles, `fen,best` tables, EPD and ChessMarro's Parquet are known by what they hold.
-    A run that was stopped is continued by the same command; a finished dataset is left as it is.
+    A run that was stopped is continued by the same command; a finished dataset is left as it is. A directory that holds
+    files of others is refused.
     """
 
     sources: tyro.conf.Positional[tuple[str, ...]]

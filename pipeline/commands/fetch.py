@@ -45,6 +45,8 @@ class Sweep(Common):
     """Take away what killed writers left in datasets: temporary files, shards of no note, uploads never completed.
 
     Datasets below the folders named are swept too, at any depth; one that an ingest is writing is left alone.
+    Only what this program recorded to have written goes, and temporary files whose writer is provably gone: its process, as
+    its own machine sees it, or a day without a byte.
     """
 
     places: tyro.conf.Positional[tuple[str, ...]]
