@@ -20,7 +20,16 @@ from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
-from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
+from pipeline.errors import (
+    ConfigError,
+    DamagedError,
+    DatasetError,
+    FetchError,
+    IngestError,
+    OtherDumpError,
+    Stopped,
+    StoreError,
+)
 from pipeline.manifest import build_manifest, plain_config, read_notes
 from pipeline.remote import look
 from pipeline.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks
@@ -90,7 +99,7 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     made = manifest["sources"]
     if len(made) != len(sources) or not all(map(_is_of, made, sources)):
         names = [source["name"] for source in made]
-        raise DatasetError(
+        raise OtherDumpError(
             f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
         )
     return manifest
@@ -132,7 +141,7 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
     if begun and (before := json.loads(path.read_bytes())) != asked:
         if before | {"versions": asked.get("versions")} == asked:
-            raise DatasetError("the dump has been replaced since this ingest was begun: choose another --out")
+            raise OtherDumpError("the dump has been replaced since this ingest was begun: choose another --out")
         raise DatasetError(
             f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "
             "delete it or choose another --out"
@@ -189,7 +198,7 @@ def _ingest(
                 if stop():
                     raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         if (parts / part_name(taken)).exists():
-            raise DatasetError("the dump has become shorter since this ingest was begun: choose another --out")
+            raise OtherDumpError("the dump has become shorter since this ingest was begun: choose another --out")
         release_buffers()  # what is made of the whole takes its place, so the peak is that of a chunk
         shards: list[dict[str, Any]] = []
         if config.shard_rows:
@@ -241,5 +250,5 @@ def _failure(status: str, value: Failure | None) -> Exception:
     if value.system:
         return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
     if value.mistake:
-        return DatasetError(value.message)
+        return (OtherDumpError if value.kind == OtherDumpError.__name__ else DatasetError)(value.message)
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")
