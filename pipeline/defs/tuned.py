@@ -106,7 +106,7 @@ def _strength(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
         result = run_child("strength", request, progress=live(context, every=5.0), lock=out)
     return Result(
         metadata=tuned_metadata.of_strength(out, tuned, result),
-        check_results=checks.of_strength(result["rows"][0]),
+        check_results=checks.of_strength(result["against_seed"]),
         data_version=metadata.data_version(best, plain(options), CODE_VERSION),
     )
 

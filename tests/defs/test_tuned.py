@@ -1,5 +1,7 @@
 """The self-play assets: their checks on figures, and a whole run of their job on a tiny network."""
 
+import shutil
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -11,8 +13,13 @@ from pipeline.defs.assets import dump
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
+from pipeline.defs.tuned_metadata import of_strength
+from pipeline.finetune import strength
+from pipeline.finetune.state import NOTHING_PROMOTED
+from pipeline.match import SideConfig
 from tests.defs.conftest import execute
 from tests.defs.test_materialise import failure
+from tests.pipeline.finetune.fakes import network
 
 RESULT = {"seed_eval": {"top1": 0.45}, "eval": {"top1": 0.44}, "against_seed": {"games": 100, "score": 0.6}}
 PROBE = {"loss": 2.0, "rows": 10}
@@ -89,6 +96,33 @@ def test_a_run_that_makes_other_assets_leaves_those_of_self_play_out(root: Path)
             )
             assert "has been materialised: materialise one" in failure(chosen, asset.key.path[0])
     assert not (root / "tuned").exists()
+
+
+def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned, out = tmp_path / "tuned", tmp_path / "out"
+    network(tuned / "seed", 0)
+    shutil.copytree(tuned / "seed", tuned / "best")
+    ask = partial(strength.strength, tuned, out, games=2, engine="", nodes=())
+    result = ask(simulations=(4, 8), hand_written=0)
+    assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
+    assert passed(checks.of_strength(result["against_seed"])) == {checks.STRONGER: False}
+    said = of_strength(out, tuned, result)
+    assert said["seed"] == NOTHING_PROMOTED
+    assert not {"elo", "elo_low", "elo_high"} & set(said)
+    met: list[list[str]] = []
+
+    def ladder(who: str, counts: object, against: list[SideConfig], *rest: object, **more: object) -> dict[str, object]:
+        met.append([side.who for side in against])
+        return {"rows": [{"b": against[0].who}], "text": "a table", "out": str(out)}
+
+    monkeypatch.setattr(strength, "ladder", ladder)
+    assert ask(simulations=(4,), hand_written=4)["text"] == f"{NOTHING_PROMOTED}\n\na table"
+    shutil.rmtree(tuned / "best")
+    network(tuned / "best", 1)
+    assert ask(simulations=(4,), hand_written=4)["against_seed"] == {"b": str(tuned / "seed")}
+    assert met == [["hand-written"], [str(tuned / "seed"), "hand-written"]]
 
 
 @pytest.mark.slow
