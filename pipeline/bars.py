@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -44,23 +45,38 @@ def show_logs() -> None:
 
 @contextmanager
 def bar(what: str) -> Iterator[Progress]:
-    """Give a progress callback that draws a bar on standard error when that is a terminal, and nothing otherwise."""
+    """Give a progress callback that draws a bar on standard error when that is a terminal, and nothing otherwise.
+
+    Work of another kind, or the same kind begun anew, has a bar of its own; the one before is left as it ended, with the time
+    that it took.
+    """
     if not sys.stderr.isatty():
         yield silent
         return
     from tqdm import tqdm
 
-    drawn: list[Any] = []
+    shown: Any = None
+    seen = 0.0
+
+    def end() -> None:
+        if shown is not None:
+            idle = time.time() - seen  # it draws itself once more, and must not count what came after it
+            shown.start_t += idle
+            shown.last_print_t += idle
+            shown.close()
 
     def show(tick: Tick) -> None:
-        if not drawn or drawn[-1].unit != tick.unit:  # another kind of work has begun: it has a bar of its own
-            drawn.append(tqdm(total=tick.total, desc=what, unit=tick.unit, unit_scale=True, dynamic_ncols=True))
-        drawn[-1].total = tick.total
-        drawn[-1].set_postfix_str(", ".join(_figure(name, value) for name, value in tick.values.items()), refresh=False)
-        drawn[-1].update(tick.done - drawn[-1].n)
+        nonlocal shown, seen
+        if shown is None or (shown.unit, shown.total or tick.total) != (tick.unit, tick.total) or tick.done < shown.n:
+            end()
+            shown = tqdm(total=tick.total, desc=what, unit=tick.unit, unit_scale=True, dynamic_ncols=True)
+        seen = time.time()
+        shown.total = tick.total
+        shown.set_postfix_str(", ".join(_figure(name, value) for name, value in tick.values.items()), refresh=False)
+        shown.update(tick.done - shown.n)
 
+    tqdm.monitor_interval = 0  # its thread would draw a bar again, and its time go on, while something else is done
     try:
         yield show
     finally:
-        for shown in drawn:
-            shown.close()
+        end()

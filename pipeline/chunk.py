@@ -30,7 +30,7 @@ from engine.encoding import PLANE_BYTES, PLANES, TURN_PLANE
 from engine.position import from_fen
 from pipeline import pgn, tags
 from pipeline.buckets import bucket_count, drawn, write_buckets
-from pipeline.errors import ConfigError, DatasetError
+from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.filters import Filters, filter_games, value, which
 from pipeline.permute import gather_rows
 from pipeline.row_filters import NO_LABELS, by_position, filter_rows
@@ -388,7 +388,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     if note.exists():
         done: dict[str, Any] = json.loads(note.read_bytes())
         if done["text_sha256"] != digest:
-            raise DatasetError(
+            raise OtherDumpError(
                 f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
             )
         if (done["config"], done["code"]) != (config_digest(task.config), task.code):

@@ -57,9 +57,7 @@ def require_own(
     *,
     ours: Callable[[Path], bool] = lambda entry: False,
 ) -> None:
-    """Raise `refusal`, naming what is there, unless a folder is absent, empty, or of this kind already.
-
-    Raises ConfigError for a folder that cannot be written, as `require_folder` does.
+    """Raise `refusal`, naming what is there, unless a folder is absent and can be made, empty, or of this kind already.
 
     Call it before anything is written, the lock included. What systems leave in folders (SYSTEM), an empty lock and temporary
     files of ours do not count, nor does an entry that `ours` says is part of such a folder, as the matches of a ladder are.
@@ -68,7 +66,7 @@ def require_own(
     if is_local(folder) and folder.is_symlink() and not folder.exists():
         raise refusal(f"{folder} is a link to nothing: choose another directory")
     if is_local(folder):
-        require_folder(folder)
+        require_folder(folder, refusal)
     if not folder.exists() or is_of(folder, kind):
         return
     entries = (entry for entry in folder.iterdir() if entry.name and entry != folder)

@@ -22,6 +22,10 @@ class DatasetError(UserError):
     """A directory that is no dataset of this version, or does not hold what its manifest says."""
 
 
+class OtherDumpError(DatasetError):
+    """A dataset, finished or begun, of a dump that has changed since, of another one, or made by other code."""
+
+
 class IngestError(UserError):
     """An ingest that could not be finished; what it finished is kept."""
 

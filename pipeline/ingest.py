@@ -23,7 +23,16 @@ from engine.progress import Progress, Tick, silent
 from pipeline.card import CARD
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.claims import DATASET, require_own
-from pipeline.errors import ConfigError, DamagedError, DatasetError, FetchError, IngestError, Stopped, StoreError
+from pipeline.errors import (
+    ConfigError,
+    DamagedError,
+    DatasetError,
+    FetchError,
+    IngestError,
+    OtherDumpError,
+    Stopped,
+    StoreError,
+)
 from pipeline.manifest import build_manifest, plain_config, read_notes
 from pipeline.remote import look
 from pipeline.rows_code import rows_code
@@ -106,13 +115,13 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     made = manifest["sources"]
     if len(made) != len(sources) or not all(map(_is_of, made, sources)):
         names = [source["name"] for source in made]
-        raise DatasetError(
+        raise OtherDumpError(
             f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
         )
     if manifest.get("code") != rows_code():
-        raise DatasetError(
+        raise OtherDumpError(
             f"{out} is finished, and was made by other code ({_said(manifest)}, this is {rows_code()}): its rows may "
-            "differ. It is left as it is; to build it anew beside it, choose another --out (in Dagster: replace)"
+            "differ. It is left as it is; to build it anew, choose another --out"
         )
     return manifest
 
@@ -158,9 +167,9 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
     if begun and (before := json.loads(path.read_bytes())) != asked:
         if before | {"versions": asked.get("versions")} == asked:
-            raise DatasetError("the dump has been replaced since this ingest was begun: choose another --out")
+            raise OtherDumpError("the dump has been replaced since this ingest was begun: choose another --out")
         if before | {"code": asked["code"]} == asked:
-            raise DatasetError(
+            raise OtherDumpError(
                 f"{parts.parent} holds an unfinished ingest by other versions of the code ({_said(before)}, this is "
                 f"{asked['code']}), whose rows are not mixed with these: delete it or choose another --out"
             )
@@ -231,7 +240,7 @@ def _ingest(
                 if stop():
                     raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         if (parts / part_name(taken)).exists():
-            raise DatasetError("the dump has become shorter since this ingest was begun: choose another --out")
+            raise OtherDumpError("the dump has become shorter since this ingest was begun: choose another --out")
         release_buffers()  # what is made of the whole takes its place, so the peak is that of a chunk
         shards: list[dict[str, Any]] = []
         if config.shard_rows:
@@ -283,5 +292,5 @@ def _failure(status: str, value: Failure | None) -> Exception:
     if value.system:
         return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
     if value.mistake:
-        return DatasetError(value.message)
+        return (OtherDumpError if value.kind == OtherDumpError.__name__ else DatasetError)(value.message)
     return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")

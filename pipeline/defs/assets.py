@@ -16,7 +16,8 @@ from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
 from pipeline.defs.look_ahead import look_ahead
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
-from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.remedies import in_ui
+from pipeline.defs.resources import Compute, Datasets, version_of
 from pipeline.fetch import month_of
 from pipeline.rows_code import rows_code
 from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
@@ -29,6 +30,8 @@ else:
     Result = dg.MaterializeResult  # Dagster reads the annotation and knows it bare only
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
+DUMP_VERSION = "dump_version"
+"""Metadata of positions: the dump that they are of, as `version_of` tells it."""
 CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 ROWS_VERSION = f"{CODE_VERSION}, rows {rows_code()}"
 """Of positions, which are of the code that made their rows: with other code they are out of date, and Dagster says so."""
@@ -69,10 +72,11 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
 )
 def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """Packed positions and move labels of a dump, as Parquet shards split by game, with a manifest."""
-    with plainly():
+    with plainly("`replace: true` in the launchpad's config builds it anew"):
         look_ahead(context, datasets)
         options = filled(PositionsOptions, context.op_execution_context.op_config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
+        version = version_of([source])  # of before it is read: one that changes meanwhile is read again
         request: dict[str, Any] = {"source": str(source), "out": str(out), "config": plain(options.ingest)}
         request |= {"workers": options.workers, "engine": compute.name, "replace": options.replace}
         begin = time.time()
@@ -82,7 +86,7 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Co
         found = run_child("verify", request)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
-        metadata=metadata.of_positions(out, manifest, seconds),
+        metadata=metadata.of_positions(out, manifest, seconds) | {DUMP_VERSION: version},
         check_results=checks.of_positions(found, options.verified_rows),
         data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest.get("code")),
     )
@@ -99,10 +103,10 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Co
 )
 def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """Datasets joined for training, none of them copied: the latest month is held out, and all are audited together."""
-    with plainly():
+    with plainly("choose another `name` in the launchpad's config"):
         look_ahead(context, datasets)
         options = filled(TrainingSetOptions, context.op_execution_context.op_config)
-        shards = datasets.materialised(options.positions)
+        shards = inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
         request: dict[str, Any] = {
             "positions": [str(path) for path in shards],
@@ -133,11 +137,11 @@ def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Resul
 )
 def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
-    with plainly():
+    with plainly("choose another `name` in the launchpad's config"):
         look_ahead(context, datasets)
         options = filled(CheckpointOptions, context.op_execution_context.op_config)
         named = datasets.training_set(options.training_set) if options.training_set else None
-        joined = named or folder_of(training_set.key, context.instance, context.run)
+        joined = named or newest(training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
         request: dict[str, Any] = {
@@ -173,8 +177,8 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
         look_ahead(context, datasets)
         options = filled(ReportOptions, context.op_execution_context.op_config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or folder_of(checkpoint.key, context.instance, context.run)
-        shards = datasets.materialised(options.positions)
+        network = named or newest(checkpoint.key, context)
+        shards = inputs(context, datasets, options.positions)
         where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
         folder = datasets.path / "reports" / network.name
         reports = {}
@@ -186,12 +190,30 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
         request = where | {"positions": str(shards[0]), "count": metadata.PROBED, "drawn": options.drawn}
         probe = run_child("probe", request)
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])
-        inputs = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
+        hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
     return Result(
         metadata=metadata.of_report(network, reports, folder, drawings),
         check_results=checks.of_report(metadata.overall(reports)),
-        data_version=metadata.data_version(inputs, options.split, plain(options.rule), CODE_VERSION),
+        data_version=metadata.data_version(hashes, options.split, plain(options.rule), CODE_VERSION),
     )
+
+
+def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
+    """Give the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
+    assert dumps.name is not None
+    made = context.instance.get_materialized_partitions(positions.key)
+    return datasets.materialised(names, made & set(context.instance.get_dynamic_partitions(dumps.name)))
+
+
+def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
+    """Give the folder that `folder_of` finds; UserError where it is materialised and not there."""
+    folder = folder_of(key, context.instance, context.run)
+    if not folder.is_dir():
+        what = key.to_user_string()
+        raise UserError(
+            f"the {what} that was materialised last is not in {folder}: materialise {what} again, or name one"
+        )
+    return folder
 
 
 def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
@@ -225,9 +247,12 @@ def live(context: dg.AssetExecutionContext, *, every: float) -> Progress:
 
 
 @contextmanager
-def plainly() -> Iterator[None]:
-    """Turn a mistake that a person can mend into a failed step that says just that."""
+def plainly(otherwise: str = "") -> Iterator[None]:
+    """Turn a mistake that a person can mend into a failed step that says just that, in the UI's words.
+
+    `otherwise`: what to do in the UI where the command line would be told to choose another folder.
+    """
     try:
         yield
     except UserError as error:
-        raise dg.Failure(description=str(error), allow_retries=False) from error
+        raise dg.Failure(description=in_ui(str(error), otherwise), allow_retries=False) from error

@@ -5,6 +5,8 @@ from typing import Any
 
 import dagster as dg
 
+from pipeline.finetune.state import NOTHING_PROMOTED
+
 FILES = "files_match_manifest"
 SPLITS = "no_game_in_two_splits"
 WHOLE = "dump_read_to_its_end"
@@ -112,8 +114,10 @@ def of_tuned(result: Mapping[str, Any], allowed: float, probe: Mapping[str, Any]
     ]
 
 
-def of_strength(row: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
-    """Judge the match with the seed, a row of the ladder."""
+def of_strength(row: Mapping[str, Any] | None) -> list[dg.AssetCheckResult]:
+    """Judge the match with the seed, a row of the ladder; None where nothing was promoted, which is no strength won."""
+    if row is None:
+        return [_warning("strength_report", STRONGER, False, NOTHING_PROMOTED)]
     said = f"Elo {row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}] in {row['games']} games"
     return [_warning("strength_report", STRONGER, row["elo_low"] > 0, said, elo=row["elo"], elo_low=row["elo_low"])]
 

@@ -22,7 +22,7 @@ class PositionsOptions:
     workers: int = 0
     """Worker processes, 0 for one for each core that this process may use."""
     replace: bool = False
-    """Delete the positions that this dump has already, instead of refusing to change their options."""
+    """Build them anew where this dump has positions already, of other options too; those stay until the new ones are whole."""
     verified_rows: int = 64
     """Random rows that are replayed from the dump with python-chess and compared."""
     ingest: IngestConfig = field(default_factory=IngestConfig)

@@ -1,6 +1,7 @@
 """Where the data lies: one folder, with a subfolder for each kind of thing."""
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import dagster as dg
@@ -9,6 +10,7 @@ from engine.errors import UserError
 from pipeline.engines import LOCAL
 from pipeline.fetch import LICHESS, FetchConfig
 from pipeline.sample import SAMPLE as SAMPLE_FILE
+from pipeline.shards import MANIFEST
 
 ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz")
 SAMPLE = "sample"
@@ -55,19 +57,32 @@ class Datasets(dg.ConfigurableResource[None]):
             raise UserError(f"{names} are all called {key!r}: rename or remove all but one")
         return files[0]
 
+    def dropped(self) -> dict[str, list[Path]]:
+        """Find the dumps by partition key that lie in `dumps/`: all but the embedded sample."""
+        return {key: files for key, files in self.dumps().items() if files[0].parent.name == "dumps"}
+
     def positions(self, key: str) -> Path:
         """Give the directory of the shards of a dump."""
         return self.path / "positions" / key
 
-    def materialised(self, names: tuple[str, ...] = ()) -> list[Path]:
-        """Give the positions datasets that are complete, or those named, in order of name."""
-        missing = [name for name in names if not (self.positions(name) / "manifest.json").is_file()]
-        if missing:
-            raise UserError(f"there are no positions called {', '.join(missing)} in {self.path / 'positions'}")
-        found = [path.parent for path in sorted(self.path.glob("positions/*/manifest.json"))]
+    def materialised(self, names: tuple[str, ...] = (), promised: Collection[str] = ()) -> list[Path]:
+        """Give the positions datasets that are complete, or those named, in order of name.
+
+        `promised` are the partitions that Dagster calls materialised. Raises UserError where one that is wanted is not there.
+        """
+        folder = self.path / "positions"
+        gone = sorted(name for name in names or promised if not (self.positions(name) / MANIFEST).is_file())
+        if broken := [name for name in gone if name in promised]:
+            raise UserError(
+                f"positions of {', '.join(broken)} are materialised and not in {folder}: materialise them again, or wipe "
+                "their materializations"
+            )
+        if gone:
+            raise UserError(f"there are no positions called {', '.join(gone)} in {folder}")
+        found = [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")) if not path.parent.name.startswith(".")]
         chosen = [path for path in found if not names or path.name in names]
         if not chosen:
-            raise UserError(f"{self.path / 'positions'} holds no complete dataset: materialise `positions` first")
+            raise UserError(f"{folder} holds no complete dataset: materialise `positions` first")
         return chosen
 
     def checkpoint(self, name: str) -> Path:
@@ -100,6 +115,15 @@ class Compute(dg.ConfigurableResource[None]):
     def name(self) -> str:
         """The engine's name."""
         return self.engine or os.environ.get("FIANCHETTO_ENGINE") or LOCAL
+
+
+def version_of(files: Iterable[Path]) -> str:
+    """Return what changes when a dump is written anew or replaced: its size and the time it was last written, as text.
+
+    Raises FileNotFoundError.
+    """
+    facts = [file.stat() for file in files]
+    return " ".join(f"{fact.st_size} bytes of {fact.st_mtime_ns}" for fact in facts)
 
 
 def key_of(path: Path) -> str | None:

@@ -58,33 +58,30 @@ def main() -> int:
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             return 2
-        run_id = str(uuid.uuid4())
-        instance.add_event_listener(run_id, Teller())
         only = {"positions": [options.dump]}  # other datasets may lie there too
         train = {"train": {"minutes": options.minutes}, "preset": options.preset}
-        result = (
-            defs()
-            .resolve_job_def("everything")
-            .execute_in_process(
-                instance=instance,
-                run_id=run_id,
-                partition_key=options.dump,
-                raise_on_error=False,
-                run_config={
-                    "ops": {
-                        "training_set": {"config": only},
-                        "checkpoint": {"config": train},
-                        "accuracy_report": {"config": only},
-                    },
-                    "loggers": {"console": {"config": {"log_level": "CRITICAL"}}},
-                },
-            )
-        )
+        ops = {"training_set": only, "checkpoint": train, "accuracy_report": only}
+        result = _run(defs(), "build_positions", instance, {}, options.dump)
+        if result.success:
+            result = _run(defs(), "train", instance, ops)
         if result.success:
             _conclude(result.asset_materializations_for_node("accuracy_report")[0])
         if any(INTERRUPTED in _reason(event.step_failure_data) for event in result.get_step_failure_events()):
             raise KeyboardInterrupt
         return 0 if result.success else 1
+
+
+def _run(
+    defs: dg.Definitions, job: str, instance: dg.DagsterInstance, ops: dict[str, Any], partition: str | None = None
+) -> dg.ExecuteInProcessResult:
+    """Run a job in this process with the configurations of its assets, telling what happens."""
+    run_id = str(uuid.uuid4())
+    instance.add_event_listener(run_id, Teller())
+    config = {"ops": {name: {"config": values} for name, values in ops.items()}}
+    silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    return defs.resolve_job_def(job).execute_in_process(
+        config | silent, instance=instance, run_id=run_id, partition_key=partition, raise_on_error=False
+    )
 
 
 class Teller:

@@ -1,13 +1,10 @@
 """The table of work that a child process does: each row is one call of the library, from and to JSON."""
 
-import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from engine.errors import UserError
 from engine.progress import Progress
 from pipeline.defs.child import Task
 from pipeline.defs.forms import filled
@@ -17,20 +14,29 @@ Stop = Callable[[], bool]
 
 
 def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Turn the dump `source` into positions in `out` and return the manifest."""
+    """Turn the dump `source` into positions in `out` and return the manifest.
+
+    With `replace`, or where the dump has changed since, they are built anew beside the old ones (pipeline/replacing.py).
+    """
     from pipeline.chunk import IngestConfig
     from pipeline.engines import LOCAL, engine_of
-    from pipeline.errors import DamagedError
+    from pipeline.errors import DamagedError, OtherDumpError
     from pipeline.ingest import ingest as library
+    from pipeline.replacing import recover, replace
     from pipeline.shards import read_manifest
 
-    out = Path(arguments["out"])
+    out, source = Path(arguments["out"]), arguments["source"]
     config = filled(IngestConfig, arguments["config"])
     engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"])
-    if arguments["replace"] and out.exists():
-        _empty(out)
+    anew = partial(replace, Path(source), out, config, engine=engine, progress=progress, stop=stop)
+    recover(out)
     try:
-        return library([arguments["source"]], out, config, engine=engine, progress=progress, stop=stop)
+        if arguments["replace"]:
+            return anew()
+        try:
+            return library([source], out, config, engine=engine, progress=progress, stop=stop)
+        except OtherDumpError:  # the old positions are of no dump that is there: those of this one take their place
+            return anew()
     except DamagedError:  # what came before the damage is a whole dataset, and a check says how it ended
         return read_manifest(out)
 
@@ -42,22 +48,6 @@ def fetch(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 
     config = filled(FetchConfig, arguments["config"])
     return library([arguments["month"]], Path(arguments["out"]), config, progress=progress, stop=stop)
-
-
-def _empty(directory: Path) -> None:
-    """Delete what is in a dataset's directory but for the lock, which is held meanwhile."""
-    lock = directory / ".lock"
-    try:
-        with FileLock(lock, timeout=0):
-            manifest = directory / "manifest.json"
-            manifest.unlink(missing_ok=True)  # first: half a dataset must not look like a whole one
-            for path in directory.iterdir():
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                elif path != lock:
-                    path.unlink()
-    except Timeout as error:
-        raise UserError(f"another ingest is writing {directory}: wait for it or stop it, then replace it") from error
 
 
 def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
@@ -161,7 +151,7 @@ def finetune(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[st
 
 
 def strength(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Play the best network of the fine-tuning `tuned` against its seed and outsiders; the seed's row is the first."""
+    """Play the best network of the fine-tuning `tuned` against its seed and outsiders; `against_seed` is that row."""
     from pipeline.finetune.strength import strength as library
 
     options = {name: arguments[name] for name in ("simulations", "games", "hand_written", "engine", "nodes")}

@@ -11,15 +11,16 @@ from pipeline.defs import pictures
 from pipeline.defs.metadata import Metadata, table
 from pipeline.finetune.outputs import CSV, CURVES
 from pipeline.finetune.pictures import BOARDS, SAMPLES
-from pipeline.finetune.state import generation
+from pipeline.finetune.state import NOTHING_PROMOTED, generation
 
+ELO = ("elo", "elo_low", "elo_high")
 SHOWN = ("generation", "verdict", "games", "seed_elo", "seed_elo_low", "seed_elo_high", "top1", "kl_seed", "reason")
 
 
 def of_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     """Describe a loop by its result: figures of the best network, curves, a row a generation, the newest games."""
     match, best, seed = result["against_seed"] or {}, result["eval"], result["seed_eval"]
-    numbers = {name: match.get(name) for name in ("elo", "elo_low", "elo_high")}
+    numbers = {name: match.get(name) for name in ELO}
     numbers |= {name: best.get(name) for name in ("top1", "cross_entropy", "kl_seed")} | {"seed_top1": seed.get("top1")}
     curves = out / CURVES
     drawn = {"curves": dg.MetadataValue.md(pictures.png(curves, "curves over generations"))} if curves.exists() else {}
@@ -53,15 +54,14 @@ def sample_games(out: Path, newest: int) -> Metadata:
 
 
 def of_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Describe a ladder: Elo against the seed as numbers, and the table."""
-    first = result["rows"][0]
+    """Describe a ladder: Elo against the seed as numbers, or that nothing was promoted, and the table."""
+    first = result["against_seed"]
+    numbers = {"seed": NOTHING_PROMOTED} if first is None else {name: first[name] for name in ELO}
     columns = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los")
     return {
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
-        "elo": first["elo"],
-        "elo_low": first["elo_low"],
-        "elo_high": first["elo_high"],
+        **numbers,
         "ladder": table([{name: row[name] for name in columns} for row in result["rows"]]),
         "text": dg.MetadataValue.md(result["text"]),
     }

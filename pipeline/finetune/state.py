@@ -23,6 +23,7 @@ FORMAT_VERSION = 1
 STATE = "state.json"
 STAGES = ("explore", "train", "arena", "eval")
 """The stages of a generation in their order."""
+NOTHING_PROMOTED = "Nothing was promoted: the best network is the seed itself, so they did not play each other."
 
 Record = dict[str, Any]
 

@@ -8,6 +8,7 @@ from engine.progress import Progress, silent
 from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import outsiders
 from pipeline.finetune.outputs import BEST
+from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.ladder import ladder
 from pipeline.match import ArenaConfig, SideConfig
 
@@ -26,12 +27,26 @@ def strength(
 ) -> dict[str, Any]:
     """Play `tuned/best` at every simulation count against the seed, the hand-written player and an engine, into `out`.
 
-    Gives `rows` and `text` as a ladder does; the first row is the seed's, at equal simulations. Raises what a ladder raises.
+    Gives `rows` and `text` as a ladder does, and the row `against_seed`, the first, at equal simulations. Where nothing was
+    promoted the best network is the seed: that match is not played, `against_seed` is None, and the text begins with
+    NOTHING_PROMOTED. Raises what a ladder raises.
     """
-    against = [SideConfig(who=str(tuned / "seed"), simulations=simulations[0])]
+    alike = weights_of(tuned / BEST) == weights_of(tuned / "seed")
+    against = [] if alike else [SideConfig(who=str(tuned / "seed"), simulations=simulations[0])]
     found = [outsiders(EvalConfig(hand_written=hand_written, engine=engine, nodes=count)) for count in nodes or (1,)]
     met = {(side.who, side.nodes): side for sides in found for side in sides if nodes or side.nodes is None}
-    config = ArenaConfig(games=games)
-    return ladder(
-        str(tuned / BEST), tuple(simulations), [*against, *met.values()], config, out, progress=progress, stop=stop
-    )
+    against += met.values()
+    result: dict[str, Any] = {"out": str(out), "rows": [], "text": ""}
+    if against:
+        config, best = ArenaConfig(games=games), str(tuned / BEST)
+        result = ladder(best, tuple(simulations), against, config, out, progress=progress, stop=stop)
+    if not alike:
+        return result | {"against_seed": result["rows"][0]}
+    return result | {"against_seed": None, "text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()}
+
+
+def weights_of(checkpoint: Path) -> str:
+    """Return the hash of a checkpoint's weights; raises CheckpointError."""
+    from model.checkpoint import read_card
+
+    return str(read_card(checkpoint)["files"]["weights"]["sha256"])

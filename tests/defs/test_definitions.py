@@ -79,11 +79,18 @@ def test_the_checks_are_these() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    ours = {"build_positions", "train", "everything", "finetune", "register_dumps", "register_months", "clean_up_runs"}
+    ours = {"build_positions", "train", "finetune", "register_dumps", "register_months", "clean_up_runs"}
     assert names == ours
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
     assert found.executor is dg.in_process_executor
+
+
+def test_a_backfill_of_a_job_over_dumps_trains_nothing() -> None:
+    graph = defs().resolve_asset_graph()
+    for job in defs().resolve_all_job_defs():
+        kinds = {graph.get(key).partitions_def for key in job.asset_layer.executable_asset_keys}
+        assert len(kinds) <= 1 or job.name == "__ASSET_JOB", job.name
 
 
 def test_heavy_libraries_stay_out_of_the_code_server() -> None:
@@ -95,7 +102,7 @@ def test_heavy_libraries_stay_out_of_the_code_server() -> None:
 
 def test_the_launchpad_is_filled_with_every_default() -> None:
     shown = {}
-    for name in ("everything", "finetune"):
+    for name in ("build_positions", "train", "finetune"):
         job = JobSnap.from_job_def(defs().resolve_job_def(name))
         schema = job.config_schema_snapshot
         top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")

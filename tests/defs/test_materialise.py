@@ -1,9 +1,10 @@
 """Everything on a small real dump, in this process: what the assets say, and what their checks notice."""
 
 import gzip
+import hashlib
 import json
-import os
 import re
+import shutil
 from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,10 @@ from pipeline.defs import checks, tasks
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, positions, training_set
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
-from pipeline.defs.resources import Datasets
+from pipeline.defs.remedies import in_ui
+from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.sensors import new_dumps
+from pipeline.defs.tuned import tuned_checkpoint
 from pipeline.ingest import ingest
 from pipeline.shards import read_manifest
 from tests.defs.conftest import STEPS, execute, random_pgn
@@ -240,7 +243,7 @@ def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
     assert read_manifest(copied / "positions" / "small")["config"]["test_share"] == 0.3
 
 
-def test_replacing_takes_the_lock_and_all_that_is_old(copied: Path) -> None:
+def test_replacing_takes_the_lock_and_leaves_what_is_not_of_the_dataset(copied: Path) -> None:
     directory = copied / "positions" / "small"
     request = {"source": str(copied / "dumps" / "small.pgn"), "out": str(directory), "workers": 1, "replace": True}
     request["config"] = {"test_share": 0.3}
@@ -248,13 +251,14 @@ def test_replacing_takes_the_lock_and_all_that_is_old(copied: Path) -> None:
     with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
         tasks.ingest(request, silent, lambda: False)
     assert sorted(directory.iterdir()) == before
-    (directory / "folder").mkdir()
-    (directory / "folder" / "file").write_text("of another time")
-    (directory / "strange.parquet").write_text("of another time")
+    (directory / "strange.parquet").write_text("somebody's")
+    with pytest.raises(UserError, match=r"strange\.parquet"):
+        tasks.ingest(request, silent, lambda: False)
+    (directory / "strange.parquet").unlink()
+    assert sorted(directory.iterdir()) == before
     manifest = tasks.ingest(request, silent, lambda: False)
     assert manifest["config"]["test_share"] == 0.3
     assert verify.files_differ(directory, manifest) == []
-    assert not (directory / "folder").exists()
 
 
 def test_a_damaged_dump_gives_positions_and_a_warning(root: Path) -> None:
@@ -307,21 +311,90 @@ def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     assert [len(choices) for choices in probe["choices"]] == [3, 3]
 
 
-def test_the_sensor_registers_and_requests(root: Path) -> None:
-    (root / "dumps" / "being-copied.pgn").write_text("x")
-    (root / "dumps" / "notes.txt").write_text("x")
-    os.utime(root / "dumps" / "small.pgn", (0, 0))
-    with dg.DagsterInstance.ephemeral() as instance:
-        found = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
-        assert isinstance(found, dg.SensorResult)
-        assert [request.partition_key for request in found.run_requests or []] == ["small"]
-        assert [list(request.partition_keys) for request in found.dynamic_partitions_requests or []] == [["small"]]
-        instance.add_dynamic_partitions("dumps", ["small"])
-        skipped = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
-        assert "1 still being written" in str(skipped)
-
-
 def test_the_sensor_bears_a_file_that_goes_while_it_looks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Datasets, "dumps", lambda datasets: {"gone": [root / "dumps" / "gone.pgn"]})
     with dg.DagsterInstance.ephemeral() as instance:
         assert isinstance(new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets()), dg.SkipReason)
+
+
+def materialised(instance: dg.DagsterInstance, key: str) -> None:
+    """Note in an instance that positions of a dump were made."""
+    instance.add_dynamic_partitions("dumps", [key])
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
+
+
+def one(asset: dg.AssetsDefinition, instance: dg.DagsterInstance, options: dict[str, object]) -> str:
+    """Materialise one asset and give what it says when it fails."""
+    (name,) = asset.key.path
+    resources = {"datasets": Datasets(), "compute": Compute()}
+    config = {"ops": {name: {"config": options}}}
+    result = dg.materialize([asset], instance=instance, resources=resources, run_config=config, raise_on_error=False)
+    return "" if result.success else failure(result, name)
+
+
+def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
+    dump = copied / "dumps" / "small.pgn"
+    dump.write_text(random_pgn(30, seed=5))
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
+        result = execute("build_positions", instance, {"positions": options}, "small")
+        refused = execute("build_positions", instance, {"positions": {"workers": 1}}, "small")
+    assert result.success
+    assert all(verdicts(result).values())
+    (source,) = read_manifest(copied / "positions" / "small")["sources"]
+    assert source["sha256"] == hashlib.sha256(dump.read_bytes()).hexdigest()
+    said = failure(refused, "positions")
+    assert "was made with other settings (test_share, val_share): `replace: true` in the launchpad's config" in said
+    assert "--out" not in said
+
+
+@pytest.mark.parametrize("asset", [training_set, accuracy_report, tuned_checkpoint])
+def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset: dg.AssetsDefinition) -> None:
+    shutil.copytree(copied / "positions" / "small", copied / "positions" / ".small.building-0123456789abcdef")
+    shutil.move(copied / "positions" / "small", copied / "positions" / "other")
+    (network,) = (card.parent.name for card in copied.glob("checkpoints/*/checkpoint.json"))
+    options: dict[str, object] = {} if asset is training_set else {"checkpoint": network}
+    with dg.DagsterInstance.ephemeral() as instance:
+        materialised(instance, "small")
+        materialised(instance, "other")
+        said = one(asset, instance, options)
+        assert said.startswith("positions of small are materialised and not in"), said
+        assert "materialise them again, or wipe" in said
+        assert one(asset, instance, options | {"positions": ["small"]}) == said
+        if asset is training_set:
+            assert one(asset, instance, {"positions": ["other"], "audit": False}) == ""
+            instance.delete_dynamic_partition("dumps", "small")
+            assert one(asset, instance, {"audit": False}) == ""
+            (page,) = copied.glob("training_sets/*/training_set.json")
+            assert [entry["name"] for entry in json.loads(page.read_text())["datasets"]] == ["other"]
+
+
+@pytest.mark.parametrize(("asset", "below"), [(checkpoint, training_set), (accuracy_report, checkpoint)])
+def test_a_materialised_folder_that_is_not_there_is_named(
+    root: Path, asset: dg.AssetsDefinition, below: dg.AssetsDefinition
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        said = {"path": dg.MetadataValue.path(root / "gone")}
+        instance.report_runless_asset_event(dg.AssetMaterialization(below.key, metadata=said))
+        (what,) = below.key.path
+        assert one(asset, instance, {}).startswith(f"the {what} that was materialised last is not in {root / 'gone'}")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("x was made with other settings (seed): choose another --out", "x was made with other settings (seed): DO"),
+        ("x holds an unfinished ingest: delete it or choose another --out", "x holds an unfinished ingest: DO"),
+        ("at work in x: wait for it, or choose a new --out", "at work in x: wait for it or stop it"),
+        ("stopped; run the same command to continue", "stopped; materialise it again to continue"),
+        ("x has changed: take it out with --remove a first", "x has changed: name a in `remove`: it is taken out"),
+        (
+            "x has version 1: ingest the dump again",
+            "x has version 1: materialise `positions` again with `replace: true`",
+        ),
+    ],
+)
+def test_the_command_lines_remedies_are_put_into_the_uis_words(said: str, shown: str) -> None:
+    assert in_ui(said, "DO").startswith(shown)
+    assert "--" not in in_ui(said, "DO")

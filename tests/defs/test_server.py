@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
@@ -53,14 +54,48 @@ def test_the_sensor_turns_a_new_file_into_positions(served: tuple[Path, Server])
     datasets, server = served
     (datasets / "dumps" / "dropped.pgn").write_text(random_pgn(20, seed=1))
     os.utime(datasets / "dumps" / "dropped.pgn", (0, 0))
-    query = """mutation($it: SensorSelector!) { startSensor(sensorSelector: $it) { __typename } }"""
+    for name in ("small", "large"):  # they have no positions either, and are for the tests below
+        os.utime(datasets / "dumps" / f"{name}.pgn", (2e9, 2e9))
+    query = """mutation($it: SensorSelector!) { startSensor(sensorSelector: $it) { __typename
+        ... on Sensor { sensorState { id } } } }"""
     selector = {
         "repositoryLocationName": server.location(),
         "repositoryName": "__repository__",
         "sensorName": "new_dumps",
     }
-    assert server.ask(query, it=selector)["startSensor"]["__typename"] == "Sensor"
+    started = server.ask(query, it=selector)["startSensor"]
+    assert started["__typename"] == "Sensor"
     wait(lambda: (datasets / "positions" / "dropped" / "manifest.json").exists(), 120)
+    query = """mutation($id: String!) { stopSensor(id: $id) { __typename } }"""
+    stopped = server.ask(query, id=started["sensorState"]["id"])["stopSensor"]
+    assert stopped["__typename"] == "StopSensorMutationResult"
+
+
+def test_materialize_all_over_two_dumps_trains_once_and_tunes_nothing(served: tuple[Path, Server]) -> None:
+    datasets, server = served
+    names = [node["assetKey"]["path"] for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]]
+    assert ["tuned_checkpoint"] in names
+    ops = {"checkpoint": {"config": {"name": "once", "train": {"minutes": 0.0, "steps": 4, "batch_size": 16}}}}
+    ops |= {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}, "replace": True}}}
+    parameters = {"assetSelection": [{"path": path} for path in names], "partitionNames": ["small", "dropped"]}
+    query = """mutation($it: LaunchBackfillParams!) { launchPartitionBackfill(backfillParams: $it) { __typename
+        ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message } } }"""
+    launched = server.ask(query, it=parameters | {"runConfigData": {"ops": ops}})["launchPartitionBackfill"]
+    assert launched["__typename"] == "LaunchBackfillSuccess", launched
+    status = """query($id: String!) { partitionBackfillOrError(backfillId: $id) { ... on PartitionBackfill { status
+        runs { ... on Run { status assetSelection { path } tags { key value } stepStats { stepKey status } } } } } }"""
+
+    def ended() -> Any:
+        found = server.ask(status, id=launched["backfillId"])["partitionBackfillOrError"]
+        return found if found["status"].startswith(("COMPLETED", "FAILED", "CANCELED")) else None
+
+    found = wait(ended, 300, lambda: str(server.ask(status, id=launched["backfillId"])))
+    assert {run["status"] for run in found["runs"]} == {"SUCCESS"}
+    steps = [(step["stepKey"], step["status"]) for run in found["runs"] for step in run["stepStats"]]
+    assert steps.count(("positions", "SUCCESS")) == 2
+    assert steps.count(("checkpoint", "SUCCESS")) == 1
+    assert steps.count(("accuracy_report", "SUCCESS")) == 1
+    assert not (datasets / "tuned").exists()
 
 
 def test_terminate_stops_ingest_and_its_workers(served: tuple[Path, Server]) -> None:
