@@ -22,8 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.legal import MAX_MOVES
-from engine.position import WORDS
+from engine.position import MAX_MOVES, WORDS
 
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
 NEW, WAITING = -1, -2

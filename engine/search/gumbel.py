@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.legal import MAX_MOVES
+from engine.position import MAX_MOVES
 from engine.search.forest import LOST
 
 _LEAST = 1e-30
@@ -63,6 +63,7 @@ def completed_values(forest: Any, slot: Any, node: Any, rules: Any, out: Any) ->
     The lead is counted in the largest one, as mctx does for values of any range, or in expected score.
     """
     first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
+    assert count <= len(out)
     mixed = _mixed_value(forest, slot, node)
     least, most, busiest = np.inf, -np.inf, 0.0
     for index in range(count):
