@@ -76,9 +76,9 @@ def installed(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _search(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Make a search's configuration from its options."""
+    """Make a search's configuration from its options; Gumbel's noise is for learning, and mctx evaluates without it."""
     known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
-    values: dict[str, Any] = {"simulations": side.simulations}
+    values: dict[str, Any] = {"simulations": side.simulations, "gumbel_scale": 0.0}
     if limit.timed:
         values["nodes"] = TIMED_NODES
     for option in side.options:
