@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from engine.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
 from engine.errors import UserError
-from engine.legal import MAX_MOVES, MOVE_PLANES, TYPES
-from engine.position import KING
+from engine.legal import MOVE_PLANES, TYPES
+from engine.position import KING, MAX_MOVES
 
 ENCODING_VERSION = 1
 

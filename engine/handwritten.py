@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from engine.bitboard import EMPTY, RANK_8, U, bit, flip, lowest
 from engine.encoding import LABELS, positions
 from engine.exchange import MAX_EXCHANGE, WORTH, attackers
-from engine.legal import CASTLE_EAST, CASTLE_WEST, MAX_MOVES, MOVE_PLANES, TYPES, legal_planes, no_moves, step_target
+from engine.legal import CASTLE_EAST, CASTLE_WEST, MOVE_PLANES, TYPES, count_moves, legal_planes, no_moves, step_target
 from engine.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
-from engine.position import EN_PASSANT, KING, PAWN, QUEEN, ROOK, WORDS, push, word_on
+from engine.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, push, word_on
 from engine.static_value import (
     MATE,
     PIECE_WORDS,
@@ -155,6 +155,7 @@ def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) 
 
     Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
     """
+    assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()
     occupied = EMPTY
     for word in range(PIECE_WORDS):

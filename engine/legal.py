@@ -45,8 +45,6 @@ from engine.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QU
 MOVE_PLANES = 13
 """Index of the first move plane: planes 0..12 are the pieces and the turn."""
 TYPES = 64
-MAX_MOVES = 256
-"""Legal moves of a position at most, promotions as four (218 are known)."""
 KNIGHT_TYPES = 56
 CASTLE_EAST, CASTLE_WEST = 10, 14
 """Types of the king's two-square moves: distance 2, directions E and W."""

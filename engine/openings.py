@@ -177,6 +177,10 @@ def _checked(opening: Opening, where: str) -> Opening:
     except FenError as error:
         raise BookError(f"{where}: {error}") from error
     board = opening.board()
+    try:
+        from_board(board)
+    except FenError as error:
+        raise BookError(f"{where}: {error}") from error
     if board.is_game_over(claim_draw=False) or board.is_repetition(3) or board.is_fifty_moves():
         raise BookError(f"{where}: the game is over at the end of this opening")
     return opening

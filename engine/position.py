@@ -32,6 +32,11 @@ PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
 
 HALFMOVE_MASK = U(0xFFFF)
 
+MAX_MOVES = 256
+"""Legal moves of a position at most, promotions as four: no game leads to more than 218, and arrays have this size."""
+_MOST_STEPS = (12, 8, 13, 14, 27, 10)
+"""Moves of a man at most, pawn to king, castling and promotions included."""
+
 _UNPLAYABLE = {
     chess.STATUS_EMPTY: "there are no pieces",
     chess.STATUS_NO_WHITE_KING: "White has no king",
@@ -54,13 +59,21 @@ def mirrored_square(square: int) -> int:
 
 
 def from_board(board: chess.Board) -> Position:
-    """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the board states them."""
+    """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the board states them.
+
+    Raises FenError where there are more than MAX_MOVES legal moves.
+    """
     position = np.zeros(WORDS, dtype=np.uint64)
     white = board.turn == chess.WHITE
     own, opponent = board.occupied_co[board.turn], board.occupied_co[not board.turn]
     # python-chess counts from a1, so its boards are already upside down: that is the mover's view of Black.
     kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
     words = [side & kind for kind in kinds for side in (own, opponent)]
+    most = sum(steps * word.bit_count() for steps, word in zip(_MOST_STEPS, words[::2], strict=True))
+    if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
+        raise FenError(
+            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and there is room for {MAX_MOVES}"
+        )
     words += [0, int(board.clean_castling_rights()), 0 if board.ep_square is None else 1 << board.ep_square]
     for index, word in enumerate(words):
         position[index] = chess.flip_vertical(word) if white else word
@@ -74,8 +87,9 @@ def from_fen(fen: str) -> Position:
     """Make a position (uint64[16]) from a FEN.
 
     Raises FenError when the text is no FEN, or when standard chess cannot be played from it: not one king a side, the side
-    that has moved in check, pawns on a last rank. Castling rights without king and rook at home are dropped, as are
-    en-passant squares that no double push can have left. Odd material (nine queens, ten pawns) is let through.
+    that has moved in check, pawns on a last rank, more than MAX_MOVES legal moves. Castling rights without king and rook at
+    home are dropped, as are en-passant squares that no double push can have left. Odd material (nine queens, ten pawns) is
+    let through.
     """
     try:
         board = chess.Board(fen)

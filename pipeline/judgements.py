@@ -22,6 +22,7 @@ import numpy as np
 from engine.errors import UserError
 from engine.external import start
 from engine.players import Player
+from engine.position import MAX_MOVES
 from engine.progress import Progress, Tick, silent
 from pipeline.claims import JUDGEMENTS, claim, require_own
 from pipeline.errors import DumpError
@@ -86,7 +87,7 @@ def _of_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]
     plies = range(FIRST_PLY, len(moves))
     wanted = set(chance.choice(plies, size=min(A_GAME, len(plies)), replace=False).tolist()) if plies else set()
     for ply, move in enumerate(moves):
-        if ply in wanted and board.legal_moves.count() > 1:
+        if ply in wanted and 1 < board.legal_moves.count() <= MAX_MOVES:
             yield board.fen()
         board.push(move)
 

@@ -8,7 +8,8 @@ What `fianchetto arena` calls A and B:
     policy:X            X of the above without search: its likeliest move
     uci:COMMAND         any UCI engine, e.g. "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
 
-Options are NAME=VALUE: of an engine its UCI options (Hash=16), of ours fields of SearchConfig (c_puct=2, algorithm=gumbel).
+Options are NAME=VALUE: of an engine its UCI options (Hash=16), of ours fields of SearchConfig (c_puct=2, algorithm=gumbel,
+leaves=8). Gumbel plays without its noise here, unlike in self-play: gumbel_scale=1 brings it back.
 """
 
 from dataclasses import dataclass, field

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from engine.bitboard import EMPTY, U
 from engine.encoding import PLANES
 from engine.legal import count_moves, en_passant_legal, legal_planes
-from engine.position import COUNTERS, HALFMOVE_MASK, TURN, castling_bits, en_passant_file, key, push
+from engine.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
 from engine.views import NO_LAST_MOVE, last_moves
 from pipeline.san import (
     AMBIGUOUS,
@@ -260,6 +260,9 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, fir
             break
         if ply == MAX_PLIES:
             status = TOO_LONG
+            break
+        if games.setup[game] > 0 and count_moves(position, planes) > MAX_MOVES:
+            status = BAD_FEN  # no game leads to so many moves but one that a FEN began
             break
         _fill(rows, row, position, planes, ply, (kind, source, promotion))
         identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * _MIX

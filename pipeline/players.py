@@ -76,9 +76,12 @@ def installed(command: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Make a search's configuration from its options; PlayerError for one that is none."""
+    """Make a search's configuration from its options; PlayerError for one that is none.
+
+    Gumbel's noise is for learning: mctx evaluates without it, and so do matches.
+    """
     known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
-    values: dict[str, Any] = {"simulations": side.simulations}
+    values: dict[str, Any] = {"simulations": side.simulations, "gumbel_scale": 0.0}
     if limit.timed:
         values["nodes"] = TIMED_NODES
     for option in side.options:

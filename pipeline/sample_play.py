@@ -14,8 +14,8 @@ from engine.bitboard import EMPTY, U
 from engine.chance import draw
 from engine.exchange import MAX_EXCHANGE
 from engine.handwritten import WEIGHTS, score_moves
-from engine.legal import MAX_MOVES, MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
-from engine.position import COUNTERS, HALFMOVE_MASK, PAWN, key, push
+from engine.legal import MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
+from engine.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, PAWN, key, push
 from engine.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
 from engine.static_value import centipawns
 

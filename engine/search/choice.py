@@ -12,7 +12,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.chance import share
-from engine.legal import MAX_MOVES
+from engine.position import MAX_MOVES
 from engine.search.forest import LOST, NOBODY, UNKNOWN, WON, Forest
 from engine.search.gumbel import improved_policy, root_edge
 
@@ -79,6 +79,7 @@ def _proven_edge(forest: Any, slot: Any) -> Any:
 def _weights(forest: Any, slot: Any, rule: Any, rules: Any, out: Any) -> None:
     """Write a weight for each root move into `out` (float64[M]): visits, bound or improved policy; -inf for lost ones."""
     first, count = forest.nodes[slot, 0].first, np.int64(forest.nodes[slot, 0].count)
+    assert count <= len(out)
     if rule == IMPROVED:
         if rules.gumbel:
             improved_policy(forest, slot, 0, rules, out)

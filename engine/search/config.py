@@ -47,7 +47,7 @@ class SearchConfig:
     leaves: int = 1
     """Leaves of one tree in a round; more than one costs strength at equal simulations and fills batches."""
     virtual_loss: float = 1.0
-    """What a leaf that waits for its value counts as lost, where `leaves` is more than one."""
+    """What a leaf that waits for its value counts as lost, where `leaves` is more than one (puct)."""
     c_puct: float = 1.745
     """Weight of exploration by priors."""
     c_base: float = 38739.0
@@ -67,7 +67,7 @@ class SearchConfig:
     considered: int = 16
     """Moves that Gumbel considers at the root."""
     gumbel_scale: float = 1.0
-    """Scale of the Gumbel noise; 0 takes the best moves without chance."""
+    """Scale of the Gumbel noise; 0 takes the best moves without chance, as matches and judgements do unless told."""
     value_scale: float = 0.1
     """Weight of completed Q-values against logits (gumbel)."""
     visit_offset: float = 50.0

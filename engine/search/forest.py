@@ -11,19 +11,23 @@ A simulation that ends at a node (because it was new, or the game is over there)
     visits[node] = ended[node] + sum of tries over its edges,   and tries[edge] = visits[child] where there is a child,
 unless the tree was full when the move was first tried: those simulations are the edge's alone.
 
+A walk counts in `visits` and `tries` as soon as it has passed, so that those beside it go elsewhere, and in `total` and `gain`
+when its value comes back; until then the nodes that it has passed have it in `waiting`. What a position or a move is worth
+is the mean of the finished ones, visits - waiting of a node, or `in_flight` less of a move (as lc0's N and NInFlight).
+
 Verdicts are proofs: WON, DRAWN, LOST for the side named, UNKNOWN otherwise. Values are expected score, win minus loss, in
 [-1, 1]; draws are probabilities.
 
 Axes: G slots, C nodes and E edges of a slot, H positions of the past, M root moves, S simulations, W words of a position.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from engine.legal import MAX_MOVES
-from engine.position import WORDS
+from engine.position import MAX_MOVES, WORDS
 
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
 NEW, WAITING = -1, -2
@@ -51,12 +55,13 @@ SLOT = _records("i4 pasts, i4 nodes, i4 edges, i4 deepest, i8 refused, i8 plies,
 since the game began the positions that found no room."""
 
 NODE = _records(
-    "f8 total, f8 level, u8 key, i4 first, i4 count, i4 visits, i4 ended, f4 explored, f4 value,"
+    "f8 total, f8 level, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 waiting, f4 explored, f4 value,"
     "i2 distance, i1 verdict, i1 ending"
 )
 """A position: sums of values and of draw probabilities, engine.position.key, first edge, number of edges (or NEW, WAITING),
-simulations that came here and those that went no further, sum of the priors of tried moves, the evaluator's own word, plies
-to a proven end, proof, how the game ends here (engine.rules, or TWOFOLD)."""
+simulations that came here, those that went no further, and those that went on and wait for their value, sum of the priors of
+moves with a finished visit, the evaluator's own word, plies to a proven end, proof, how the game ends here (engine.rules, or
+TWOFOLD)."""
 
 EDGE = _records("f8 gain, f8 even, f4 prior, i4 child, i4 tries, u2 label, u1 promotion, i1 proof")
 """A move: sums of values and of draw probabilities as the node's mover sees them, prior, node it leads to (or NOBODY),
@@ -96,3 +101,12 @@ def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
 def bytes_of(capacity: int) -> int:
     """Give the memory of one tree of `capacity` nodes, bytes."""
     return capacity * NODE.itemsize + (capacity * EDGES_A_NODE + MAX_MOVES) * EDGE.itemsize
+
+
+@njit(cache=True, nogil=True)
+def in_flight(forest: Any, slot: Any, edge: Any) -> Any:
+    """Give how many of a move's visits wait for their value, int64; of a move that leads to no node nobody knows."""
+    child = forest.edges[slot, edge].child
+    if child < 0:
+        return np.int64(0)
+    return np.int64(forest.nodes[slot, child].waiting) + np.int64(forest.nodes[slot, child].count == WAITING)

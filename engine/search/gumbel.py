@@ -1,7 +1,8 @@
 """Gumbel's moves and improved policy (Danihelka et al. 2022, "Policy improvement by planning with Gumbel").
 
 Numbers and tie-breaks follow mctx (gumbel_muzero_policy, qtransform_completed_by_mix_value), so its defaults mean the same
-here. All values are seen by the mover at the node.
+here. All values are seen by the mover at the node, and are of finished visits: a move that others wait at is neither worse nor
+better for it, and the plan or its share of visits already sends the next walk elsewhere.
 
 Axes: M moves of a node, S simulations.
 """
@@ -12,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.legal import MAX_MOVES
-from engine.search.forest import LOST
+from engine.position import MAX_MOVES
+from engine.search.forest import LOST, in_flight
 
 _LEAST = 1e-30
 
@@ -42,16 +43,24 @@ def halving_schedule(considered: Any, simulations: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _mixed_value(forest: Any, slot: Any, node: Any) -> Any:
+def _finished(forest: Any, slot: Any, edge: Any, rules: Any) -> Any:
+    """Give a move's finished visits and the sum of their values, float64 both: those in flight are charged a virtual loss."""
+    waiting = in_flight(forest, slot, edge)
+    tries = np.float64(forest.edges[slot, edge].tries - waiting)
+    return tries, forest.edges[slot, edge].gain + rules.virtual_loss * np.float64(waiting)
+
+
+@njit(cache=True, nogil=True)
+def _mixed_value(forest: Any, slot: Any, node: Any, rules: Any) -> Any:
     """Give v_mix: the evaluator's value and the tried moves' mean by prior, weighted 1 to tries (the paper's appendix D)."""
     first, count = forest.nodes[slot, node].first, forest.nodes[slot, node].count
     tried, likely, weighted = 0.0, 0.0, 0.0
     for edge in range(first, first + count):
-        tries = np.float64(forest.edges[slot, edge].tries)
+        tries, gain = _finished(forest, slot, edge, rules)
         if tries > 0.0:
             tried += tries
             likely += forest.edges[slot, edge].prior
-            weighted += forest.edges[slot, edge].prior * forest.edges[slot, edge].gain / tries
+            weighted += forest.edges[slot, edge].prior * gain / tries
     own = np.float64(forest.nodes[slot, node].value)
     return (own + tried * weighted / max(likely, _LEAST)) / (tried + 1.0)
 
@@ -63,11 +72,12 @@ def completed_values(forest: Any, slot: Any, node: Any, rules: Any, out: Any) ->
     The lead is counted in the largest one, as mctx does for values of any range, or in expected score.
     """
     first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
-    mixed = _mixed_value(forest, slot, node)
+    assert count <= len(out)
+    mixed = _mixed_value(forest, slot, node, rules)
     least, most, busiest = np.inf, -np.inf, 0.0
     for index in range(count):
-        tries = np.float64(forest.edges[slot, first + index].tries)
-        out[index] = forest.edges[slot, first + index].gain / tries if tries > 0.0 else mixed
+        tries, gain = _finished(forest, slot, first + index, rules)
+        out[index] = gain / tries if tries > 0.0 else mixed
         proof = forest.edges[slot, first + index].proof
         if -1 <= proof <= 1:
             out[index] = np.float64(proof)

@@ -11,7 +11,7 @@ from numba import njit
 
 from engine.bitboard import EMPTY, RANK_8, U, bit, lowest
 from engine.legal import MOVE_PLANES, TYPES, count_moves
-from engine.position import PAWN
+from engine.position import MAX_MOVES, PAWN
 from engine.search.forest import NOBODY, UNKNOWN
 
 _SEVENTH = RANK_8 << U(8)
@@ -23,7 +23,8 @@ _LOWEST = -1e30
 
 @njit(cache=True, nogil=True)
 def list_moves(planes: Any, moves: Any) -> Any:
-    """List the legal moves of planes (uint64[77]) into fresh edges (EDGE[M]); give their number, int64."""
+    """List the legal moves of planes (uint64[77]) into fresh edges (EDGE[M], room for all); give their number, int64."""
+    assert count_moves(planes, planes) <= len(moves)
     seventh = planes[PAWN] & _SEVENTH
     count = np.int64(0)
     for kind in range(TYPES):
@@ -85,13 +86,13 @@ def sort_edges(moves: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def open_node(forest: Any, slot: Any, node: Any, planes: Any, logits: Any, temperature: Any) -> Any:
-    """Give a node its edges; tell whether there was room for them.
+    """Give a node its edges; tell whether there was room for them, which is never for more than MAX_MOVES.
 
     `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view.
     """
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
-    if first + count > forest.edges.shape[1]:
+    if count > MAX_MOVES or first + count > forest.edges.shape[1]:
         forest.slots[slot].refused += 1
         return False
     last = first + count

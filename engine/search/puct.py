@@ -3,6 +3,9 @@
 score = value + c * prior * sqrt(tries of all moves) / (1 + tries of this one)
 c     = c_puct + c_factor * log((tries of all + 1 + c_base) / c_base)
 
+An untried move is worth the mean of the node's finished visits less a reduction by the priors of moves that have one: what is
+still in flight says nothing of either (lc0's GetFpu, of GetQ and GetVisitedPolicy).
+
 All values are seen by the mover at the node. Moves that are proven lost are left out unless all are.
 """
 
@@ -47,7 +50,7 @@ def best_edge(forest: Any, slot: Any, node: Any, rules: Any) -> Any:
     if rules.c_factor > 0.0:
         grown += rules.c_factor * log((tried + 1.0 + rules.c_base) / rules.c_base)
     scale = grown * sqrt(max(tried, 1.0))
-    unvisited = forest.nodes[slot, node].total / max(np.float64(visits), 1.0)
+    unvisited = forest.nodes[slot, node].total / max(np.float64(visits - forest.nodes[slot, node].waiting), 1.0)
     unvisited -= rules.fpu_reduction * sqrt(np.float64(forest.nodes[slot, node].explored))
     start, stop = first, first + open_moves(forest, slot, node, rules)
     while True:

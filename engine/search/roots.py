@@ -11,7 +11,7 @@ from numba import njit
 
 from engine.bitboard import U
 from engine.chance import dirichlet, gumbel
-from engine.legal import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves
+from engine.legal import MOVE_PLANES, TYPES, count_moves, legal_key, legal_planes, no_moves
 from engine.position import COUNTERS, HALFMOVE_MASK
 from engine.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
 from engine.search.forest import HISTORY, NOBODY, TWOFOLD, UNKNOWN, WAITING, WON
@@ -42,6 +42,14 @@ def ending_of(forest: Any, slot: Any, planes: Any) -> Any:
     if times_past(forest, slot, legal_key(position, planes)) >= 2:
         return REPETITION
     return GOES_ON
+
+
+@njit(cache=True, nogil=True)
+def moves_at(forest: Any, slot: Any) -> Any:
+    """Count the legal moves at a slot's root, int64."""
+    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    legal_planes(forest.roots[slot], planes)
+    return count_moves(planes, planes)
 
 
 @njit(cache=True, nogil=True)
@@ -138,6 +146,7 @@ def begin_run(forest: Any, slot: Any, budget: Any, considered: Any, scale: Any, 
     """Get an opened root ready for `budget` simulations: Gumbel's numbers and plan, what repeating costs, visits so far."""
     first, count = forest.nodes[slot, 0].first, np.int64(forest.nodes[slot, 0].count)
     position, planes = np.empty_like(forest.roots[slot]), np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    assert count <= forest.moves.shape[1]
     for index in range(count):
         forest.moves[slot, index].before = forest.edges[slot, first + index].tries
         forest.moves[slot, index].bias = 0.0

@@ -16,14 +16,14 @@ from engine.bitboard import U
 from engine.chance import seeded
 from engine.encoding import LABELS, PLANES, LabelError
 from engine.evaluators import Evaluator
-from engine.legal import MAX_MOVES, legal_planes
-from engine.position import Position
+from engine.legal import legal_planes
+from engine.position import MAX_MOVES, Position
 from engine.rules import GOES_ON
 from engine.search.choice import RULES, Root, choose_all, choose_edge, root_of
 from engine.search.config import SearchConfig, SearchError
 from engine.search.forest import EDGE, HISTORY, UNKNOWN, bytes_of, empty_forest
 from engine.search.opening import list_moves
-from engine.search.roots import advance, ending_of, plant
+from engine.search.roots import advance, ending_of, moves_at, plant
 from engine.search.rounds import begin, empty_round, judge_roots, select, take_in
 
 _NO_MOVES = np.zeros((0, 2), dtype=np.int64)
@@ -74,11 +74,13 @@ class Search:
         `history` are the keys (engine.search.history) of the game's positions since the last capture or pawn move, oldest
         first. `game` is the number that with the search's seed decides the slot's random numbers; the slot's own by default.
         """
+        self._started[slot] = False
         past = list(history)[-HISTORY:]
         self._forest.roots[slot] = position
         self._forest.past[slot, : len(past)] = past
         self._forest.slots["pasts"][slot] = len(past)
         self._forest.slots["refused"][slot] = 0
+        self._refuse_too_many(slot)
         self.spent[slot] = 0
         seeded(self._forest.chance[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         plant(self._forest, slot)
@@ -97,7 +99,9 @@ class Search:
         if not ((legal["label"] == label) & (legal["promotion"] == promotion)).any():
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         self._fresh[slot], self._narrow[slot] = True, False
-        return bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
+        kept = bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
+        self._refuse_too_many(slot)
+        return kept
 
     def play_all(
         self, labels: NDArray[np.int64], promotions: NDArray[np.int64], slots: NDArray[np.int64] | None = None
@@ -106,6 +110,14 @@ class Search:
         for slot, label, promotion in zip(self._slots(slots), labels, promotions, strict=True):
             advance(self._forest, slot, label, promotion, self.config.reuse, self._spare)
             self._fresh[slot], self._narrow[slot] = True, False
+            self._refuse_too_many(slot)
+
+    def _refuse_too_many(self, slot: int) -> None:
+        """Raise SearchError where a slot's root has more moves than there is room for: no game of chess leads there."""
+        moves = int(moves_at(self._forest, slot))
+        if moves > MAX_MOVES:
+            self._started[slot] = False
+            raise SearchError(f"a position with {moves} legal moves cannot be searched: {MAX_MOVES} are the most")
 
     def run(
         self,

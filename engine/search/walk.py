@@ -80,7 +80,7 @@ def new_node(forest: Any, slot: Any) -> Any:
         return np.int64(NOBODY)
     forest.slots[slot].nodes += 1
     forest.nodes[slot, node].count = NEW
-    forest.nodes[slot, node].visits = forest.nodes[slot, node].ended = 0
+    forest.nodes[slot, node].visits = forest.nodes[slot, node].ended = forest.nodes[slot, node].waiting = 0
     forest.nodes[slot, node].total = forest.nodes[slot, node].level = 0.0
     forest.nodes[slot, node].explored = forest.nodes[slot, node].value = 0.0
     forest.nodes[slot, node].verdict = UNKNOWN
@@ -143,6 +143,9 @@ def back_up(forest: Any, slot: Any, walk: Any, depth: Any, leaf: Any, outcome: A
             proven = False
         forest.edges[slot, edge].gain += value + charged
         forest.edges[slot, edge].even += draw
+        if below >= 0 and forest.edges[slot, edge].tries == 1:  # its first, which nobody else can be behind
+            forest.nodes[slot, node].explored += forest.edges[slot, edge].prior
+        forest.nodes[slot, node].waiting -= 1
         if proven:
             value = np.float64(forest.nodes[slot, node].verdict)
             draw = 1.0 if value == 0.0 else 0.0
@@ -158,10 +161,9 @@ def _withdraw(forest: Any, slot: Any, walk: Any, depth: Any, charged: Any) -> No
     for index in range(depth):
         node, edge = nodes[index], edges[index]
         forest.nodes[slot, node].visits -= 1
+        forest.nodes[slot, node].waiting -= 1
         forest.edges[slot, edge].tries -= 1
         forest.edges[slot, edge].gain += charged
-        if forest.edges[slot, edge].tries == 0:
-            forest.nodes[slot, node].explored -= forest.edges[slot, edge].prior
 
 
 @njit(cache=True, nogil=True)
@@ -217,9 +219,8 @@ def descend(forest: Any, slot: Any, simulation: Any, rules: Any, walk: Any, posi
         edge = _next_edge(forest, slot, node, simulation, rules)
         nodes[depth], edges[depth] = node, edge
         depth += 1
-        if forest.edges[slot, edge].tries == 0:
-            forest.nodes[slot, node].explored += forest.edges[slot, edge].prior
         forest.nodes[slot, node].visits += 1
+        forest.nodes[slot, node].waiting += 1
         forest.edges[slot, edge].tries += 1
         forest.edges[slot, edge].gain -= rules.virtual_loss
         play(position, forest.edges[slot, edge].label, forest.edges[slot, edge].promotion)
@@ -227,6 +228,8 @@ def descend(forest: Any, slot: Any, simulation: Any, rules: Any, walk: Any, posi
             forest.edges[slot, edge].child = new_node(forest, slot)
             if forest.edges[slot, edge].child == NOBODY:
                 forest.slots[slot].refused += 1
+                if forest.edges[slot, edge].tries == 1:  # nothing tells which of its visits will be the first finished
+                    forest.nodes[slot, node].explored += forest.edges[slot, edge].prior
         node = np.int64(forest.edges[slot, edge].child)
     ending, name = judge(forest, slot, position, planes, nodes[:depth])
     if node >= 0:

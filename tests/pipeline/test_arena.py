@@ -22,6 +22,8 @@ from pipeline.arena import ArenaConfig, MatchBusyError, arena
 from pipeline.ladder import ladder, opponents, table_of
 from pipeline.match import SideConfig
 from pipeline.match_files import MatchFilesError
+from pipeline.players import player_of
+from pipeline.selfplay.config import ExploreConfig
 from tests.conftest import REPOSITORY
 from tests.engine.test_arena import ROGUE
 from tests.pipeline.test_cli import call
@@ -354,6 +356,18 @@ def test_a_ladder_on_a_clock_has_a_row_an_opponent_and_counts_flags(tmp_path: Pa
 def test_the_ladders_opponents_on_a_clock() -> None:
     sides = opponents("stockfish", (100,), (1400,), 50_000, 400, "10+0.1")
     assert [(side.tc, side.nodes) for side in sides] == [("10+0.1", None), ("10+0.1", None), (None, 100)]
+
+
+def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None:
+    """As mctx evaluates; self-play's own configuration keeps it."""
+    plain, noisy = (
+        player_of(SideConfig(who="uniform", options=("algorithm=gumbel", *more)), 0)[0].search
+        for more in ((), ("gumbel_scale=1",))
+    )
+    assert plain is not None
+    assert noisy is not None
+    assert (plain.gumbel_scale, noisy.gumbel_scale) == (0.0, 1.0)
+    assert ExploreConfig().search.gumbel_scale == 1.0
 
 
 def test_the_ladders_opponents_and_table() -> None:

@@ -8,6 +8,7 @@ import pytest
 from pipeline.ingest import ingest
 from pipeline.san import NO_CLOCK, NO_EVAL
 from pipeline.sources import Source, chunks
+from tests.engine.test_many_moves import BEFORE, MANY
 from tests.pipeline import by_kernels, datasets
 from tests.pipeline.by_kernels import Game
 
@@ -47,6 +48,8 @@ BAD = {
         '[FEN "4k3/4R3/8/8/8/8/8/4K3 w - - 0 1"]\n\n1. Ke2 1-0',
         '[FEN "P3k3/8/8/8/8/8/8/4K3 w - - 0 1"]\n\n1. Ke2 1-0',
         f'[FEN "{"8/" * 5000}"]\n\n1. Ke2 1-0',
+        f'[FEN "{MANY}"]\n\n1. Qb1b2 1-0',
+        f'[FEN "{BEFORE}"]\n\n1... gxh6 2. Qb1b2 1-0',
     ),
     "no moves": ("1-0", "{ nothing was played } 1-0", "(1. e4) 1-0"),
     "unfinished": ("1. e4 e5 *", "1. e4 e5", '[Result "*"]\n\n1. e4 e5', '[Result "?"]\n\n1. e4 e5 1/2'),

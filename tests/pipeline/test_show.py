@@ -8,6 +8,7 @@ import pytest
 from engine.position import FenError
 from engine.views import UnknownViewError, view
 from pipeline import show
+from tests.engine.test_many_moves import MANY
 
 KIWIPETE = "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1"
 
@@ -64,6 +65,8 @@ def test_a_picture_is_written_whole(tmp_path: Path) -> None:
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(FenError, match="not a FEN"):
         show.show("rubbish")
+    with pytest.raises(FenError, match="263 legal moves"):
+        show.show(MANY)
     with pytest.raises(UnknownViewError, match="marro77"):
         show.show(chess.STARTING_FEN, "maro77")
     with pytest.raises(show.ShowError, match=r"planes\.txt2"):

@@ -1,7 +1,10 @@
 """The search again, slowly: Python objects over python-chess, written from the papers, with nothing of engine.search in it.
 
-PUCT: Silver et al. 2018, with lc0's first-play urgency. Gumbel: Danihelka et al. 2022 as mctx states it. Proofs are left out,
-so compare where no game ends but by a draw.
+PUCT: Silver et al. 2018, with lc0's first-play urgency. Several leaves of a tree may wait for their values at once: N is of
+finished visits and N-in-flight of the others, as lc0 counts them. A visit in flight counts in the denominators of exploration,
+and with PUCT as a virtual loss (Segal 2010), but neither in Q(parent) nor in the visited policy, of which lc0's GetFpu makes
+the value of an untried move. Gumbel: Danihelka et al. 2022 as mctx states it; values are of finished visits. Proofs are left
+out, so compare where no game ends but by a draw.
 """
 
 import math
@@ -28,6 +31,10 @@ class Node:
     children: dict[int, "Node"] = field(default_factory=dict)
     visits: int = 0
     total: float = 0.0
+    in_flight: int = 0
+
+    def flying(self) -> np.ndarray:
+        return np.array([self.children[i].in_flight if i in self.children else 0 for i in range(len(self.moves))])
 
     def tries(self) -> np.ndarray:
         return np.array([self.children[i].visits if i in self.children else 0 for i in range(len(self.moves))])
@@ -35,9 +42,9 @@ class Node:
     def values(self) -> np.ndarray:
         """Give each move's mean for the mover here; 0 where there is none."""
         pairs = [
-            (self.children[i].total, self.children[i].visits) if i in self.children else (0.0, 1) for i in self.all
+            (self.children[i].total, self.children[i].visits) if i in self.children else (0.0, 0) for i in self.all
         ]
-        return np.array([-total / visits for total, visits in pairs])
+        return np.array([-total / max(visits, 1) for total, visits in pairs])
 
     @property
     def all(self) -> range:
@@ -83,8 +90,8 @@ def open_node(node: Node, root: chess.Board, evaluator: Evaluator, temperature: 
     return node.raw
 
 
-def simulate(root: Node, evaluator: Evaluator, at_root: Choice, below: Choice, temperature: float) -> None:
-    """Do one simulation."""
+def walk(root: Node, at_root: Choice, below: Choice) -> list[Node]:
+    """Go down to a position without a value, or to an end."""
     path, node = [root], root
     while node.visits and not node.over:
         index = (at_root if node is root else below)(node)
@@ -94,22 +101,56 @@ def simulate(root: Node, evaluator: Evaluator, at_root: Choice, below: Choice, t
             node.children[index] = Node(board)
         node = node.children[index]
         path.append(node)
-    value = 0.0 if node.over else open_node(node, root.board, evaluator, temperature)
+    return path
+
+
+def back_up(path: list[Node], value: float) -> None:
+    """Add a value, the last node's mover's, along a way."""
     for node in reversed(path):
         node.visits += 1
         node.total += value
         value = -value
 
 
-def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: float) -> Choice:
+def search(
+    root: Node, evaluator: Evaluator, simulations: int, choices: tuple[Choice, Choice], temperature: float, leaves: int
+) -> None:
+    """Search in rounds of up to `leaves` positions, which wait for each other; a walk to one that waits ends the round."""
+    back_up([root], open_node(root, root.board, evaluator, temperature))
+    done = 0
+    while done < simulations:
+        waiting: list[list[Node]] = []
+        while len(waiting) < leaves and done < simulations:
+            path = walk(root, *choices)
+            if any(path[-1] is other[-1] for other in waiting):
+                break
+            done += 1
+            if path[-1].over or drawn(path[-1].board, root.board):
+                path[-1].over = True
+                back_up(path, 0.0)
+                continue
+            for node in path:
+                node.in_flight += 1
+            waiting.append(path)
+        for path in waiting:
+            for node in path:
+                node.in_flight -= 1
+            back_up(path, open_node(path[-1], root.board, evaluator, temperature))
+
+
+def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: float, virtual_loss: float) -> Choice:
     """Make PUCT's choice."""
 
     def choose(node: Node) -> int:
-        tries, values = node.tries(), node.values()
-        explored = tries.sum()
+        finished, flying = node.tries(), node.flying()
+        started = finished + flying
+        explored = started.sum()
         c = c_puct + (c_factor * math.log((explored + 1 + c_base) / c_base) if c_factor else 0.0)
-        unvisited = node.total / node.visits - fpu_reduction * math.sqrt(node.priors[tries > 0].sum())
-        scores = np.where(tries > 0, values, unvisited) + c * node.priors * math.sqrt(max(explored, 1)) / (1 + tries)
+        charged = (node.values() * finished - virtual_loss * flying) / np.maximum(started, 1)
+        unvisited = node.total / node.visits - fpu_reduction * math.sqrt(node.priors[finished > 0].sum())
+        scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(max(explored, 1)) / (
+            1 + started
+        )
         return int(scores.argmax())
 
     return choose
@@ -137,7 +178,8 @@ def improved(node: Node) -> np.ndarray:
 
 def gumbel_inside(node: Node) -> int:
     """Choose inside the tree: whose share of visits lags most behind the improved policy."""
-    return int((improved(node) - node.tries() / (1 + node.tries().sum())).argmax())
+    started = node.tries() + node.flying()
+    return int((improved(node) - started / (1 + started.sum())).argmax())
 
 
 def halving(considered: int, simulations: int) -> list[int]:
@@ -163,25 +205,26 @@ def puct(
     c_factor: float = 3.894,
     fpu_reduction: float = 0.33,
     temperature: float = 1.0,
+    leaves: int = 1,
+    virtual_loss: float = 1.0,
 ) -> Node:
     """Search by PUCT; the root's own evaluation is no simulation."""
     root = Node(board)
-    choice = puct_choice(c_puct, c_base, c_factor, fpu_reduction)
-    for _ in range(simulations + 1):
-        simulate(root, evaluator, choice, choice, temperature)
+    choice = puct_choice(c_puct, c_base, c_factor, fpu_reduction, virtual_loss)
+    search(root, evaluator, simulations, (choice, choice), temperature, leaves)
     return root
 
 
-def gumbel(board: chess.Board, evaluator: Evaluator, simulations: int, considered: int = 16) -> Node:
+def gumbel(board: chess.Board, evaluator: Evaluator, simulations: int, considered: int = 16, leaves: int = 1) -> Node:
     """Search by Gumbel without noise, so that the likeliest moves are considered."""
     root = Node(board)
-    plan = iter(halving(min(considered, board.legal_moves.count()), simulations))
+    plan = halving(min(considered, board.legal_moves.count()), simulations)
 
     def at_root(node: Node) -> int:
-        wanted = next(plan)
+        started = node.tries() + node.flying()
+        wanted = plan[started.sum()]
         scores = np.log(node.priors) + completed(node)
-        return int(np.where(node.tries() == wanted, scores, -np.inf).argmax())
+        return int(np.where(started == wanted, scores, -np.inf).argmax())
 
-    for _ in range(simulations + 1):
-        simulate(root, evaluator, at_root, gumbel_inside, 1.0)
+    search(root, evaluator, simulations, (at_root, gumbel_inside), 1.0, leaves)
     return root

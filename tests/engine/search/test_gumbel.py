@@ -107,11 +107,11 @@ def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below
 
 
 @pytest.mark.parametrize(("fen", "line"), OPENINGS)
-@pytest.mark.parametrize(("considered", "simulations"), [(16, 64), (4, 150), (2, 21)])
-def test_trees_are_those_of_the_slow_search(fen: str, line: str, considered: int, simulations: int):
+@pytest.mark.parametrize(("considered", "simulations", "leaves"), [(16, 64, 1), (4, 150, 1), (2, 21, 1), (4, 150, 8)])
+def test_trees_are_those_of_the_slow_search(fen: str, line: str, considered: int, simulations: int, leaves: int):
     board, evaluator = board_of(fen, line), Hashed()
-    node = reference.gumbel(board, evaluator, simulations, considered)
-    options = {"simulations": simulations, "considered": considered, **QUIET}
+    node = reference.gumbel(board, evaluator, simulations, considered, leaves)
+    options = {"simulations": simulations, "considered": considered, "leaves": leaves, **QUIET}
     compared = assert_same_tree(board, node, [], evaluator=evaluator, **options)
     assert compared >= min(considered, len(node.moves), simulations // 8)
     _, root = searched(board, evaluator, **options)

@@ -134,6 +134,42 @@ def test_trees_are_those_of_the_slow_search(fen: str, line: str, options: dict[s
     assert compared > 8
 
 
+@pytest.mark.parametrize(("fen", "line"), OPENINGS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"leaves": 8},
+        {"leaves": 3, "virtual_loss": 0.3, "fpu_reduction": 1.2},
+        {"leaves": 8, "virtual_loss": 0.0, "c_puct": 3.0, "c_factor": 0.0, "fpu_reduction": 0.0},
+    ],
+)
+def test_trees_of_several_leaves_at_once_are_those_of_the_slow_search(fen: str, line: str, options: dict[str, float]):
+    board = board_of(fen, line)
+    evaluator = Hashed()
+    node = reference.puct(board, evaluator, 160, **options)  # type: ignore[arg-type]
+    assert assert_same_tree(board, node, [], evaluator=evaluator, simulations=160, **options) > 8
+
+
+def test_an_untried_move_is_worth_the_mean_of_what_has_come_back():
+    """Two leaves a round, every position worth .7 to White but the root .8; c 1, no reduction.
+
+    The first round tries a1a2 and a1b1, and the root's mean is 2.2/3. In the second a1a2 is taken again (.7 + .5 * 1.414/2),
+    and while it is in flight a1b1 is worth .7 + .3 * 1.732/2 = .96 and a1b2 .733 + .2 * 1.732 = 1.08. Were the visit in
+    flight counted, with nothing, the mean would be 2.2/4 and a1b2 .90.
+    """
+    even = {"h8g8": 0.4, "h8g7": 0.3, "h8h7": 0.3}
+    laid = Laid(
+        {
+            ROOT: (0.8, {"a1a2": 0.5, "a1b1": 0.3, "a1b2": 0.2}),
+            AFTER_A2: (-0.7, even),
+            AFTER_B1: (-0.7, even),
+            AFTER_B2: (-0.7, even),
+        }
+    )
+    _, root = searched(ROOT, laid, simulations=4, leaves=2, **PLAIN)
+    assert [by_uci(root, chess.WHITE)[uci] for uci in MOVES] == [2, 1, 1]
+
+
 def test_exploration_grows_by_its_logarithm():
     """At c_base 1 the growth is large: more visits leave the best move than at c_factor 0."""
     shares = []
