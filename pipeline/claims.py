@@ -67,7 +67,7 @@ def require_own(
     if not folder.exists() or is_of(folder, kind):
         return
     if is_local(folder) and not folder.is_dir():
-        raise refusal(f"{folder} is a file, and not a directory: choose another")
+        raise refusal(f"{folder} cannot be made into a directory, it is a file: choose another")
     entries = (entry for entry in folder.iterdir() if entry.name and entry != folder)
     foreign = sorted(entry.name for entry in entries if not _counts_not(entry) and not ours(entry))
     if foreign:
