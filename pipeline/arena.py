@@ -20,9 +20,8 @@ from engine.openings import Opening, chosen, generate, read_book
 from engine.players import Player
 from engine.progress import Progress, Tick, silent
 from engine.sprt import estimate, llr, pair_counts, verdict
-from pipeline.claims import MATCH, require_own
 from pipeline.match import ArenaConfig, SideConfig
-from pipeline.match_files import SUMMARY, Journal, MatchFilesError, claim, forget, read_games, write_all
+from pipeline.match_files import SUMMARY, Journal, claim, forget, read_games, require_free, write_all
 from pipeline.players import player_of
 from pipeline.shards import publish_json
 from pipeline.sources import open_text
@@ -49,7 +48,7 @@ def arena(
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
-    require_own(out, MATCH, MatchFilesError)
+    require_free(out)
     busy = MatchBusyError(f"another match is being played in {out}: wait for it, or choose a new directory")
     with alone(out, busy):
         claim(out, {"a": one, "b": two, **_rules(config)})

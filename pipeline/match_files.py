@@ -43,10 +43,15 @@ class MatchFilesError(UserError):
     """A directory that holds something else than this match, or cannot be read."""
 
 
-def claim(out: Path, identity: Mapping[str, Any]) -> None:
-    """Write who plays whom into a free directory, or find the same there; MatchFilesError names what differs."""
+def require_free(out: Path) -> None:
+    """Raise MatchFilesError unless a directory is free for a match, or is a match's; before anything is written."""
     if not (out / MATCH).exists() and (out / JOURNAL).exists():
         raise MatchFilesError(f"{out} has games of an unknown match: choose another directory")
+    claims.require_own(out, claims.MATCH, MatchFilesError)
+
+
+def claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """Write who plays whom into a free directory, or find the same there; MatchFilesError names what differs."""
     claims.claim(out / MATCH, {"format_version": FORMAT_VERSION, **identity}, MatchFilesError)
 
 

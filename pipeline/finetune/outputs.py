@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from engine.temporaries import abandoned
 from pipeline.finetune.pictures import draw_curves, draw_elo
 from pipeline.finetune.state import Record, State, checkpoint_of
 from pipeline.shards import publish
@@ -62,6 +63,8 @@ def promote(source: Path, target: Path, number: int, told: Mapping[str, Any]) ->
     entry = card["files"]["weights"]
     if NAMES["weights"].fullmatch(str(entry["name"])) is None:
         raise DamagedFileError(f"{source}: the card names no weights file")
+    for left in abandoned(target):  # of a process that was killed while it wrote
+        left.unlink(missing_ok=True)
     former = None
     with suppress(FileNotFoundError, ValueError, KeyError):  # there is none yet, or a damaged one
         held = json.loads((target / CARD).read_bytes())

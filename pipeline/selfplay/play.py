@@ -72,6 +72,8 @@ def explore(
             f"{engine} plays on processors: leave out the device {config.device}, or play without an engine"
         )
     identity, openings = _identity(checkpoint, config, generation, generations, lineage)
+    if not (out / IDENTITY).exists() and ((out / MANIFEST).exists() or (out / PARTS).exists()):
+        raise ExploreError(f"{out} holds something else than self-play: choose another directory")
     require_own(out, SELFPLAY, ExploreError)
     require_apart(out, [] if checkpoint is None else [checkpoint], ExploreError)
     with _alone(out):

@@ -61,7 +61,7 @@ def test_links_and_files_are_no_folders(tmp_path: Path) -> None:
     (tmp_path / "full" / "x").touch()
     (tmp_path / "there").symlink_to(tmp_path / "full")
     (tmp_path / "gone").symlink_to(tmp_path / "nothing")
-    for name, says in (("there", "holds 'x'"), ("gone", "a link to nothing"), ("full/x", "is a file")):
+    for name, says in (("there", "holds 'x'"), ("gone", "a link to nothing"), ("full/x", "it is a file")):
         with pytest.raises(NoError, match=says):
             require_own(tmp_path / name, DATASET, NoError)
 
