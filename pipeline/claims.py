@@ -12,7 +12,6 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.temporaries import is_temporary
-from pipeline.preflight import require_folder
 from pipeline.stores import LOCK, is_local, publish_json
 
 TOLD = 4
@@ -57,7 +56,7 @@ def require_own(
     *,
     ours: Callable[[Path], bool] = lambda entry: False,
 ) -> None:
-    """Raise `refusal`, naming what is there, unless a folder is absent and can be made, empty, or of this kind already.
+    """Raise `refusal`, naming what is there, unless a folder is absent, empty, or of this kind already.
 
     Call it before anything is written, the lock included. What systems leave in folders (SYSTEM), an empty lock and temporary
     files of ours do not count, nor does an entry that `ours` says is part of such a folder, as the matches of a ladder are.
@@ -65,10 +64,10 @@ def require_own(
     """
     if is_local(folder) and folder.is_symlink() and not folder.exists():
         raise refusal(f"{folder} is a link to nothing: choose another directory")
-    if is_local(folder):
-        require_folder(folder, refusal)
     if not folder.exists() or is_of(folder, kind):
         return
+    if is_local(folder) and not folder.is_dir():
+        raise refusal(f"{folder} cannot be made into a directory, it is a file: choose another")
     entries = (entry for entry in folder.iterdir() if entry.name and entry != folder)
     foreign = sorted(entry.name for entry in entries if not _counts_not(entry) and not ours(entry))
     if foreign:

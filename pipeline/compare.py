@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from engine.progress import Progress, silent
 from pipeline.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
 from pipeline.errors import ConfigError, Stopped
+from pipeline.preflight import require_folder
 from pipeline.report import Rule, report
 from pipeline.shards import publish, publish_json
 from pipeline.training import has, train_on
@@ -44,6 +45,7 @@ def compare(
         raise ConfigError("presets are compared on the first dataset's test split: name one that has test positions")
     require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
     require_apart(out, positions, ConfigError)
+    require_folder(out)
     rows = []
     for name in dict.fromkeys(presets):
         card = train_on(positions, name, replace(config), out / name, progress, stop)

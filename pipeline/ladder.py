@@ -13,6 +13,7 @@ from pipeline.errors import Stopped
 from pipeline.match import ArenaConfig, SideConfig
 from pipeline.match_files import MatchFilesError
 from pipeline.players import player_of
+from pipeline.preflight import require_folder
 from pipeline.shards import publish, publish_json
 
 
@@ -54,6 +55,7 @@ def ladder(
     for side in (climbers[0], *against):
         player_of(side, config.seed)
     require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry))
+    require_folder(out)
     rows: list[dict[str, Any]] = []
     for a, rung in zip(climbers, rungs, strict=True):
         for opponent in against:

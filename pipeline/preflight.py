@@ -5,17 +5,16 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import UserError
 from pipeline.errors import ConfigError
 
 
-def require_folder(folder: Path, refusal: type[UserError] = ConfigError) -> None:
-    """Raise `refusal` for a folder that files could not be written into: one that is a file, or may not be written."""
+def require_folder(folder: Path) -> None:
+    """Raise ConfigError for a folder that files could not be written into: one that is a file, or may not be written."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
-        raise refusal(f"{folder} cannot be written: {there} is a file and not a folder; choose another --out")
+        raise ConfigError(f"{folder} cannot be written: {there} is a file and not a folder; choose another --out")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise refusal(f"{folder} cannot be written: this user may not write into {there}; choose another --out")
+        raise ConfigError(f"{folder} cannot be written: this user may not write into {there}; choose another --out")
 
 
 def require_program(command: Sequence[str]) -> None:

@@ -65,10 +65,12 @@ class Audit(Common):
         from pipeline.audit.pages import audit_text, write_audit
         from pipeline.claims import AUDIT, require_apart, require_own
         from pipeline.dump_paths import dumps_of
+        from pipeline.preflight import require_folder
         from pipeline.training_set import members
 
         if self.out is not None:  # before minutes are spent on counting
             require_own(self.out, AUDIT, ConfigError)
+            require_folder(self.out)
             require_apart(self.out, self.datasets, ConfigError)
         if self.scratch is not None and not self.scratch.is_dir():
             raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")

@@ -80,12 +80,14 @@ class Report(Common):
     def run(self) -> dict[str, Any]:
         """Measure, and write the report where that is asked for."""
         from pipeline.claims import REPORT, require_apart, require_own
+        from pipeline.preflight import require_folder
         from pipeline.report import report
         from pipeline.reports import write_report
         from pipeline.stores import place
 
         if self.out is not None:  # before minutes are spent on measuring
             require_own(self.out, REPORT, ConfigError)
+            require_folder(self.out)
             read = [self.checkpoint, *([] if self.positions is None else [place(self.positions)])]
             require_apart(self.out, read, ConfigError)
         with bar("report") as progress:
