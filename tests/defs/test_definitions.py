@@ -15,7 +15,7 @@ from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 from engine.errors import UserError
 from model.config import TrainConfig
 from pipeline.definitions import defs
-from pipeline.defs import jobs, run
+from pipeline.defs import assets, jobs, run
 from pipeline.defs.forms import filled
 from pipeline.defs.options import (
     CheckpointOptions,
@@ -26,6 +26,7 @@ from pipeline.defs.options import (
     TunedOptions,
 )
 from pipeline.defs.resources import Datasets, key_of
+from pipeline.rows_code import rows_code
 from pipeline.sample import SAMPLE
 from tests.defs.conftest import ROOT, random_pgn
 
@@ -219,3 +220,13 @@ def test_the_command_line_run_names_a_dump_that_is_not_there() -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert said.returncode == 2
     assert "there is no dump 'nosuch'" in said.stderr
+
+
+def test_positions_are_out_of_date_with_other_code_that_makes_rows() -> None:
+    versions = {
+        key.to_user_string(): version
+        for asset in (assets.dump, assets.positions, assets.checkpoint)
+        for key, version in asset.code_versions_by_key.items()
+    }
+    assert rows_code() in str(versions["positions"])
+    assert rows_code() not in str(versions["dump"]) + str(versions["checkpoint"])
