@@ -23,6 +23,8 @@ from engine.views import NO_LAST_MOVE
 
 HIDDEN_SHARE = 8
 """In training one row in so many has its ratings hidden, one its clock, and one the last move: unknown must be learned."""
+HIDING_VERSION = 2
+"""How those rows are drawn: 1 by game and ply alone, the same rows in each epoch; 2 anew in each step. A card names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +81,31 @@ def _memberships(column_B: Tensor, steps: Steps) -> Tensor:
     return torch.cat([shares_BN, (~known_B)[:, None].float()], 1)
 
 
-def hide(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> dict[str, Tensor]:
-    """Make unknown the ratings of some rows, the clocks of others and the last moves of others, by a hash of (game, ply).
+def draw_of(seed: int, step: int) -> int:
+    """Return the draw of hidden rows of one step of a run, 32 bits, by splitmix64 (Steele et al. 2014).
 
-    The same rows each time, so that a run that is killed and resumed sees what it would have seen.
+    It depends on nothing else, so that a run that is killed and resumed sees what it would have seen.
+    """
+    mixed = seed
+    for number in (step, 0):
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed >> 32
+
+
+def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> dict[str, Tensor]:
+    """Return columns in which the ratings of some rows, the clocks of others and the last moves of others are unknown.
+
+    Which rows follows from a hash of (game, ply, draw), 32 bits, with the finalizer of MurmurHash3: not from a row's place
+    in a batch, so that the parts of a batch, and processes, hide what one would.
     """
     out = dict(columns)
-    mixed_B = (columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77) & 0xFFFFFFFF
-    mixed_B = ((mixed_B ^ (mixed_B >> 15)) * 0x2C1B3C6D) & 0xFFFFFFFF
+    mixed_B = (columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77 + draw) & 0xFFFFFFFF
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed_B = ((mixed_B ^ (mixed_B >> shift)) * factor) & 0xFFFFFFFF
+    mixed_B ^= mixed_B >> 16
     for group, shift in ((RATINGS, 12), (CLOCKS, 20), (("last_move",), 4)):
         hidden_B = (mixed_B >> shift) % HIDDEN_SHARE == 0
         for name in group:

@@ -144,16 +144,16 @@ def _columns(shown: Preset | View, batch: Batch | Carried) -> Mapping[str, Tenso
 
 
 def inputs_of(
-    shown: Preset | View, batch: Batch | Carried, dtype: torch.dtype, *, hidden: bool = False
+    shown: Preset | View, batch: Batch | Carried, dtype: torch.dtype, *, draw: int | None = None
 ) -> Tensor | dict[str, Tensor]:
     """Give what the network is called with: pictures `[B, P, Y, X]`, or a dict of `planes` and what else it is told.
 
-    `hidden` makes some rows' ratings, clocks and last moves unknown, for training: `model.conditions.hide` says which.
+    `draw` makes some rows' ratings, clocks and last moves unknown, for training: `model.conditions.hide` says which.
     """
     reading, columns = _reading(shown), _columns(shown, batch)
-    if hidden and reading.hideable:
+    if draw is not None and reading.hideable:
         require(("game", "ply"), columns, reading.name)
-        columns = hide(columns, reading.hideable)
+        columns = hide(columns, reading.hideable, draw)
     pictures_BPYX = pictures(reading.view, columns, dtype)
     more = {"conditions": features(columns, reading.conditions)} if reading.conditions else {}
     more |= {name: columns[name] for name in ("moves", "facts") if reading.facts}
@@ -181,13 +181,13 @@ def legal_of(shown: Preset | View, batch: Batch | Carried) -> Tensor:
 
 
 def inputs(
-    batch: Batch, shown: Preset | View, device: torch.device, dtype: torch.dtype, *, hidden: bool = False
+    batch: Batch, shown: Preset | View, device: torch.device, dtype: torch.dtype, *, draw: int | None = None
 ) -> Inputs:
     """Carry a batch to the device, into a preset's view and vocabulary, and unpack it there."""
     require(needs(shown), batch, _reading(shown).name)
     carried = carry(batch, shown, device)
     return Inputs(
-        read=inputs_of(shown, carried, dtype, hidden=hidden),
+        read=inputs_of(shown, carried, dtype, draw=draw),
         legal=legal_of(shown, carried),
         labels=carried.columns["target"],
         results=carried.columns["result"],

@@ -12,6 +12,7 @@ from engine.errors import UserError
 from engine.progress import Progress, Tick
 from model.board import Board
 from model.checkpoint import save
+from model.conditions import HIDING_VERSION
 from model.config import config_row
 from model.curves import draw
 from model.inputs import Batch
@@ -56,6 +57,7 @@ class Loop:
         self.steps = total_steps(run.config, epoch_rows)
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
         self.watch = Watch.from_row(card.get("watch") if card else None)
+        self.hiding = _hiding(card)
         self.begun = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(run.columns), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # where the line of metrics being averaged began
@@ -222,6 +224,7 @@ class Loop:
             "finished": finished,
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
             "watch": self.watch.row(),
+            "hiding": self.hiding,
             "config": config_row(config),
             "teacher": run.teacher.row() if run.teacher is not None else None,
             "data": self.data,
@@ -236,3 +239,15 @@ class Loop:
         card = save(self.out, card, tensors_of(run, resumable=not finished))
         self.saved = time.perf_counter()
         return card
+
+
+def _hiding(card: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return how rows are drawn that are shown without ratings (`model.conditions.hide`), and since which step.
+
+    A run that began with an older draw goes on with this one, and its card says from where.
+    """
+    found = card.get("hiding", {"version": 1}) if card is not None else {"version": HIDING_VERSION, "since_step": 0}
+    if isinstance(found, dict) and found.get("version") == HIDING_VERSION:
+        return found
+    assert card is not None
+    return {"version": HIDING_VERSION, "since_step": card["step"]}

@@ -1,6 +1,7 @@
 """The state of one training run: raw and averaged weights, optimizer, counters; one step of it; saved and restored.
 
-Nothing in a step is random: the order of batches is the whole of a run's chance. Axes: B batch, A label.
+A step has no state of chance: the order of batches, and which rows are shown without ratings, follow from seed and step.
+Axes: B batch, A label.
 """
 
 import copy
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from engine.errors import UserError
 from model.checkpoint import fit
+from model.conditions import draw_of
 from model.config import TrainConfig
 from model.inputs import Batch
 from model.losses import VALUE_FORMS, row_losses
@@ -128,7 +130,9 @@ def take_step(run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor 
 
 def _backward(run: Run, replica: nn.Module, batch: Batch, seed_kl_weight: float) -> Tensor:
     """Add a part's gradients to its replica's, and give its rows' sums of `run.columns`."""
-    read, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, training=True)
+    read, targets = prepared(
+        run.config, run.preset, batch, run.device, run.dtype, draw=draw_of(run.config.seed, run.step)
+    )
     with autocast(run.device, run.dtype):
         outputs = replica(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
@@ -156,7 +160,7 @@ def _finite(run: Run, totals: Tensor, norm: Tensor) -> bool:
 
 
 def _why_not_finite(run: Run, batch: Batch) -> str:
-    _, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, training=True)
+    _, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, draw=draw_of(run.config.seed, run.step))
     illegal = int((~targets.legal.gather(1, targets.labels[:, None])).sum())
     if illegal:
         rows = len(targets.labels)
@@ -195,7 +199,7 @@ def measure(run: Run, batches: Any, limit: int) -> dict[str, float]:
         if totals.count >= limit:
             break
         rows = {name: column[: limit - totals.count] for name, column in batch.items()}
-        read, targets = prepared(run.config, run.preset, rows, run.device, run.dtype, training=False)
+        read, targets = prepared(run.config, run.preset, rows, run.device, run.dtype, draw=None)
         with autocast(run.device, run.dtype):
             policy, value_BV, *_ = run.ema(read)
         figures = row_figures(

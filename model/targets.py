@@ -25,15 +25,15 @@ Read = Tensor | dict[str, Tensor]
 
 
 def prepared(
-    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, dtype: torch.dtype, *, training: bool
+    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, dtype: torch.dtype, *, draw: int | None
 ) -> tuple[Read, Targets]:
     """Carry a batch to the device and turn it into what the preset's network reads and is taught.
 
     The columns `visits` (as `visit_entries` has it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
     are there and the configuration gives them a share. Rows whose `plies` is 0 are of no game: they teach moves, and nothing
-    of results. In training, some rows' ratings and clocks are hidden.
+    of results. In training `draw` says which rows' ratings, clocks and last moves are hidden (`model.conditions.draw_of`).
     """
-    data = inputs(batch, preset, device, dtype, hidden=training)
+    data = inputs(batch, preset, device, dtype, draw=draw)
     targets = Targets(
         legal=data.legal,
         labels=data.labels,

@@ -11,7 +11,7 @@ import torch
 from engine.encoding import legal_mask, unpack
 from engine.views import MissingColumnError, apply, apply_labels, counters, view
 from engine.vocabularies import MoveIndexError, index_of, legal, vocabulary
-from model.conditions import CONDITIONS, STEPS, features, hide, width
+from model.conditions import CONDITIONS, STEPS, draw_of, features, hide, width
 from model.costs import playout_rows
 from model.inputs import carry, inputs, inputs_of, legal_of, needs, target_of
 from model.outputs import flat, marro_logits
@@ -137,12 +137,12 @@ def test_read_only_rows_are_taken() -> None:
 def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
     assert set(needs(row)) <= set(schema().names)
     some = {name: rows()[name][:4] for name in needs(row)}
-    inputs(some, row, CPU, torch.float32, hidden=True)  # needs nothing that it does not name
+    inputs(some, row, CPU, torch.float32, draw=7)  # needs nothing that it does not name
     for name in needs(row):
         lacking = {key: column for key, column in some.items() if key != name}
         if name != "planes":
             with pytest.raises(MissingColumnError, match=f"needs the column '{name}'"):
-                inputs(lacking, row, CPU, torch.float32, hidden=True)
+                inputs(lacking, row, CPU, torch.float32, draw=7)
 
 
 def test_history_is_refused_by_name_where_shards_are_read() -> None:
@@ -174,28 +174,32 @@ def test_conditions_are_shares_of_two_neighbouring_steps_or_unknown() -> None:
     assert torch.allclose(got.sum(1), torch.full((5,), 2.0))
 
 
-def test_training_hides_an_eighth_of_the_rows_always_the_same() -> None:
+def test_training_hides_an_eighth_of_the_rows_and_others_in_another_draw() -> None:
     names = CONDITIONS["ratings_clock"]
     count = 4000
     columns = {name: torch.full((count,), 100) for name in names}
     columns |= {"game": torch.arange(count) // 40, "ply": torch.arange(count) % 40}
-    once, again = hide(columns, names), hide(columns, names)
+    once, again, other = (hide(columns, names, draw_of(3, step)) for step in (5, 5, 6))
     for name in names:
         assert torch.equal(once[name], again[name])
+        lost, then = once[name] == STEPS[name].unknown, other[name] == STEPS[name].unknown
+        assert float((lost & then).float().mean()) == pytest.approx(1 / 64, abs=0.01), (
+            "draws know nothing of each other"
+        )
         assert float((once[name] == STEPS[name].unknown).float().mean()) == pytest.approx(1 / 8, abs=0.03)
     assert torch.equal(once["elo"] == 0, once["opponent_elo"] == 0)
     assert not torch.equal(once["elo"] == 0, once["clock"] == 65535)
 
 
 def test_training_hides_some_last_moves_and_nothing_else_does() -> None:
-    """One row in eight, by a hash of game and ply: the same rows each time, other rows than the ratings'."""
+    """One row in eight, by a hash of game and ply: the same rows in the same draw, other rows than the ratings'."""
     some, row = (
         playout_rows(800, seed=5),
         replace(TINY_SEED, view="marro77+last", condition="ratings", condition_width=4),
     )
     some |= {"elo": np.full(800, 1500), "opponent_elo": np.full(800, 1500)}
     whole = inputs_of(row, some, torch.float32)
-    first, again = (inputs_of(row, some, torch.float32, hidden=True) for _ in range(2))
+    first, again = (inputs_of(row, some, torch.float32, draw=7) for _ in range(2))
     assert isinstance(whole, dict)
     assert isinstance(first, dict)
     assert isinstance(again, dict)

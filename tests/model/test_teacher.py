@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.encoding import legal_mask
 from engine.progress import silent
 from model.checkpoint import load
+from model.conditions import draw_of
 from model.config import TrainConfig, TrainConfigError
 from model.costs import playout_rows
 from model.evaluator import NetworkEvaluator
@@ -111,7 +112,7 @@ def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> 
     wanted: list[float] = []
     for first in (0, 1):
         part = {name: column[first::2] for name, column in rows.items()}
-        read, targets = prepared(config, preset, part, CPU, started.dtype, training=True)
+        read, targets = prepared(config, preset, part, CPU, started.dtype, draw=draw_of(config.seed, 0))
         with torch.no_grad(), autocast(CPU, started.dtype):
             wanted += by_definition(flat(teacher.network(read)[0]), flat(candidate(read)[0]), targets.legal)
     totals = dict(zip(started.columns, take_step(started, rows, 0.0).tolist(), strict=True))
