@@ -39,3 +39,9 @@ def key_cache_by_sources() -> None:
     os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")
     if "numba" in sys.modules:  # it has read its environment already
         sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]
+
+
+def are_compiled(module: str) -> bool:
+    """Tell whether kernels of a module are kept for these sources; `module` is its name without its packages."""
+    folder = os.environ.get(VARIABLE)
+    return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

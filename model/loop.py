@@ -1,5 +1,6 @@
 """The loop of one call of `train`: steps, and when to report, measure and save."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ import torch
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick
+from model.asking import NEVER, Abandoned, Asking, heed
 from model.board import Board
 from model.checkpoint import save
 from model.conditions import HIDING_VERSION
@@ -23,6 +25,7 @@ from model.provenance import commit, dtype_name
 from model.replicas import crew
 from model.run import DivergedError, Run, check_finite, keep_best, measure, take_step, tensors_of
 from model.schedules import learning_rate, progressed, total_steps
+from model.warming import warm_up
 from model.watch import Watch
 from model.world import by_first, told
 
@@ -32,6 +35,11 @@ Validation = Callable[[], Iterator[Batch]]
 TICK_SECONDS = 0.5
 GO, DONE, STOPPED, EXHAUSTED = range(4)
 """What process 0 says before each step."""
+SLOW_SECONDS = 5.0
+"""A step that takes longer is worth a warning."""
+FEW_STEPS = 20
+"""A run in minutes that has time for fewer steps is worth one too."""
+LOG = logging.getLogger(__name__)
 
 
 class TrainingDataError(UserError):
@@ -58,6 +66,10 @@ class Loop:
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
         self.watch = Watch.from_row(card.get("watch") if card else None)
         self.hiding = _hiding(card)
+        self.asking = NEVER
+        self.card: dict[str, Any] | None = None
+        """The last save's."""
+        self.unsaved = True
         self.begun = time.perf_counter() - run.seconds
         self.sums = torch.zeros(len(run.columns), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # where the line of metrics being averaged began
@@ -71,16 +83,21 @@ class Loop:
     def go(self, open_batches: Batches, stop: Callable[[], bool]) -> dict[str, Any]:
         """Step until the run is over or stopped."""
         run, world = self.run, self.run.world
+        self.asking = Asking(stop, inside=world.size == 1)
         if not self.resumed:
             by_first(world, lambda: self._save(finished=False))  # an unwritable directory is found out now
+        if not run.config.compile:
+            run.replicas.heed(self.asking)
+            heed(run.ema, self.asking.check)
         try:
-            verdict = self._steps(open_batches, stop)
-            card = by_first(world, lambda: self._end(verdict))
+            verdict, card = self._steps(open_batches)
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
         finally:
             if self.board is not None:
                 self.board.close()
+        if world.first:
+            draw(self.out)
         if verdict == STOPPED:
             message = f"stopped at step {run.step} and saved; train again with the same settings to continue"
         else:
@@ -88,46 +105,77 @@ class Loop:
             message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
         return {**card, "message": message}
 
-    def _end(self, verdict: int) -> dict[str, Any]:
-        """Measure and save a run that is over, or save one that is stopped."""
+    def _steps(self, open_batches: Batches) -> tuple[int, dict[str, Any]]:
+        """Take steps; return why they ceased, and the card of the save.
+
+        It is saved before anything is waited for: threads that still read rows or work on a step that is abandoned.
+        """
+        run = self.run
+        with (
+            ThreadPoolExecutor(1, "next-batch") as fetcher,
+            crew(run.replicas.parts, torch.get_num_threads(), run.device) as pool,
+        ):
+            batches = open_batches(run.step)
+            try:
+                verdict = self._go_on(batches, fetcher, pool)
+            except Abandoned:
+                verdict = STOPPED
+            return by_first(run.world, lambda: self._end(verdict))
+
+    def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
+        """Measure and save a run that is over, or save one that is stopped; return which it is, and the card."""
         run = self.run
         if verdict != STOPPED:
             self._measure()
-            if run.best and self.watch.best:
+            if self.asking.told:  # while it was measured: that is done when the run is continued
+                verdict = STOPPED
+            elif run.best and self.watch.best:
                 run.ema.load_state_dict(run.best)
                 self.metrics |= {f"validation_{name}": value for name, value in self.watch.best.items()}
-        card = self._save(finished=verdict != STOPPED)
-        draw(self.out)
-        return card
+        return verdict, self._save(finished=verdict != STOPPED)
 
-    def _steps(self, open_batches: Batches, stop: Callable[[], bool]) -> int:
-        """Take steps and tell why they ceased."""
-        run = self.run
-        with crew(run.replicas.parts, torch.get_num_threads(), run.device) as pool:
-            return self._go_on(open_batches(run.step), stop, pool)
-
-    def _go_on(self, batches: Iterator[Batch], stop: Callable[[], bool], pool: ThreadPoolExecutor | None) -> int:
+    def _go_on(self, batches: Iterator[Batch], fetcher: ThreadPoolExecutor, pool: ThreadPoolExecutor | None) -> int:
         run, config = self.run, self.run.config
+        warm = False
         while True:
             run.seconds = time.perf_counter() - self.begun
             fraction = progressed(config, self.steps, run.step, run.seconds)
             verdict = DONE if fraction >= 1 else GO
             if verdict == GO and self.watch.exhausted(config):
                 verdict = EXHAUSTED
-            if verdict == GO and stop():
+            if verdict == GO and self.asking():
                 verdict = STOPPED
             fraction, said = told(run.world, [fraction, verdict])
             if said != GO:
                 return int(said)
-            batch = next(batches, None)
+            batch = self.asking.result(fetcher.submit(next, batches, None))
             if batch is None:
                 by_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
                     f"the batches ended at step {run.step}, before the run did; is the training split empty?"
                 )
-            self.sums += take_step(run, batch, fraction, pool)
+            if not warm:
+                self._warm_up(batch, pool)
+                warm = True
+            self.sums += take_step(run, batch, fraction, pool, self.asking)
+            self.unsaved = True
             if run.world.first:
                 self._after_step(fraction)
+
+    def _warm_up(self, batch: Batch, pool: ThreadPoolExecutor | None) -> None:
+        """Compile and measure what a step takes, say it, and begin to count the run's time."""
+        run, config = self.run, self.run.config
+        if config.compile and run.world.first:
+            LOG.warning("compiling the network (torch.compile, once a run): this takes a minute or so")
+        cost = warm_up(run, batch, pool, self.asking)
+        left = None if config.minutes is None else 60 * config.minutes - run.seconds
+        few = left is not None and cost.seconds > left / FEW_STEPS
+        if run.world.first:
+            fits = f"; {60 * (config.minutes or 0):,.0f} s are fewer than {FEW_STEPS} of them" if few else ""
+            LOG.log(logging.WARNING if few or cost.seconds > SLOW_SECONDS else logging.INFO, f"{cost}{fits}")
+        told(run.world, [0.0])  # the processes begin together
+        now = time.perf_counter()
+        self.begun, self.saved, self.ticked = now - run.seconds, now, now
 
     def _after_step(self, fraction: float) -> None:
         run, config, now = self.run, self.run.config, time.perf_counter()
@@ -193,11 +241,15 @@ class Loop:
         self.ticked = time.perf_counter()
 
     def _measure(self) -> None:
-        """Measure the averaged weights on unseen positions, once a step."""
+        """Measure the averaged weights on unseen positions, once a step; not when the run is told to stop meanwhile."""
         if self.validation is None or self.measured_at == self.run.step:
             return
         before = time.perf_counter()
-        figures = measure(self.run, self.validation(), self.run.config.validation_positions)
+        try:
+            figures = measure(self.run, self.validation(), self.run.config.validation_positions, self.asking)
+        except Abandoned:  # who waits for this process hears it before the next step
+            return
+        self.unsaved = True
         if self.watch.measured(figures, self.run.step) and self.run.best:
             keep_best(self.run)
         figures = {f"validation_{name}": value for name, value in figures.items()}
@@ -210,6 +262,8 @@ class Loop:
     def _save(self, *, finished: bool) -> dict[str, Any]:
         """Save the run; its averages since the last line are written first, so that lines and saves agree."""
         run, config = self.run, self.run.config
+        if self.card is not None and not finished and not self.unsaved:
+            return self.card
         check_finite(run)
         self._report(learning_rate(config, progressed(config, self.steps, run.step, run.seconds)))
         assert self.journal is not None
@@ -236,9 +290,9 @@ class Loop:
             "torch": torch.__version__,
             "commit": commit(),
         }
-        card = save(self.out, card, tensors_of(run, resumable=not finished))
-        self.saved = time.perf_counter()
-        return card
+        self.card = save(self.out, card, tensors_of(run, resumable=not finished))
+        self.saved, self.unsaved = time.perf_counter(), False
+        return self.card
 
 
 def _hiding(card: Mapping[str, Any] | None) -> dict[str, int]:

@@ -6,8 +6,9 @@ whoever works on it, so what a run learns depends on the number of parts and nev
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import UserError
+from model.asking import NEVER, Asking, heed
 from model.inputs import Batch
 from model.world import World, summed
 
@@ -22,6 +24,8 @@ T = TypeVar("T")
 
 PART = 128
 """Rows of a part on a processor, about: its activations stay near the core, and its norms are steady."""
+FEWEST = 4
+"""Copies of the network that are made at least, where a step has as many parts."""
 
 
 class PartsError(UserError):
@@ -44,49 +48,104 @@ def parts_of(parts: int, batch_size: int, device: torch.device, world: World) ->
 
 
 class Replicas:
-    """The network once for each part: the weights are shared, gradients and the norms' running statistics are its own."""
+    """Copies of the network, which parts are worked on with: they share its weights; gradients and statistics are their own.
+
+    There are a few more than threads, whatever the number of parts: a copy's gradients take as much memory as the weights. The
+    network itself works on no part, so that all of its state is that of the last whole step.
+    """
 
     def __init__(self, network: nn.Module, parts: int, world: World) -> None:
         self.network, self.parts, self.world = network, parts, world
-        self.copies = [network, *(_replica(network) for _ in range(parts - 1))]
+        self.copies = [_replica(network) for _ in range(min(parts, max(FEWEST, 2 * torch.get_num_threads())))]
 
-    def work(self, step: Callable[[nn.Module, Batch], T], batch: Batch, pool: ThreadPoolExecutor | None) -> list[T]:
-        """Let `step` add a part's gradients to its replica's weights, for each part, and give what it gave.
+    def heed(self, asking: Asking) -> None:
+        """Have every layer of the copies look whether to stop."""
+        for copied in self.copies:
+            heed(copied, asking.check)
+
+    def work(
+        self,
+        step: Callable[[nn.Module, Batch], T],
+        batch: Batch,
+        pool: ThreadPoolExecutor | None,
+        asking: Asking = NEVER,
+    ) -> list[T]:
+        """Let `step` add a part's gradients to its copy's weights, for each part, and return what it returned.
 
         The network has the sum of the gradients of all parts and processes afterwards, and the mean of their norms' running
-        statistics. Always in the order of the parts: threads change no bit.
+        statistics. Always in the order of the parts: threads change no bit. Raises Abandoned when `asking` says so, and what
+        `step` raises; the network is then what it was, and parts that run on are nobody's.
         """
-        for other in self.copies[1:]:
-            _follow(other, self.network)
-        tasks = list(zip(self.copies, cut(batch, self.parts), strict=True))
-        if pool is None:
-            done = [step(*task) for task in tasks]
-        else:
-            done = [future.result() for future in [pool.submit(step, *task) for task in tasks]]
-        self._join()
+        found = _Sum(self.network)
+        free, busy = deque(self.copies), deque[tuple[nn.Module, Future[T]]]()
+        done: list[T] = []
+
+        def take_in() -> None:
+            copied, future = busy.popleft()
+            done.append(asking.result(future))
+            found.add(copied)
+            free.append(copied)
+
+        try:
+            for part in cut(batch, self.parts):
+                asking.check()
+                if not free:
+                    take_in()
+                copied = free.popleft()
+                follow(copied, self.network)
+                if pool is None:
+                    done.append(step(copied, part))
+                    found.add(copied)
+                    free.appendleft(copied)
+                else:
+                    busy.append((copied, pool.submit(step, copied, part)))
+            while busy:
+                take_in()
+        finally:
+            for _, future in busy:
+                future.cancel()
+        found.put(self.parts * self.world.size, self.world)
         return done
 
+
+class _Sum:
+    """What the parts of a step have found: gradients, and the norms' statistics."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.grads: list[Tensor | None] = []
+        self.buffers: list[Tensor] = []
+
     @torch.no_grad()
-    def _join(self) -> None:
-        """Bring what the replicas have found into the network."""
-        weights = [weight for weight in self.network.parameters() if weight.requires_grad]
-        sums = [weight.grad if weight.grad is not None else torch.zeros_like(weight) for weight in weights]
-        means = _statistics(self.network)
-        for other in self.copies[1:]:
-            grads = [weight.grad for weight in other.parameters() if weight.requires_grad]
-            for mine, grad in zip(sums, grads, strict=True):
-                if grad is not None:
-                    mine += grad
-            for weight in other.parameters():
-                weight.grad = None
-            for mean, own in zip(means, _statistics(other), strict=True):
-                mean += own
-        for weight, grad in zip(weights, sums, strict=True):
-            weight.grad = grad
-        if self.world.size > 1:
+    def add(self, copied: nn.Module) -> None:
+        """Add those of a copy, which it has no longer."""
+        weights = _trained(copied)
+        grads = [weight.grad for weight in weights]
+        for weight in weights:
+            weight.grad = None
+        if not self.buffers:
+            self.grads, self.buffers = grads, [buffer.clone() for buffer in copied.buffers()]
+            return
+        for at, grad in enumerate(grads):
+            mine = self.grads[at]
+            self.grads[at] = grad if mine is None else mine if grad is None else mine.add_(grad)
+        for mean, own in zip(_statistics(self.buffers), _statistics(copied.buffers()), strict=True):
+            mean += own
+
+    @torch.no_grad()
+    def put(self, parts: int, world: World) -> None:
+        """Bring it into the network: sums of gradients and means of statistics over `parts` parts of all processes."""
+        weights, means = _trained(self.network), _statistics(self.buffers)
+        pairs = zip(weights, self.grads, strict=True)
+        sums = [torch.zeros_like(weight) if grad is None else grad for weight, grad in pairs]
+        if world.size > 1:
             _summed_over_processes([*sums, *means])
         if means:
-            torch._foreach_mul_(means, 1 / (self.parts * self.world.size))
+            torch._foreach_mul_(means, 1 / parts)
+        for weight, grad in zip(weights, sums, strict=True):
+            weight.grad = grad
+        for buffer, found in zip(self.network.buffers(), self.buffers, strict=True):
+            buffer.copy_(found)
 
 
 def cut(batch: Batch, parts: int) -> Iterator[Batch]:
@@ -118,16 +177,23 @@ def _replica(network: nn.Module) -> nn.Module:
     return other
 
 
-def _statistics(network: nn.Module) -> list[Tensor]:
+def _trained(network: nn.Module) -> list[nn.Parameter]:
+    """List the weights that are trained."""
+    return [weight for weight in network.parameters() if weight.requires_grad]
+
+
+def _statistics(buffers: Iterable[Tensor]) -> list[Tensor]:
     """List the norms' running means and variances."""
-    return [buffer for buffer in network.buffers() if buffer.is_floating_point()]
+    return [buffer for buffer in buffers if buffer.is_floating_point()]
 
 
 @torch.no_grad()
-def _follow(other: nn.Module, network: nn.Module) -> None:
-    """Begin a step with the network's statistics."""
-    for mine, buffer in zip(other.buffers(), network.buffers(), strict=True):
+def follow(copied: nn.Module, network: nn.Module) -> None:
+    """Begin a part with the network's statistics and no gradients."""
+    for mine, buffer in zip(copied.buffers(), network.buffers(), strict=True):
         mine.copy_(buffer)
+    for weight in copied.parameters():
+        weight.grad = None
 
 
 def _summed_over_processes(tensors: Sequence[Tensor]) -> None:

@@ -6,6 +6,7 @@ Axes: B batch, A label.
 
 import copy
 import math
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.errors import UserError
+from model.asking import NEVER, Asking
 from model.checkpoint import fit
 from model.conditions import draw_of
 from model.config import TrainConfig
@@ -105,15 +107,18 @@ def _replicas(config: TrainConfig, network: Network, device: torch.device, world
     return replicas
 
 
-def take_step(run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor | None = None) -> Tensor:
+def take_step(
+    run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor | None = None, asking: Asking = NEVER
+) -> Tensor:
     """Do one optimizer step and give the sums of `run.columns` over its rows; DivergedError if it would not be finite.
 
-    `batch` is this process's share; its parts are worked on by the threads of `pool` (model.replicas), or in turn.
+    `batch` is this process's share; its parts are worked on by the threads of `pool` (model.replicas), or in turn. Raises
+    Abandoned when `asking` says so: the run is then as it was before the step.
     """
     config, world = run.config, run.world
     run.optimizer.zero_grad()
     pull = seed_weight(config, fraction)
-    sums = run.replicas.work(lambda replica, part: _backward(run, replica, part, pull), batch, pool)
+    sums = run.replicas.work(lambda replica, part: backward(run, replica, part, pull), batch, pool, asking)
     run.scaler.unscale_(run.optimizer.as_torch())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), config.clip)
     totals = summed(torch.stack(sums).sum(0))
@@ -128,7 +133,7 @@ def take_step(run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor 
     return totals
 
 
-def _backward(run: Run, replica: nn.Module, batch: Batch, seed_kl_weight: float) -> Tensor:
+def backward(run: Run, replica: Callable[..., Any], batch: Batch, seed_kl_weight: float) -> Tensor:
     """Add a part's gradients to its replica's, and give its rows' sums of `run.columns`."""
     read, targets = prepared(
         run.config, run.preset, batch, run.device, run.dtype, draw=draw_of(run.config.seed, run.step)
@@ -191,13 +196,14 @@ def check_finite(run: Run) -> None:
 
 
 @torch.inference_mode()
-def measure(run: Run, batches: Any, limit: int) -> dict[str, float]:
-    """Measure the averaged weights on the first `limit` positions of an iterator of batches."""
+def measure(run: Run, batches: Any, limit: int, asking: Asking = NEVER) -> dict[str, float]:
+    """Measure the averaged weights on the first `limit` positions of an iterator of batches; Abandoned as in `take_step`."""
     totals = Totals()
     form = VALUE_FORMS[run.preset.value]
     for batch in batches:
         if totals.count >= limit:
             break
+        asking.check()
         rows = {name: column[: limit - totals.count] for name, column in batch.items()}
         read, targets = prepared(run.config, run.preset, rows, run.device, run.dtype, draw=None)
         with autocast(run.device, run.dtype):

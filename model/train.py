@@ -59,12 +59,13 @@ def train(
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and give the checkpoint's card, with a `message`.
 
-    A run found in `out` is continued from its last save, and a finished one is given back as it is. `stop` is asked
-    before each step; when it says True, the run is saved and given back unfinished. `epoch_rows` are the training rows,
-    of all processes, that epochs are counted in. A fresh run begins with the weights of the checkpoint `start`, where one
-    is given; where the configuration says so, its policy is kept near that of the checkpoint `teacher`, which the card
-    names. Raises TrainingMismatchError for a run that is not this one, or a start or teacher of another preset,
-    TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by
+    A run found in `out` is continued from its last save, and a finished one is given back as it is. `stop` is asked before
+    each step and now and then inside of one; when it says True, the run is saved as of its last whole step and given back
+    unfinished. Minutes count from the first step: what is compiled and measured before it is no part of them. `epoch_rows`
+    are the training rows, of all processes, that epochs are counted in. A fresh run begins with the weights of the
+    checkpoint `start`, where one is given; where the configuration says so, its policy is kept near that of the checkpoint
+    `teacher`, which the card names. Raises TrainingMismatchError for a run that is not this one, or a start or teacher of
+    another preset, TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by
     `config.spike` (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:

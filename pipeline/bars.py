@@ -1,5 +1,6 @@
-"""Progress on a terminal: a bar made from ticks, and silence where there is no terminal."""
+"""Progress on a terminal: a bar made from ticks, and silence where there is no terminal; and what the project logs."""
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,12 +8,38 @@ from typing import Any
 
 from engine.progress import Progress, Tick, silent
 
+ROOMS = ("engine", "model", "pipeline")
+"""The packages, whose modules' loggers are below them."""
+
 
 def _figure(name: str, value: float) -> str:
     """Write one figure beside the bar, short."""
     if value >= 10_000:
         return f"{value / 1e6:.2f} M {name}" if value >= 1e6 else f"{value / 1e3:.0f} k {name}"
     return f"{name} {value:.3f}" if value < 100 else f"{value:,.0f} {name}"
+
+
+class _Lines(logging.Handler):
+    """Writes log lines on standard error, above the bars that are drawn there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one."""
+        line = f"fianchetto: {record.getMessage()}"
+        if "tqdm" in sys.modules:
+            from tqdm import tqdm
+
+            tqdm.write(line, file=sys.stderr)
+        else:
+            print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def show_logs() -> None:
+    """Show what the rooms log: warnings always, the rest on a terminal."""
+    lines = _Lines()
+    for room in ROOMS:
+        logger = logging.getLogger(room)
+        logger.setLevel(logging.INFO if sys.stderr.isatty() else logging.WARNING)
+        logger.handlers, logger.propagate = [lines], False
 
 
 @contextmanager

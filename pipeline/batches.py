@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -125,6 +126,15 @@ class _Block:
         return batch
 
 
+@contextmanager
+def _set_at_end(closing: Event) -> Iterator[None]:
+    """Set an event in the end."""
+    try:
+        yield
+    finally:
+        closing.set()
+
+
 def _joined(parts: Sequence[Batch]) -> Batch:
     """Put rows behind each other."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -177,10 +187,12 @@ class Batches:
             rows += self.groups[index].rows
         return blocks
 
-    def _read(self, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
+    def _read(self, closing: Event, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
         """Read a block's rows and draw their order."""
         at = 0
         for group in groups:
+            if closing.is_set():  # nobody waits for the block any more
+                return block
             rows = slice(at, at + group.rows)
             with self._file(group) as file:
                 columns = self.columns
@@ -232,14 +244,15 @@ class Batches:
 
         largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
         now, later = _Block(self.columns, largest), _Block(self.columns, largest)
-        with ThreadPoolExecutor(1, "read-ahead") as reader:
+        closing = Event()
+        with ThreadPoolExecutor(1, "read-ahead") as reader, _set_at_end(closing):
             steps = plan()
             groups, *where, left = next(steps)
-            ahead = reader.submit(self._read, now, groups, *where)
+            ahead = reader.submit(self._read, closing, now, groups, *where)
             while True:
                 current, drop = ahead.result(), left
                 groups, *where, left = next(steps)
-                ahead = reader.submit(self._read, later, groups, *where)
+                ahead = reader.submit(self._read, closing, later, groups, *where)
                 now, later = later, now
                 yield current, drop
 

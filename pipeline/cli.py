@@ -1,8 +1,8 @@
 """The command `fianchetto`: parses, runs one of pipeline/commands, prints its result, turns mistakes into one line.
 
-Each command shows a bar on a terminal and is quiet otherwise; `--json` makes the last line of standard output one JSON
-object. Exit codes: 0 what was promised is there, 1 it is not (a damaged archive, a stopped run, a difference found), 2 a
-mistake that one line explains, 130 Ctrl-C.
+Each command shows a bar on a terminal and is quiet otherwise, but for what takes unusually long (kernels are compiled
+once); `--json` makes the last line of standard output one JSON object. Exit codes: 0 what was promised is there, 1 it is
+not (a damaged archive, a stopped run, a difference found), 2 a mistake that one line explains, 130 Ctrl-C.
 """
 
 import contextlib
@@ -15,7 +15,9 @@ from typing import Any
 
 import tyro
 
+from engine.compiling import announced
 from engine.errors import UserError
+from pipeline.bars import show_logs
 from pipeline.commands.arena import Arena, Judge, Ladder
 from pipeline.commands.audit import Audit, Join, Verify
 from pipeline.commands.base import Common
@@ -114,8 +116,11 @@ def main() -> None:
 
     def work() -> None:
         command = _parsed()
+        show_logs()
         try:
-            if result := command.run():
+            with announced():
+                result = command.run()
+            if result:
                 _print(result, command.json)
         except DifferenceError as error:  # the list is the answer, and the exit status says that it is a bad one
             _print(error.result, command.json)

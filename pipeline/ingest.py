@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import Timeout
 
+from engine.compiling import say_for_workers
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
@@ -160,6 +161,7 @@ def _ingest(
     ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(parts, names, config)
+    say_for_workers("pgn")
     began = time.perf_counter()
     raw_bytes = positions = fresh = taken = 0
 

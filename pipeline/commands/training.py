@@ -48,7 +48,7 @@ class Train(Common):
         with bar(f"train {self.preset}") as progress:
             card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
-            raise Stopped(f"stopped at step {card['step']}; run the same command to continue")
+            raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
         if not world().first:
             return {}
         return {"out": str(self.out)} | {

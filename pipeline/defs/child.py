@@ -1,7 +1,7 @@
 """Heavy work in a process of its own, that stops when it is told to and never outlives its run.
 
 `run_child(task, arguments)` starts `python -m pipeline.defs.child`, which does one task of a fixed table and answers
-in JSON lines: `{"tick": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
+in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
 
 Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, and its messages go
 through a polled file into Dagster events. Here the child knows no Dagster, one pipe carries everything, and the end of
@@ -18,6 +18,7 @@ import contextlib
 import ctypes
 import fcntl
 import json
+import logging
 import os
 import selectors
 import signal
@@ -33,12 +34,17 @@ from typing import IO, Any
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
+from pipeline.bars import ROOMS
 
 GRACE = 20.0
 """Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""
 
 STOPPED = 75
 """Exit status of work that was stopped before it was done (EX_TEMPFAIL: run it again and it continues)."""
+
+RUN_LOG = logging.getLogger("dagster.builtin")
+RUN_LOG.setLevel(logging.INFO)
+"""The logger whose lines Dagster shows in a run's log, as `dagster.get_dagster_logger` gives it."""
 
 Task = Callable[[Mapping[str, Any], Progress, Callable[[], bool]], Mapping[str, Any]]
 
@@ -78,6 +84,8 @@ def run_child(
         for message in _messages(process, process.stdout):
             if "tick" in message:
                 progress(Tick(**message["tick"]))
+            elif "log" in message:
+                RUN_LOG.info(message["log"])
             else:
                 final = message
                 break
@@ -139,19 +147,23 @@ def main(tasks: Mapping[str, Task], asking: Collection[str]) -> None:
 
     Tasks named in `asking` ask `stop` themselves and may save before they return; the others are interrupted.
     """
+    from engine.compiling import announced  # of the child alone: who starts one need not load a compiler
+
     request = json.load(sys.stdin)
-    stopping = threading.Event()
+    stopping = Stopping()
     send = _answerer(stopping)
+    _tell_logs(send)
     _listen(stopping, interrupt=request["task"] not in asking)
     _die_with(request["parent"], request["grace"])
     try:
         _hold(request["lock"], request["grace"])
-        result = tasks[request["task"]](request["arguments"], _throttled(send), stopping.is_set)
-        if stopping.is_set():
+        with announced():
+            result = tasks[request["task"]](request["arguments"], _throttled(send), stopping)
+        if stopping():
             raise KeyboardInterrupt
     except UserError as error:
         send({"error": str(error)})
-        sys.exit(STOPPED if stopping.is_set() else 2)
+        sys.exit(STOPPED if stopping() else 2)
     except KeyboardInterrupt:
         send({"error": "stopped before it was done; run it again and it continues from what is complete"})
         sys.exit(STOPPED)
@@ -161,14 +173,52 @@ def main(tasks: Mapping[str, Task], asking: Collection[str]) -> None:
     send({"result": result})
 
 
-def _answerer(stopping: threading.Event) -> Callable[[Mapping[str, Any]], None]:
+class Stopping:
+    """The wish to stop, which a signal's handler may set anywhere: an Event's lock may be in its own thread's hands."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def set(self) -> None:
+        """Wish it."""
+        self.asked = True
+
+    def __call__(self) -> bool:
+        """Tell whether it is wished."""
+        return self.asked
+
+
+class _Told(logging.Handler):
+    """Sends log lines."""
+
+    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
+        super().__init__(logging.INFO)
+        self.send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send one."""
+        self.send({"log": record.getMessage()})
+
+
+def _tell_logs(send: Callable[[Mapping[str, Any]], None]) -> None:
+    """Send what this project logs."""
+    handler = _Told(send)
+    for room in ROOMS:
+        logging.getLogger(room).setLevel(logging.INFO)
+        logging.getLogger(room).addHandler(handler)
+
+
+def _answerer(stopping: Stopping) -> Callable[[Mapping[str, Any]], None]:
     """Keep standard output for messages, give everything else the log, and see to it that a crash is a message."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print goes to the log, not between the messages
 
+    lock = threading.Lock()
+
     def send(message: Mapping[str, Any]) -> None:
         try:
-            answer.write(json.dumps(message) + "\n")
+            with lock:
+                answer.write(json.dumps(message) + "\n")
         except BrokenPipeError:
             stopping.set()
 
@@ -180,7 +230,7 @@ def _answerer(stopping: threading.Event) -> Callable[[Mapping[str, Any]], None]:
     return send
 
 
-def _listen(stopping: threading.Event, *, interrupt: bool) -> None:
+def _listen(stopping: Stopping, *, interrupt: bool) -> None:
     """Take SIGTERM as the request to stop."""
     own = os.getpid()
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from engine.compiling import interruptible
 from engine.progress import Progress, Tick, silent
+from engine.warming import warm_up_games
 from pipeline.engines import engine_of
 from pipeline.errors import Stopped
 from pipeline.finetune import manifest
@@ -43,6 +45,8 @@ def finetune(
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
+        if config.minutes is not None:
+            _warm_up(stop)
         with alone(out, busy):
             for left in out.glob(".*.tmp"):  # of a process that was killed while it wrote
                 left.unlink(missing_ok=True)
@@ -52,6 +56,17 @@ def finetune(
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
+
+
+def _warm_up(stop: Callable[[], bool]) -> None:
+    """Compile what games need, before the minutes are counted; Stopped when `stop` says so."""
+    from model.asking import Abandoned, Asking
+
+    try:
+        with interruptible(Asking(stop).check):
+            warm_up_games()
+    except Abandoned:
+        raise Stopped("stopped while kernels were compiled: run the same command to begin") from None
 
 
 class _Loop:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from engine.compiling import say_for_workers
 from engine.progress import Progress, Tick
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
@@ -42,6 +43,7 @@ def spread(
         progress(Tick(finished, total, "games", {"games/h": rate}))
 
     task.go_on.touch()
+    say_for_workers("rounds")
     try:
         if engine is not None:
             with one_thread_each(), engine.connected():

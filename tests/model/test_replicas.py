@@ -9,7 +9,7 @@ import torch
 
 from model import replicas
 from model.replicas import Batch, PartsError, Replicas, crew, cut, parts_of
-from model.run import begin, take_step
+from model.run import backward, begin, take_step
 from model.world import World
 from tests.model.synthetic import TINY, batch
 from tests.model.test_learning import CONFIG, run
@@ -41,15 +41,17 @@ def test_a_run_keeps_the_parts_that_it_began_with(tmp_path: Path, monkeypatch: p
     assert two["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
 
 
-def test_norms_see_a_parts_own_rows_and_remember_the_mean_of_all() -> None:
-    rows = batch(12)
-    config = replace(CONFIG, parts=3, batch_size=12)
+@pytest.mark.parametrize("parts", [3, 12])
+def test_norms_see_a_parts_own_rows_and_remember_the_mean_of_all(parts: int) -> None:
+    """Also where there are more parts than copies of the network to work on them."""
+    rows = batch(24)
+    config = replace(CONFIG, parts=parts, batch_size=24)
     together = begin(config, TINY)
     take_step(together, rows, 0.5)
     alone = []
-    for part in range(3):
-        one = begin(replace(config, parts=1, batch_size=4), TINY)
-        take_step(one, {name: column[part::3] for name, column in rows.items()}, 0.5)
+    for part in range(parts):
+        one = begin(replace(config, parts=1, batch_size=24 // parts), TINY)
+        take_step(one, {name: column[part::parts] for name, column in rows.items()}, 0.5)
         alone.append(dict(one.network.named_buffers()))
     found = [name for name, buffer in together.network.named_buffers() if buffer.is_floating_point()]
     assert len(found) > 4
@@ -70,6 +72,26 @@ def test_replicas_share_weights_and_nothing_else() -> None:
         next(network.parameters()).add_(1.0)
     assert torch.equal(next(network.parameters()), next(second.parameters()))
     assert {id(buffer) for buffer in network.buffers()}.isdisjoint(id(buffer) for buffer in first.buffers())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_parts_add_up_with_a_few_copies(threads: int) -> None:
+    """By hand: each part by a network of its own; 60 parts on a handful of copies, whose gradients are all that is kept."""
+    config, rows = replace(CONFIG, parts=60, batch_size=120), batch(120)
+    started = begin(config, TINY)
+    assert len(started.replicas.copies) < 20
+    wanted = [torch.zeros_like(weight) for weight in started.network.parameters()]
+    for part in range(60):
+        alone = begin(config, TINY)
+        backward(alone, alone.network, {name: column[part::60] for name, column in rows.items()}, 0.0)
+        for total, weight in zip(wanted, alone.network.parameters(), strict=True):
+            total += weight.grad if weight.grad is not None else 0.0
+    with crew(60, threads, CPU) as pool:
+        started.replicas.work(lambda copied, part: backward(started, copied, part, 0.0), rows, pool)
+    for total, weight in zip(wanted, started.network.parameters(), strict=True):
+        assert weight.grad is not None
+        assert torch.allclose(weight.grad, total, atol=1e-6)
+    assert all(weight.grad is None for copied in started.replicas.copies for weight in copied.parameters())
 
 
 def test_a_part_that_fails_is_heard_of() -> None:
