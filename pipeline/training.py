@@ -106,7 +106,9 @@ def train_on(
     )
     require(needs(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
     if batches.rows < config.batch_size:
-        raise DatasetError(f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}")
+        raise DatasetError(
+            f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: choose a smaller batch size"
+        )
     if place.size > len(batches.groups):
         raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
     validation = validation_of(positions, config.batch_size) if has(positions, "val") else None

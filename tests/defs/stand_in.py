@@ -1,5 +1,6 @@
 """A child process with tasks for tests beside the real ones: `python -m tests.defs.stand_in`."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -60,8 +61,22 @@ def sleep(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     return {}
 
 
+def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Train as the real task does, with slow parts from some point on."""
+    from pipeline.defs.tasks import train as real
+    from tests.pipeline.slow_training import slow_from
+
+    slow_from(Path(arguments["folder"]), arguments["at"])
+    return real(arguments, progress, stop)
+
+
+def tell(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Log a line, and one that is not this project's."""
+    logging.getLogger("model.loop").info("a step takes long")
+    logging.getLogger("elsewhere").warning("of no interest")
+    return {}
+
+
 if __name__ == "__main__":
-    main(
-        {"count": count, "refuse": refuse, "crash": crash, "vanish": vanish, "work": work, "sleep": sleep},
-        asking=("work",),
-    )
+    known = (count, refuse, crash, vanish, work, sleep, train, tell)
+    main({task.__name__: task for task in known}, asking=("work", "train"))

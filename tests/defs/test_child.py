@@ -1,5 +1,6 @@
 """The child process: what it answers, and that nothing of it is left however it ends."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,12 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import dagster as dg
 import psutil
 import pytest
 
 from engine.errors import UserError
 from engine.progress import Tick
+from pipeline.chunk import IngestConfig
 from pipeline.defs.child import STOPPED, ChildError, run_child
+from pipeline.ingest import ingest
+from tests.pipeline.datasets import random_game
 
 MODULE = "tests.defs.stand_in"
 
@@ -72,6 +77,55 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
     until(lambda: all(gone(pid) for pid in pids(tmp_path)), 2.0)
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
+
+
+def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tmp_path: Path) -> None:
+    """As Dagster's Terminate does it: an exception in the run worker, and a grace that is shorter than the step."""
+    dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
+    dump.write_text("\n".join(random_game(seed) for seed in range(6)))
+    ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+    config = {"steps": 9, "batch_size": 128, "parts": 64, "threads": 1, "device": "cpu", "amp": "off"}
+    request = {"positions": [str(positions)], "preset": "fianchetto-xs", "config": config, "out": str(out)}
+    request |= {"folder": str(tmp_path), "at": 2 + 3 * 64 + 5}
+    worker = threading.Thread(target=_until_slow, args=(tmp_path, os.getpid()))
+    before = signal.signal(signal.SIGUSR1, _interrupted)
+    try:
+        worker.start()
+        with pytest.raises(Interrupted):
+            run_child("train", request, grace=10.0, module=MODULE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        worker.join()
+    card = json.loads((out / "checkpoint.json").read_text())
+    assert (card["step"], card["finished"]) == (3, False)
+    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
+
+
+def _until_slow(folder: Path, pid: int) -> None:
+    until(lambda: (folder / "slow").exists(), 120.0)
+    os.kill(pid, signal.SIGUSR1)
+
+
+def _interrupted(*_: object) -> None:
+    raise Interrupted
+
+
+def test_what_the_project_logs_comes_into_the_runs_log() -> None:
+    """By Dagster's own account of a run, whose log the UI shows."""
+
+    @dg.op
+    def telling() -> None:
+        run_child("tell", {}, module=MODULE)
+
+    @dg.job
+    def told() -> None:
+        telling()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = told.execute_in_process(instance=instance)
+        lines = [entry.user_message for entry in instance.all_logs(result.run_id)]
+    assert "a step takes long" in lines
+    assert "of no interest" not in lines
 
 
 def test_work_that_asks_nothing_is_interrupted_at_once() -> None:

@@ -1,17 +1,25 @@
 """Datasets into checkpoints: the glue between batches and the trainer."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from engine.kernel_cache import VARIABLE, are_compiled
+from engine.warming import warm_up_games
 from model.checkpoint import load
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest import ingest
 from pipeline.training import train_on
+from tests.conftest import REPOSITORY
+from tests.defs.test_child import until
 from tests.pipeline.datasets import random_game
 
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
@@ -47,9 +55,74 @@ def test_another_dataset_does_not_continue_a_run(positions: Path, tmp_path: Path
 
 def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path, tmp_path: Path) -> None:
     huge = TrainConfig(steps=1, batch_size=100_000)
-    with pytest.raises(DatasetError, match="do not fill one batch"):
+    with pytest.raises(DatasetError, match="do not fill one batch of 100000: choose a smaller"):
         train_on([positions], "fianchetto-xs", huge, tmp_path / "net")
     assert not (tmp_path / "net").exists()
+
+
+WORDS = ["--steps", "9", "--batch-size", "128", "--parts", "64", "--device", "cpu", "--amp", "off"]
+BEFORE = 2 + 3 * 64 + 5
+"""Parts until they are slow: the two before the first step, three steps, and a few of the fourth, which takes 15 s then."""
+
+
+@pytest.mark.parametrize(("number", "threads"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
+    positions: Path, tmp_path: Path, number: signal.Signals, threads: int
+) -> None:
+    out = tmp_path / "net"
+    command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
+    command += ["train", "--positions", str(positions), "--out", str(out), "--threads", str(threads), *WORDS]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    until(lambda: (tmp_path / "slow").exists() or process.poll() is not None, 120.0)
+    assert process.poll() is None
+    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "nothing is saved of the steps yet"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 1, said
+    assert "stopped at step 3 and saved; run the same command to continue" in said
+    card = json.loads((out / "checkpoint.json").read_text())
+    assert (card["step"], card["finished"]) == (3, False)
+    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
+    assert load(out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(positions: Path, tmp_path: Path) -> None:
+    """With an empty cache; a process of its own, which has compiled nothing."""
+    command = [sys.executable, "-m", "pipeline", "train", "--positions", str(positions), "--out", str(tmp_path / "net")]
+    command += ["--minutes", "0.1", "--batch-size", "32", "--device", "cpu"]
+    variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("compiling kernels (once)") == 1
+    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+    assert card["step"] > 20
+    assert list((tmp_path / "kernels").glob("*/move_facts.*.nbi"))
+    command[command.index("--out") + 1] = str(tmp_path / "again")
+    again = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr) == (0, ""), "what is compiled is told of no more"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(12)))
+    command = [sys.executable, "-m", "pipeline", "ingest", str(tmp_path / "dump.pgn"), "--workers", "2", "--out"]
+    variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
+    for name, told in (("first", 1), ("second", 0)):
+        done = subprocess.run(
+            [*command, str(tmp_path / name)], cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("compiling kernels (once)") == told, done.stderr
+
+
+def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
+    warm_up_games()
+    for module in ("pgn", "rounds"):  # pipeline/ingest.py, pipeline/selfplay/spread.py
+        assert are_compiled(module), module
+    assert not are_compiled("nothing")
 
 
 def test_no_dataset_and_no_preset_are_said_so(tmp_path: Path) -> None:

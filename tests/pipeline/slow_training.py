@@ -1,0 +1,37 @@
+"""`fianchetto train` whose parts are slow from some point on: `python -m tests.pipeline.slow_training FOLDER AT WORDS...`.
+
+The file FOLDER/slow appears with the first slow part, and FOLDER/parts counts the slow ones.
+"""
+
+import itertools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from model import run
+
+SECONDS = 0.25
+
+
+def slow_from(folder: Path, at: int) -> None:
+    """Let every call of the losses wait, from the one with number `at` on."""
+    real, calls = run.row_losses, itertools.count()
+
+    def slow(*arguments: Any) -> Any:
+        number = next(calls)
+        if number >= at:
+            (folder / "parts").write_text(str(number - at + 1))
+            (folder / "slow").touch()
+            time.sleep(SECONDS)
+        return real(*arguments)
+
+    run.row_losses = slow
+
+
+if __name__ == "__main__":
+    from pipeline.cli import main
+
+    slow_from(Path(sys.argv[1]), int(sys.argv[2]))
+    sys.argv = ["fianchetto", *sys.argv[3:]]
+    main()
