@@ -4,7 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.claims import CHECKPOINT, KINDS, is_of
 from pipeline.commands.base import Common
+from pipeline.errors import ConfigError
+
+
+def _admit(out: Path) -> None:
+    """Raise ConfigError for a file that is no ONNX file's, or lies in a folder that is not a checkpoint's."""
+    if out.suffix != ".onnx":
+        raise ConfigError(f"{out} is no name of an ONNX file: let it end in .onnx")
+    for kind in KINDS:
+        if kind is not CHECKPOINT and is_of(out.parent, kind):
+            raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")
+
 
 COMPARED = 1000
 """Positions on which the exported network must answer as the checkpoint does."""
@@ -25,6 +37,8 @@ class Export(Common):
         """Export, compare and publish; gives the file and the largest differences."""
         from model.export import export, random_positions
 
+        if self.out is not None:
+            _admit(self.out)
         if self.positions is None:
             said = export(self.checkpoint, self.out, random_positions(COMPARED))
         else:
