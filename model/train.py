@@ -56,6 +56,7 @@ def train(
     epoch_rows: int | None = None,
     start: Path | None = None,
     teacher: Path | None = None,
+    admit: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and give the checkpoint's card, with a `message`.
 
@@ -64,9 +65,10 @@ def train(
     unfinished. Minutes count from the first step: what is compiled and measured before it is no part of them. `epoch_rows`
     are the training rows, of all processes, that epochs are counted in. A fresh run begins with the weights of the
     checkpoint `start`, where one is given; where the configuration says so, its policy is kept near that of the checkpoint
-    `teacher`, which the card names. Raises TrainingMismatchError for a run that is not this one, or a start or teacher of
-    another preset, TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by
-    `config.spike` (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
+    `teacher`, which the card names. `admit` is called before anything is written, and raises where `out` is somebody
+    else's. Raises TrainingMismatchError for a run that is not this one, or a start or teacher of another preset,
+    TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by `config.spike`
+    (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
         raise TrainConfigError("a run given in epochs must be told how many rows an epoch has")
@@ -75,7 +77,7 @@ def train(
     seed = _seed(config, preset, teacher)
     place = world()
     device = device_for(config.device, place.local if place.size > 1 else None)
-    with joined(place, device), _alone(out, place):
+    with joined(place, device), _alone(out, place, admit):
         card = by_first(place, lambda: _found(config, preset, out, data, seed))
         if card is not None and card["finished"]:
             did = f"{card['step']} steps, {card['positions']} positions"
@@ -100,10 +102,15 @@ def train(
 
 
 @contextmanager
-def _alone(out: Path, place: World) -> Iterator[None]:
+def _alone(out: Path, place: World, admit: Callable[[], None]) -> Iterator[None]:
     """Make the directory of a run, and keep other trainers out of it meanwhile; process 0 does it for all."""
     held: list[FileLock] = []
-    by_first(place, lambda: held.append(_locked(out)))
+
+    def enter() -> None:
+        admit()
+        held.append(_locked(out))
+
+    by_first(place, enter)
     try:
         yield
     finally:

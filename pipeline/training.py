@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
 from pipeline.batches import HUMAN_COLUMNS, Batches
+from pipeline.claims import CHECKPOINT, require_apart, require_own
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.shards import MANIFEST, Batch, file_hash
 from pipeline.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
+
+JOURNAL = "metrics.jsonl"
+"""Name of a run's lines of metrics (model/journal.py), which is empty until the first save."""
 
 if TYPE_CHECKING:
     from model.config import TrainConfig
@@ -124,7 +128,22 @@ def train_on(
         epoch_rows=batches.rows,
         start=start,
         teacher=start,
+        admit=lambda: admit(out, [*positions, *([] if start is None else [start])]),
     )
+
+
+def admit(out: Path, inputs: Sequence[Path]) -> None:
+    """Raise ConfigError unless a run may write into `out`: a checkpoint's folder, or an empty one, apart from its inputs."""
+    named = [member.directory for path in inputs if is_training_set(path) for member in members(path)]
+    require_apart(out, [*inputs, *named], ConfigError)
+    require_own(out, CHECKPOINT, ConfigError, ours=_begun)
+
+
+def _begun(entry: Path) -> bool:
+    """Tell whether an entry is of a run that was killed before its first card was written."""
+    if entry.name == JOURNAL:
+        return entry.is_file() and entry.stat().st_size == 0
+    return entry.name in ("weights-0.safetensors", "training-0.safetensors", "tensorboard")
 
 
 def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:

@@ -10,7 +10,7 @@ from engine.progress import Progress, silent
 from pipeline.batches import Batches
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.mixture import Mixture, Source, human_rows
-from pipeline.training import columns_of, data_of, datasets_of, has, lineage_of, validation_of
+from pipeline.training import admit, columns_of, data_of, datasets_of, has, lineage_of, validation_of
 
 if TYPE_CHECKING:
     from model.config import TrainConfig
@@ -119,6 +119,7 @@ def tune_on(
         stop=stop,
         start=start,
         teacher=seed_checkpoint,
+        admit=lambda: admit(out, [*selfplay, *human, start, seed_checkpoint]),
     )
     drawn = mixture.counts(0, card["step"]).tolist()
     return {**card, "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)]}

@@ -5,8 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.bars import bar
+from pipeline.claims import CHECKPOINT, KINDS, is_of
 from pipeline.commands.base import Common
+from pipeline.errors import ConfigError
 from pipeline.preflight import require_folder
+
+
+def _admit(out: Path) -> None:
+    """Raise ConfigError for a file that is no ONNX file's, or lies in a folder that is not a checkpoint's."""
+    if out.suffix != ".onnx":
+        raise ConfigError(f"{out} is no name of an ONNX file: let it end in .onnx")
+    for kind in KINDS:
+        if kind is not CHECKPOINT and is_of(out.parent, kind):
+            raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")
+
 
 COMPARED = 1000
 """Positions on which the exported network must answer as the checkpoint does."""
@@ -27,6 +39,8 @@ class Export(Common):
         """Export, compare and publish; gives the file and the largest differences."""
         from model.export import export, random_positions
 
+        if self.out is not None:
+            _admit(self.out)
         require_folder((self.out or self.checkpoint / "model.onnx").parent)
         with bar("export") as progress:
             if self.positions is None:

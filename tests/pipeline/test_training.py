@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,12 +16,14 @@ from engine.warming import warm_up_games
 from model.checkpoint import load
 from model.config import TrainConfig
 from pipeline.chunk import IngestConfig
+from pipeline.commands.export import Export
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest import ingest
+from pipeline.join import JoinConfig, join
 from pipeline.training import train_on
 from tests.conftest import REPOSITORY
 from tests.defs.test_child import until
-from tests.pipeline.datasets import random_game
+from tests.pipeline.datasets import content, random_game
 
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
@@ -91,13 +94,13 @@ def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
 def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(positions: Path, tmp_path: Path) -> None:
     """With an empty cache; a process of its own, which has compiled nothing."""
     command = [sys.executable, "-m", "pipeline", "train", "--positions", str(positions), "--out", str(tmp_path / "net")]
-    command += ["--minutes", "0.1", "--batch-size", "32", "--device", "cpu"]
+    command += ["--preset", "fianchetto-human", "--minutes", "0.1", "--batch-size", "8", "--device", "cpu"]
     variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
     done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("compiling kernels (once)") == 1
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
-    assert card["step"] > 20
+    assert card["step"] > 3
     assert list((tmp_path / "kernels").glob("*/move_facts.*.nbi"))
     command[command.index("--out") + 1] = str(tmp_path / "again")
     again = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
@@ -123,6 +126,40 @@ def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Pa
     for module in ("pgn", "rounds"):  # pipeline/ingest.py, pipeline/selfplay/spread.py
         assert are_compiled(module), module
     assert not are_compiled("nothing")
+
+
+def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path: Path) -> None:
+    """Whatever it is called by: a dataset, something inside one, what holds one, a set that names one, a stranger's."""
+    linked, strangers, outer = tmp_path / "linked", tmp_path / "strangers", tmp_path / "outer"
+    linked.symlink_to(positions)
+    strangers.mkdir()
+    (strangers / "weights-7.safetensors").write_text("theirs")
+    outer.mkdir()
+    shutil.copytree(positions, outer / "positions")
+    join([positions], tmp_path / "set", JoinConfig(hold_out="none"))
+    before = content(positions)
+    reads = {outer: outer / "positions", tmp_path / "set": tmp_path / "set", positions / "net": tmp_path / "set"}
+    outs = [positions, Path(f"{positions}/"), linked, linked / "net", positions / "net", strangers, *reads]
+    for out in outs:
+        with pytest.raises(ConfigError, match=r"choose (an empty or new|another) directory"):
+            train_on([reads.get(out, positions)], "fianchetto-xs", STEPS, out)
+    assert content(positions) == before
+    assert [path.name for path in strangers.iterdir()] == ["weights-7.safetensors"]
+    assert [path.name for path in outer.iterdir()] == ["positions"]
+
+
+def test_a_run_that_was_killed_before_its_first_card_is_begun_anew(positions: Path, tmp_path: Path) -> None:
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
+    (tmp_path / "net" / "checkpoint.json").unlink()
+    assert train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")["finished"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "net.onnx"])
+def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> None:
+    before = content(positions)
+    with pytest.raises(ConfigError, match=r"end in \.onnx|is a dataset: choose another"):
+        Export(checkpoint=REPOSITORY / "datasets" / "embedded", out=positions / name).run()
+    assert content(positions) == before
 
 
 def test_no_dataset_and_no_preset_are_said_so(tmp_path: Path) -> None:
