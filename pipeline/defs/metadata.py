@@ -37,7 +37,7 @@ LONGEST_TABLE = 200
 
 def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | None) -> Metadata:
     """Describe a positions dataset; `seconds` is how long this run took to make it, None if it was there already."""
-    games, copies, rows = manifest["games"], manifest["copies"], manifest["positions"]["total"]
+    games, rows = manifest["games"], manifest["positions"]["total"]
     dropped = games["dropped"] or {"none": 0}
     speed = {"seconds": round(seconds, 2), "positions_per_second": round(rows / seconds)} if seconds else {}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
@@ -60,7 +60,6 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         **speed,
         "bytes_per_position": manifest["bytes_per_position"],
         "label_collisions": manifest["label_collisions"],
-        "copies": table([{"what": name, "value": float(value)} for name, value in copies.items()]),
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
         "elo": dg.MetadataValue.md(elo),
         "sample_of_positions": dg.MetadataValue.md(boards),
