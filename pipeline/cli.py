@@ -18,7 +18,7 @@ import tyro
 from engine.errors import UserError
 from pipeline.commands.arena import Arena, Judge, Ladder
 from pipeline.commands.audit import Audit, Join, Verify
-from pipeline.commands.base import Common
+from pipeline.commands.base import Common, refuse_addresses
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
@@ -114,6 +114,7 @@ def main() -> None:
 
     def work() -> None:
         command = _parsed()
+        refuse_addresses(command)
         try:
             if result := command.run():
                 _print(result, command.json)
