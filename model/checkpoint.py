@@ -28,9 +28,11 @@ from torch import Tensor
 
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
+from engine.json_files import check, read_json, shown
 from engine.move_facts import FACTS_VERSION
 from engine.temporaries import abandoned, temporary_name
 from engine.views import UnknownViewError
+from model.card import Card, Weights
 from model.network import Network, build
 from model.presets import PresetError, preset_from_row
 
@@ -141,59 +143,28 @@ def _superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
 def read_card(directory: Path) -> dict[str, Any]:
     """Read and check a card: NoCheckpointError, CardError or EncodingMismatchError when it is none of ours."""
     path = directory / CARD
-    try:
-        if path.stat().st_size > LARGEST_CARD:
-            raise CardError(f"{path} is too large to be a checkpoint's card")
-        card = json.loads(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise NoCheckpointError(f"{directory} holds no checkpoint: there is no {CARD} in it") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise CardError(f"{path} is not JSON; the checkpoint is damaged, or is something else") from error
+    if not directory.is_dir() or not path.exists():
+        raise NoCheckpointError(f"{directory} holds no checkpoint: there is no {CARD} in it")
+    card = read_json(path, CardError, largest=LARGEST_CARD)
     _check_card(path, card)
+    entry = card["files"].get("weights")
+    if not isinstance(entry, dict) or not NAMES["weights"].fullmatch(str(entry.get("name"))):
+        raise DamagedFileError(f"{directory}: the card names no weights file")
+    check(path, entry, Weights, DamagedFileError)
     return card  # type: ignore[no-any-return]
 
 
 def _check_card(path: Path, card: object) -> None:
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "format_version": int,
-        "encoding_version": int,
-        "moves_hash": str,
-        "preset": dict,
-        "parameters": int,
-        "step": int,
-        "positions": int,
-        "seconds": (int, float),
-        "finished": bool,
-        "metrics": dict,
-        "config": dict,
-        "data": dict,
-        "files": dict,
-    }
     if not isinstance(card, dict):
         raise CardError(f"{path} is not a checkpoint's card: it is no JSON object")
     if card.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
-        raise CardError(f"{path} has format version {card['format_version']}, and this version reads {FORMAT_VERSION}")
-    for name, kind in kinds.items():
-        if not isinstance(card.get(name), kind):
-            raise CardError(f"{path} is not a checkpoint's card: {name} is missing or of the wrong type")
-    for name in ("parameters", "step", "positions", "seconds"):
-        if isinstance(card[name], bool) or not 0 <= card[name] < 1e15:
-            raise CardError(f"{path} is not a checkpoint's card: {name} is {card[name]}")
-    for name, value in {**card["metrics"], "validation_seconds": card.get("validation_seconds", 0.0)}.items():
-        if not isinstance(value, (int, float)):
-            raise CardError(f"{path} is not a checkpoint's card: {name} is no number")
-    datasets = card["data"].get("datasets", [])
-    if not isinstance(datasets, list) or not all(
-        isinstance(it, dict) and isinstance(it.get("name"), str) for it in datasets
-    ):
-        raise CardError(f"{path} is not a checkpoint's card: data.datasets is no list of named datasets")
+        raise CardError(
+            f"{path} has format version {shown(card['format_version'])}, and this version reads {FORMAT_VERSION}"
+        )
+    check(path, card, Card, CardError, hint=": this is not a checkpoint's card")
     if (card["encoding_version"], card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
         raise EncodingMismatchError(
-            f"{path.parent} was trained on encoding {card['encoding_version']} ({card['moves_hash'][:16]}), "
+            f"{path.parent} was trained on encoding {card['encoding_version']} ({shown(card['moves_hash'], quote=False)}), "
             f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
         )
     facts_version = card.get("facts_version", 1)  # the first networks that were told facts did not say which
@@ -256,6 +227,11 @@ def load(directory: Path) -> tuple[Network, dict[str, Any]]:
     tensors = read_tensors(directory, card, "weights")
     with torch.device("meta"):  # a card that lies about its sizes must not cost memory
         fit(Network(preset).state_dict(), tensors, str(directory))
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DamagedFileError(
+                f"{directory}: {name} holds NaN or infinity: its training diverged, or it is damaged"
+            )
     network = build(preset, seed=0)
     fit(network.state_dict(), tensors, str(directory))
     return network.eval(), card

@@ -44,5 +44,5 @@ def draw(directory: Path) -> Path | None:
 
 
 def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    points = [(entry["positions"], entry[name]) for entry in entries if name in entry]
+    points = [(entry["positions"], entry[name]) for entry in entries if name in entry and "positions" in entry]
     return [x for x, _ in points], [y for _, y in points]

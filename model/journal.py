@@ -6,26 +6,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.json_files import parse_json
 from model.checkpoint import CheckpointError, write_atomically
 
 NAME = "metrics.jsonl"
 
 
 def lines(directory: Path) -> list[dict[str, Any]]:
-    """Read a run's metrics, leaving out a last line that was cut short."""
+    """Read a run's metrics, leaving out a last line that was cut short, and what no trainer wrote."""
     try:
         text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise CheckpointError(f"{directory / NAME} cannot be read: {error.strerror}") from error
     found = []
     for line in text.splitlines():
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
         except ValueError:
             continue
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+        if _figures(entry):
             found.append(entry)
     return found
+
+
+def _figures(entry: object) -> bool:
+    """Tell whether a line is numbers by name, as the trainer writes it."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("step"), int)
+        and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in entry.values())
+    )
 
 
 class Journal:

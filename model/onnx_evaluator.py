@@ -8,7 +8,6 @@ Axes: B batch, P plane (77), L label (4096).
 """
 
 import importlib.util
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,17 @@ from engine.encoding import ENCODING_VERSION, LABELS, PIECE_PLANES, moves_hash
 from engine.errors import UserError
 from engine.evaluators import Evaluator
 from engine.inferred import SUPPOSED, inferred
+from engine.json_files import check, parse_json, read_json, shown
 from engine.move_facts import FACTS_VERSION, facts_of
+from model.card import Exported
 
 NAME = "model.onnx"
 """What an exported network is called in its checkpoint's folder."""
 METADATA = "fianchetto"
 """Under this name the file holds its JSON."""
 LARGEST_BATCH = 2048
+LONGEST_HISTORY = 64
+"""Positions before that a network may read."""
 
 
 class OnnxError(UserError):
@@ -60,7 +63,13 @@ class OnnxEvaluator:
         said = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
         if said is None:
             raise OnnxError(f"{path} was not written by `fianchetto export`")
-        self.card: dict[str, Any] = json.loads(said)
+        try:
+            self.card: dict[str, Any] = parse_json(said)
+        except ValueError as error:
+            raise OnnxError(f"{path} has metadata that are not JSON: {shown(str(error), 200)}") from error
+        check(path, self.card, Exported, OnnxError, hint=": export it again")
+        if not 0 <= self.card["columns"].get("history", 0) <= LONGEST_HISTORY:
+            raise OnnxError(f"{path} reads a history of {self.card['columns']['history']} positions: export it again")
         if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
             raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
         self.told = self.card.get("facts_version", 0)
@@ -130,7 +139,7 @@ def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | No
     if not (directory / NAME).exists() or importlib.util.find_spec("onnxruntime") is None:
         return None
     try:
-        weights = json.loads((directory / "checkpoint.json").read_bytes())["files"]["weights"]["sha256"]
+        weights = read_json(directory / "checkpoint.json", OnnxError)["files"]["weights"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     found = OnnxEvaluator(directory / NAME, threads=threads)

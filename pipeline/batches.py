@@ -17,14 +17,14 @@ from threading import Event
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding import PLANES, moves_hash
+from engine.encoding import PLANES
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.permute import gather_rows
 from pipeline.plane_pages import read_group, read_planes
+from pipeline.shard_files import check_footer, check_rows, reading
 from pipeline.shards import Batch, schema
 from pipeline.stores import opened
 from pipeline.strata import Thinning
@@ -48,6 +48,8 @@ class _Group:
     path: Path
     index: int
     rows: int
+    games: int | None = None
+    """Games of its dataset."""
     thinning: Thinning | None = None
     """Which of its rows count; `rows` are those."""
 
@@ -59,26 +61,16 @@ def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict
     for directory in directories:
         for shard in split_shards(directory, split):
             path = shard.path
-            try:
+            with reading(path):
                 footer = pq.read_metadata(opened(path))
-            except (OSError, pa.ArrowInvalid) as error:
-                raise DatasetError(f"{path} cannot be read as a shard ({error}): ingest the dump again") from error
-            _check_schema(path, footer)
+                check_footer(path, footer, shard.rows)
             footers[path] = footer
             whole = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
             rows = shard.kept if shard.thinning is not None else whole
-            if len(rows) != len(whole):
+            if len(rows) != len(whole) or any(kept > count for kept, count in zip(rows, whole, strict=True)):
                 raise DatasetError(f"{path} has other row groups than its training set says: join the datasets again")
-            groups += [_Group(path, index, count, shard.thinning) for index, count in enumerate(rows)]
+            groups += [_Group(path, index, count, shard.games, shard.thinning) for index, count in enumerate(rows)]
     return groups, footers
-
-
-def _check_schema(path: Path, metadata: pq.FileMetaData) -> None:
-    """Raise DatasetError for a file whose columns or encoding are not a shard's of this version."""
-    found, ours = metadata.schema.to_arrow_schema(), schema()
-    stamp = (metadata.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
-    if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
-        raise DatasetError(f"{path} is no shard of this version (moves {stamp or 'unknown'}): ingest the dump again")
 
 
 class _Block:
@@ -199,11 +191,7 @@ class Batches:
                 return block
             rows = slice(at, at + group.rows)
             with self._file(group) as file:
-                columns = self.columns
-                if group.thinning is None and "planes" in columns:  # straight to where they are to lie
-                    read_planes(file, group.path, group.index, block.planes_RP[rows])
-                    columns = [name for name in columns if name != "planes"]
-                block.put(rows, self._rows(file, group, columns))
+                block.put(rows, self._rows(file, group, block.planes_RP[rows]))
             at += group.rows
         places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
@@ -213,19 +201,29 @@ class Batches:
     @contextmanager
     def _file(self, group: _Group) -> Iterator[pq.ParquetFile]:
         """Open the shard of a group; a damaged one raises DatasetError wherever it is found to be."""
-        try:
-            with pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file:
-                yield file
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DatasetError(f"{group.path} cannot be read as a shard ({error}): ingest the dump again") from error
+        with (
+            reading(group.path),
+            pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file,
+        ):
+            yield file
 
-    @staticmethod
-    def _rows(file: pq.ParquetFile, group: _Group, columns: Sequence[str]) -> Batch:
-        """Read the rows of one group in their order."""
+    def _rows(self, file: pq.ParquetFile, group: _Group, planes_RP: NDArray[np.uint64] | None = None) -> Batch:
+        """Read the rows of one group in their order; raises ValueError for values that no row has.
+
+        Planes go to `planes_RP` where it is given and nothing is thinned, and are not in the batch then.
+        """
+        straight = planes_RP is not None and group.thinning is None and "planes" in self.columns
+        columns = [name for name in self.columns if not straight or name != "planes"]
         rows = read_group(file, group.path, group.index, columns)
+        if straight:
+            assert planes_RP is not None
+            read_planes(file, group.path, group.index, planes_RP)
+        check_rows({**rows, "planes": planes_RP} if straight else rows, group.games)  # type: ignore[dict-item]
         if group.thinning is None:
             return rows
         kept = kept_rows(file, group.index, group.thinning)
+        if int(kept.sum()) != group.rows:
+            raise ValueError(f"{int(kept.sum())} rows of a row group stay, and the training set says {group.rows}")
         return {name: values[kept] for name, values in rows.items()}
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
@@ -283,7 +281,7 @@ class Batches:
         """Give every row once in the order of the files; the last batch of a row group may be smaller."""
         for group in self.groups:
             with self._file(group) as file:
-                rows = self._rows(file, group, self.columns)
+                rows = self._rows(file, group)
             for at in range(0, group.rows, self.batch_size):
                 yield {name: values[at : at + self.batch_size] for name, values in rows.items()}
 
@@ -297,7 +295,7 @@ class Batches:
             low, high = np.searchsorted(chosen, (first, first + group.rows))
             if low < high:
                 with self._file(group) as file:
-                    rows = self._rows(file, group, self.columns)
+                    rows = self._rows(file, group)
                 parts.append({name: values[chosen[low:high] - first] for name, values in rows.items()})
                 have += high - low
             first += group.rows

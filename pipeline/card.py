@@ -121,16 +121,13 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
     splits = games.by("split").with_columns(positions)
     refused = ", ".join(f"{count:,} by {reason}" for reason, count in manifest.get("positions_dropped", {}).items())
     sources = "\n".join(f"- {source['name']}, sha256 `{source['sha256']}`" for source in manifest["sources"])
-    copies = manifest["copies"]
     parts = [
         f"# {manifest['positions']['total']:,} positions of {manifest['games']['used']:,} games",
         sources,
         f"Encoding {manifest['encoding_version']} (`{manifest['moves_hash']}`), shard format {manifest['format_version']}. "
         f"Of {manifest['games']['read']:,} games read, {sum(manifest['games']['dropped'].values()):,} were dropped.",
-        f"Counted over a {copies['sample_rate']:.4g} share of positions: {copies['duplicate_share']:.2%} are copies, "
-        f"{copies['test_in_train_share']:.2%} of the test split and {copies['val_in_train_share']:.2%} of validation stand in "
-        f"train too (openings, mostly). {manifest['label_collisions']:,} moves are under-promotions, which share the label of "
-        "the queen's.",
+        f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of the queen's. Positions that "
+        "stand more than once, and those of a test that train holds too, are counted by `fianchetto audit`.",
         "## Splits, by a hash of each game's moves\n\n" + markdown_table(splits),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
         "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),

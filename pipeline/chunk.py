@@ -350,33 +350,6 @@ def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.
     return pa.table(columns)
 
 
-def key_rate(index: int) -> int:
-    """Give the power of two whose share of positions a chunk counts for duplicates: all at first, then ever fewer.
-
-    The manifest is made at the last chunk's rate, so memory is bounded whatever the dump's size.
-    """
-    return max(0, (index // 4).bit_length())
-
-
-def _sample_keys(
-    rows: pgn.Rows, kept: NDArray[np.int64] | slice, splits: NDArray[np.uint8], rate: int
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Take the position keys of kept rows that a hash picks at 2 ** -rate, and their splits."""
-    keys, games = rows.key[kept], rows.game[kept]
-    picked = (keys >> np.uint64(64 - rate) == 0) if rate else np.ones(len(keys), dtype=np.bool_)
-    return keys[picked], splits[games[picked]]
-
-
-def _keys_table(samples: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> pa.Table:
-    """Join what `_sample_keys` took of each block."""
-    columns = zip(("key", "split"), zip(*samples, strict=True), strict=True)
-    return pa.table({name: number_array(np.concatenate(parts)) for name, parts in columns})
-
-
-def _write_keys(keys: pa.Table, target: Any) -> None:
-    pq.write_table(keys, target, use_dictionary=False, compression=None)
-
-
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and notes: give the note, with `rows` and `fresh_rows` (0 when it was done before).
 
@@ -399,18 +372,15 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     rows = _buffers().rows
     files: list[dict[str, Any]] = []
     loose: list[dict[str, Any]] = []
-    samples = []
     dropped: Counter[str] = Counter()
     total = collisions = game = block = 0
     with Publisher() as publisher:
         while game < len(task.chunk.starts):
             game, filled = pgn.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
             by_position(rows, filled, tagged.games, tagged.parity)
-            splits = split_of(tagged.games.identity, task.config)
             kept, refused = filter_rows(rows, filled, tagged.games, tagged.parity, task.config, task.config.seed)
             dropped += refused
             used = slice(filled) if kept is None else kept
-            samples.append(_sample_keys(rows, used, splits, key_rate(task.chunk.index)))
             shards, unsorted = _write_block(publisher, task, tagged, rows, filled, kept, block)
             files += shards
             loose += unsorted
@@ -419,8 +389,6 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         table = games_table(task, tagged, text)
         games_name = f"games-{task.chunk.index:05d}.parquet"
         publisher.publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
-        keys = _keys_table(samples)
-        publisher.publish(parts, f"keys-{task.chunk.index:05d}.parquet", len(keys), partial(_write_keys, keys))
     counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
     result = {
         "chunk": task.chunk.index,

@@ -20,7 +20,7 @@ from engine.errors import UserError
 from pipeline.bars import show_logs
 from pipeline.commands.arena import Arena, Judge, Ladder
 from pipeline.commands.audit import Audit, Join, Verify
-from pipeline.commands.base import Common, Interrupt, Terminated, terminated
+from pipeline.commands.base import Common, Interrupt, Terminated, refuse_addresses, terminated
 from pipeline.commands.bench import Bench
 from pipeline.commands.data import Ingest, Sample, Show
 from pipeline.commands.export import Export
@@ -128,6 +128,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, terminated)
         command = _parsed()
         show_logs()
+        refuse_addresses(command)
         try:
             with announced():
                 result = command.run()

@@ -57,7 +57,7 @@ def compare(
                 "preset": name,
                 "parameters": card["parameters"],
                 "positions": card["positions"],
-                "positions_per_second": round(card["positions"] / card["seconds"], 1),
+                "positions_per_second": round(card["positions"] / max(card["seconds"], 1e-9), 1),
                 "valued": preset(name).value != "none",
                 **{figure: found[figure] for figure in KEPT},
                 "common_rule_top1": found["common_rule"].get("top1"),

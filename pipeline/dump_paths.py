@@ -21,7 +21,8 @@ def dumps_of(directory: Path, manifest: Mapping[str, Any], given: Sequence[Path]
     folders = [directory.resolve().parents[1] / kind for kind in ("dumps", "sample")] if not given else []
     found = []
     for name in names:
-        places = [by_name[name]] if name in by_name else [folder / name for folder in folders]
+        bare = Path(name).name == name  # a manifest's word leads out of no folder
+        places = [by_name[name]] if name in by_name else [folder / name for folder in folders if bare]
         path = next((place for place in places if given or place.is_file()), None)
         if path is None:
             if given:

@@ -3,16 +3,16 @@
 Joining again adds to what is there; no dataset is written to, and none leaves the set unless it is named.
 """
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
@@ -20,7 +20,8 @@ from engine.progress import Progress, Tick, silent
 from pipeline.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.claims import require_apart, require_own
 from pipeline.errors import ConfigError, DatasetError, Stopped
-from pipeline.shards import GAMES, MANIFEST, SPLITS, batch_columns, file_hash, publish_json, read_manifest
+from pipeline.shard_files import games_tables, open_shard
+from pipeline.shards import MANIFEST, SPLITS, file_hash, publish_json, read_manifest
 from pipeline.stores import temporaries
 from pipeline.strata import CLASSES, RATING_EDGES, Thinning, band_names, rake, rating_band, time_class
 from pipeline.tally import Tally, sums
@@ -32,8 +33,10 @@ from pipeline.training_set import (
     is_training_set,
     kept_rows,
     read_training_set,
+    row_groups,
     salt_of,
 )
+from pipeline.vouch import vouch
 
 Stop = Callable[[], bool]
 
@@ -113,8 +116,13 @@ def _join(
         left.unlink(missing_ok=True)
     entries = _entries(datasets, out, config, remove)
     manifests = [read_manifest(out / entry["path"]) for entry in entries]
+    used = [Member(out / entry["path"], it) for entry, it in zip(entries, manifests, strict=True)]
+    for member in used:
+        vouch(member.directory, member.manifest, progress, stop)
+    for entry, member in zip(entries, used, strict=True):
+        entry |= _dates(member)
     _hold_out(entries, config)
-    used = [Member(out / e["path"], m, e["held_out"]) for e, m in zip(entries, manifests, strict=True)]
+    used = [replace(member, held_out=entry["held_out"]) for entry, member in zip(entries, used, strict=True)]
     if not any(member.shards("train") for member in used):
         raise DatasetError("no positions to train on are left: all datasets are held out, or have no train split")
     rates, before = None, None
@@ -183,7 +191,7 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
             raise DatasetError(
                 f"{folder} has changed since it was joined: take it out with --remove {entry['name']} first"
             )
-    return [entry | _dates(out / entry["path"]) for entry in entries]
+    return entries
 
 
 def _relative(directory: Path, out: Path) -> str:
@@ -193,14 +201,16 @@ def _relative(directory: Path, out: Path) -> str:
     return Path(os.path.relpath(directory, out)).as_posix()
 
 
-def _dates(directory: Path) -> dict[str, Any]:
+_DAY = re.compile(r"[0-9]{4}\.[0-9]{2}[.0-9?]{0,8}")
+
+
+def _dates(member: Member) -> dict[str, Any]:
     """Give the first and the last day of a dataset's games, as PGN writes them; None where no game has one."""
     first, last = "9", ""
-    with pq.ParquetFile(directory / GAMES) as file:
-        for group in range(file.num_row_groups):
-            for text in file.read_row_group(group, columns=["date"])["date"].unique().to_pylist():
-                if text and len(text) >= 7 and text[:4].isdigit() and text[4] == "." and text[5:7].isdigit():
-                    first, last = min(first, text), max(last, text)
+    for _, games in games_tables(member.directory, member.manifest, ["date"]):
+        for text in games["date"].unique().to_pylist():
+            if text and _DAY.fullmatch(text):
+                first, last = min(first, text), max(last, text)
     return {"first_date": first if last else None, "last_date": last or None, "held_out": False}
 
 
@@ -227,9 +237,9 @@ def _strata(used: Iterable[Member], config: JoinConfig, progress: Progress, stop
     counts = np.zeros(shape, dtype=np.int64)
     shards = [shard for member in used for shard in member.shards("train")]
     for done, shard in enumerate(shards):
-        rows = batch_columns(pq.read_table(shard.path, columns=["elo", "base", "increment"], use_threads=False))
-        where = rating_band(rows["elo"], config.rating_edges) * shape[1] + time_class(rows["base"], rows["increment"])
-        counts += np.bincount(where, minlength=counts.size).reshape(shape)
+        for rows in row_groups([shard], ("elo", "base", "increment")):
+            band, kind = rating_band(rows["elo"], config.rating_edges), time_class(rows["base"], rows["increment"])
+            counts += np.bincount(band * shape[1] + kind, minlength=counts.size).reshape(shape)
         progress(Tick(done + 1, len(shards), "shards", {}))
         if stop():
             raise Stopped("stopped; nothing was written")
@@ -252,7 +262,7 @@ def _kept(member: Member, thinning: Thinning, stop: Stop) -> dict[str, list[int]
     for shard in member.shards("train"):
         if stop():
             raise Stopped("stopped; nothing was written")
-        with pq.ParquetFile(shard.path) as file:
+        with open_shard(shard.path, shard.rows) as file:
             groups = range(file.num_row_groups)
             found[shard.path.name] = [int(kept_rows(file, group, thinning).sum()) for group in groups]
     return found
@@ -294,12 +304,10 @@ def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, Any]:
 
 def game_splits(member: Member) -> Iterable[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
     """Give the identities of a dataset's games that are used, and their splits as indices into ALL_SPLITS."""
-    with pq.ParquetFile(member.directory / GAMES) as file:
-        for group in range(file.num_row_groups):
-            games = file.read_row_group(group, columns=["identity", "split"])
-            names = games["split"].to_pylist()
-            number = {name: at for at, name in enumerate(SPLITS)}
-            splits = np.array([number.get(name, 255) for name in names], dtype=np.uint32)
-            used = splits < len(SPLITS)
-            whole = np.full(int(used.sum()), ALL_SPLITS.index("latest"), dtype=np.uint32)
-            yield games["identity"].to_numpy()[used], whole if member.held_out else splits[used]
+    for _, games in games_tables(member.directory, member.manifest, ["identity", "split"]):
+        names = games["split"].to_pylist()
+        number = {name: at for at, name in enumerate(SPLITS)}
+        splits = np.array([number.get(name, 255) for name in names], dtype=np.uint32)
+        used = splits < len(SPLITS)
+        whole = np.full(int(used.sum()), ALL_SPLITS.index("latest"), dtype=np.uint32)
+        yield games["identity"].to_numpy()[used], whole if member.held_out else splits[used]

@@ -1,7 +1,6 @@
-"""The manifest of an ingest: the notes of all chunks added up, and what only the whole can tell.
+"""The manifest of an ingest: the notes of all chunks added up, and the table of all games.
 
-Duplicates and the overlap of test with train are counted over the keys of positions (what the network can see), on a
-sample by hash that is all of a small dump and a stated share of a large one.
+Copies of positions, and what test shares with train, are no sum over chunks: `fianchetto audit` counts them.
 """
 
 import json
@@ -13,29 +12,31 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.json_files import check, read_json
 from pipeline import pgn
 from pipeline.card import write_card
-from pipeline.chunk import OTHERS, IngestConfig, config_digest, key_rate, part_name
+from pipeline.chunk import OTHERS, IngestConfig, config_digest, part_name
 from pipeline.errors import DatasetError
 from pipeline.row_filters import REASONS
 from pipeline.rows_code import rows_code
-from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, batch_columns, publish_json
+from pipeline.schemas import ChunkNote
+from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish_json
 from pipeline.sources import Source
 from pipeline.stores import opened
 from pipeline.written import note_down, publish_own
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
-    """Read the notes of all chunks in order."""
+    """Read the notes of all chunks in order; raises DatasetError for one that is none."""
     notes: list[dict[str, Any]] = []
     while (path := parts / part_name(len(notes))).exists():
-        notes.append(json.loads(path.read_bytes()))
+        note = read_json(path, DatasetError)
+        check(path, note, ChunkNote, DatasetError, hint=f": delete {parts.parent} and ingest again")
+        notes.append(note)
     return notes
 
 
@@ -69,35 +70,6 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
 
     done = publish_own(out, GAMES, rows, write)
     return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
-
-
-def _count_copies(parts: Path, count: int) -> dict[str, Any]:
-    """Count duplicates, and test and validation positions that train holds too, over the sample of keys."""
-    rate = key_rate(count - 1)
-    keys: list[NDArray[np.uint64]] = []
-    splits: list[NDArray[np.uint8]] = []
-    for index in range(count):
-        stored = batch_columns(_table(parts / f"keys-{index:05d}.parquet"))
-        key, split = stored["key"], stored["split"]
-        picked = key >> np.uint64(64 - rate) == 0 if rate else slice(None)
-        keys.append(key[picked])
-        splits.append(split[picked])
-    all_keys, all_splits = np.concatenate(keys), np.concatenate(splits)
-    train = np.sort(all_keys[all_splits == 0])  # numpy's unique hashes, and is many times slower than its sort
-    distinct = 1 + int(np.count_nonzero(np.diff(np.sort(all_keys))))
-    result: dict[str, Any] = {
-        "sample_rate": 2.0**-rate,
-        "sampled": len(all_keys),
-        "duplicates": len(all_keys) - distinct,
-        "duplicate_share": round((len(all_keys) - distinct) / max(len(all_keys), 1), 6),
-    }
-    for number, name in ((1, "val"), (2, "test")):
-        mine = all_keys[all_splits == number]
-        at = np.searchsorted(train, mine).clip(0, max(len(train) - 1, 0))
-        shared = int((train[at] == mine).sum()) if len(train) else 0
-        result[f"{name}_in_train"] = shared
-        result[f"{name}_in_train_share"] = round(shared / max(len(mine), 1), 6)
-    return result
 
 
 def plain_config(config: IngestConfig) -> dict[str, Any]:
@@ -144,10 +116,8 @@ def build_manifest(
         )
     shard_bytes = sum(entry["bytes"] for entry in files)
     with ThreadPoolExecutor(1) as beside:
-        counting = beside.submit(_count_copies, out / PARTS, len(notes))
         beside.submit(import_module, "polars")  # which the card is made by, and takes as long to import as all it makes
         files.append(_merge_games(out, len(notes)))
-        copies = counting.result()
     manifest = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -160,7 +130,6 @@ def build_manifest(
         "positions_dropped": {name: rows_dropped[name] for name in REASONS if rows_dropped[name]},
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
-        "copies": copies,
         **(more or {}),
         "files": files,
     }

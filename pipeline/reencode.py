@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
 
+from engine.json_files import first_error, shown
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.ingest import ingest
-from pipeline.shards import GAMES, PARTS, read_manifest
+from pipeline.shard_files import open_shard, reading
+from pipeline.shards import GAMES, MANIFEST, PARTS, read_manifest
 from pipeline.sources import Chunk, Source, chunks
 from pipeline.workers import LocalEngine
 
@@ -38,12 +41,15 @@ SHOWN = 5
 
 def config_of(manifest: Manifest) -> IngestConfig:
     """Give the settings that a dataset was made with; raises DatasetError where this program has others."""
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in manifest["config"].items()
-    }
+    stored = manifest["config"]
+    strange = sorted(stored.keys() - {field.name for field in fields(IngestConfig)})
     try:
-        return IngestConfig(**values)
-    except (TypeError, ValueError) as error:
+        if strange:
+            raise ValueError(f"{shown(strange[0])} is no setting")
+        return TypeAdapter(IngestConfig).validate_json(json.dumps(stored), strict=True)
+    except ValidationError as error:
+        raise DatasetError(f"{MANIFEST}: config.{first_error(error)}: it is damaged, or of another version") from None
+    except ValueError as error:
         raise DatasetError(f"the dataset was made with settings that this program does not have: {error}") from error
 
 
@@ -65,7 +71,8 @@ def shards_of(manifest: Manifest, chunk: int | None) -> list[str]:
 
 def games_of_chunks(directory: Path, chunks: int) -> int:
     """Count the games of the dump's first chunks, which are the first row groups of `games.parquet`."""
-    groups = pq.read_metadata(directory / GAMES)
+    with reading(directory / GAMES, "a table of games"):
+        groups = pq.read_metadata(directory / GAMES)
     return sum(groups.row_group(group).num_rows for group in range(min(chunks, groups.num_row_groups)))
 
 
@@ -73,7 +80,7 @@ def _table(paths: Iterable[Path], games: Sequence[int] | None = None) -> pa.Tabl
     """Read shards into one table by game and ply, with the split as a column; of the named games only, if any are."""
     parts = []
     for path in paths:
-        with pq.ParquetFile(path) as file:
+        with open_shard(path) as file:
             for group in range(file.num_row_groups):
                 rows = file.read_row_group(group, use_threads=False) if games is None else _rows_of(file, group, games)
                 split = pa.array([path.name.split("-")[0]] * len(rows), pa.string())
@@ -173,14 +180,15 @@ def _encode(chunk: Chunk, folder: Path, config: IngestConfig) -> dict[str, Any]:
 def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
     """Compare the rows of `games.parquet` for a chunk, which are one of its row groups."""
     fresh = pq.read_table(folder / PARTS / f"games-{chunk.index:05d}.parquet")
-    with pq.ParquetFile(directory / GAMES) as file:
+    with reading(directory / GAMES, "a table of games"), pq.ParquetFile(directory / GAMES) as file:
         if chunk.index >= file.num_row_groups:
             return [f"{GAMES}: the games from number {chunk.first_game} on are missing"]
         stored = file.read_row_group(chunk.index)
-    for field in stored.schema:  # columns that only other chunks of the dataset fill
-        if field.name not in fresh.schema.names:
-            fresh = fresh.append_column(field, pa.nulls(len(fresh), field.type))
-    fresh = fresh.select(stored.schema.names).cast(stored.schema)
+        stored.validate(full=True)
+        for field in stored.schema:  # columns that only other chunks of the dataset fill
+            if field.name not in fresh.schema.names:
+                fresh = fresh.append_column(field, pa.nulls(len(fresh), field.type))
+        fresh = fresh.select(stored.schema.names).cast(stored.schema)
     if stored.equals(fresh):
         return []
     if len(stored) != len(fresh):
@@ -299,7 +307,8 @@ def sample_games(
     picked = rng.sample(files, min(8, count, len(files)))
     found: dict[int | None, set[int]] = {}
     for name in picked:
-        games = np.unique(pq.read_table(directory / name, columns=["game"])["game"].to_numpy())
+        with open_shard(directory / name) as file:
+            games = np.unique(file.read(columns=["game"])["game"].to_numpy())
         games = games if before is None else games[games < before]
         drawn = rng.sample(games.tolist(), min(len(games), -(-count // len(picked))))
         found.setdefault(of_chunk[name], set()).update(drawn)

@@ -87,7 +87,10 @@ def _figures(
         done += len(raw["planes"])
         if not len(batch["planes"]):
             continue
-        figures = measured(*network(batch["planes"], batch if players else _unknown(batch)), batch)
+        answers = network(batch["planes"], batch if players else _unknown(batch))
+        if not all(np.isfinite(answer).all() for answer in answers):
+            raise ConfigError("the network answers with NaN or infinity: its training diverged, or its file is damaged")
+        figures = measured(*answers, batch)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
         columns["key"] = position_keys(batch["planes"], batch["castling"])

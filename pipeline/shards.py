@@ -7,7 +7,6 @@ version. Files appear under their final names whole (`pipeline.stores`), the man
 dataset.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding import ENCODING_VERSION, PLANE_BYTES, moves_hash
+from engine.json_files import check, read_json, shown
 from engine.views import NO_LAST_MOVE
 from pipeline.errors import DatasetError
 from pipeline.stores import file_hash as file_hash
 from pipeline.stores import opened
 from pipeline.stores import publish as publish
 from pipeline.stores import publish_json as publish_json
+from pipeline.vouch import hash_of, vouch
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
@@ -31,6 +32,8 @@ GAMES = "games.parquet"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 16_384
 """Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
+LARGEST_GROUP = ROW_GROUP
+"""Rows that a row group may have to be read: a footer that says more is not of this project."""
 PAGE_ROWS = 512
 """Rows of a page of planes, 315 kB: it stays in a core's cache while its bytes are split, and packs as well as a larger."""
 
@@ -156,24 +159,12 @@ def write_rows(table: pa.Table, path: Path, compression_level: int = 1) -> None:
 
 
 LARGEST_MANIFEST = 1 << 28
-_MANIFEST_TYPES = {"files": list, "sources": list, "config": dict, "games": dict, "positions": dict, "copies": dict}
-
-
-def _check_entry(path: Path, entry: object) -> None:
-    """Raise DatasetError for a file of a manifest that lacks something, or lies outside the dataset."""
-    named = entry.get("name") if isinstance(entry, dict) else None
-    if not isinstance(named, str) or named in ("", "..") or Path(named).name != named:
-        raise DatasetError(f"{path} names a file outside the dataset: {named!r}")
-    assert isinstance(entry, dict)
-    counted = all(isinstance(entry.get(key), int) and entry[key] >= 0 for key in ("rows", "bytes"))
-    if not counted or not isinstance(entry.get("sha256"), str) or entry.get("split") not in (*SPLITS, None):
-        raise DatasetError(f"{path} says too little of {named}: it is damaged")
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     """Read and check a dataset's manifest.
 
-    Raises DatasetError for a directory without one, one that is no JSON of ours, or another format or encoding.
+    Raises DatasetError for a directory without one, one that is not by `pipeline.schemas`, or another format or encoding.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
@@ -181,12 +172,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not path.is_file():
         hint = "an ingest was stopped there: run it again to finish" if (directory / PARTS).is_dir() else "no dataset"
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
-    if path.stat().st_size > LARGEST_MANIFEST:
-        raise DatasetError(f"{path} is over {LARGEST_MANIFEST >> 20} MiB: no manifest of this project")
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path} is not JSON: {str(error)[:200]}") from error
+    manifest = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path} is not a manifest of this project")
     for name, ours in (
@@ -196,13 +182,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     ):
         if manifest.get(name) != ours:
             raise DatasetError(
-                f"{path} has {name} {manifest.get(name)!r}, this program {ours!r}: ingest the dump again"
+                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}: ingest the dump again"
             )
-    for name, kind in _MANIFEST_TYPES.items():
-        if not isinstance(manifest.get(name), kind):
-            raise DatasetError(f"{path} has no {name}, or one of the wrong type: it is damaged")
-    for entry in manifest["files"]:
-        _check_entry(path, entry)
+    from pipeline.schemas import Manifest  # pydantic is no matter of a worker that encodes
+
+    check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
 
 
@@ -213,14 +197,12 @@ RUN = "run.json"
 
 
 def shard_paths(directory: Path, split: str) -> list[Path]:
-    """Give the files of a split as the manifest lists them; raises DatasetError where one is missing or there is none."""
+    """Give the files of a split as the manifest lists them; raises DatasetError where a file differs, or there is none."""
     manifest = read_manifest(directory)
     if split not in SPLITS:
         raise DatasetError(f"no split {split!r}: there are {', '.join(SPLITS)}")
     paths = [directory / entry["name"] for entry in manifest["files"] if entry.get("split") == split]
-    for path in paths:
-        if not path.is_file():
-            raise DatasetError(f"{path} is in the manifest and not on disk: ingest the dump again")
+    vouch(directory, manifest)
     if not paths:
         raise DatasetError(f"{directory} has no positions in its {split} split")
     return paths
@@ -233,11 +215,19 @@ def verify(directory: Path) -> list[str]:
         path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
-        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
+        elif path.stat().st_size != entry["bytes"] or hash_of(path) != entry["sha256"]:
             wrong.append(f"{path.name}: differs from its hash")
-        elif pq.read_metadata(opened(path)).num_rows != entry["rows"]:
+        elif _rows_of(path) != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")
     return wrong
+
+
+def _rows_of(path: Path) -> int | None:
+    """Count the rows of a Parquet file by its footer; None where it has none that can be read."""
+    try:
+        return int(pq.read_metadata(opened(path)).num_rows)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -8,19 +8,21 @@ nothing to them and is, as a whole, the split `latest`. Train may be thinned to 
 Stability: TRAINING_SET_VERSION stands in the page; a changed meaning is a new version.
 """
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from engine.json_files import check, read_json, shown
+from engine.progress import Progress, silent
 from pipeline.errors import DatasetError
-from pipeline.plane_pages import read_group
-from pipeline.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, batch_columns, file_hash, read_manifest, shard_paths
+from pipeline.schemas import TrainingSet
+from pipeline.shard_files import open_shard, read_rows
+from pipeline.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, batch_columns, file_hash, read_manifest
 from pipeline.strata import CLASSES, THINNED_BY, Thinning
+from pipeline.vouch import vouch
 
 TRAINING_SET_VERSION = 1
 TRAINING_SET = "training_set.json"
@@ -34,6 +36,10 @@ class Shard:
     """A file of rows, and which of them count."""
 
     path: Path
+    rows: int | None = None
+    """Rows that its manifest says it has."""
+    games: int | None = None
+    """Games of its dataset, which its rows name by number."""
     thinning: Thinning | None = None
     """Which rows stay, None for all."""
     kept: tuple[int, ...] = ()
@@ -52,62 +58,56 @@ class Member:
     """Rows that stay by row group, by name of shard; where train is thinned."""
 
     def shards(self, split: str) -> list[Shard]:
-        """Give the shards of a split, which may be none; raises DatasetError where one is missing."""
+        """Give the shards of a split, which may be none."""
         splits = (SPLITS if self.held_out else ()) if split == LATEST else (() if self.held_out else (split,))
-        found = []
+        games, found = self.manifest["games"]["read"], []
         for entry in self.manifest["files"]:
             if entry["split"] not in splits:
                 continue
-            path = self.directory / entry["name"]
-            if not path.is_file():
-                raise DatasetError(f"{path} is in the manifest and not on disk: ingest the dump again")
+            shard = Shard(self.directory / entry["name"], entry["rows"], games)
             if split == "train" and self.thinning is not None and self.kept is not None:
-                found.append(Shard(path, self.thinning, tuple(self.kept.get(entry["name"], ()))))
-            else:
-                found.append(Shard(path))
+                shard = replace(shard, thinning=self.thinning, kept=tuple(self.kept.get(entry["name"], ())))
+            found.append(shard)
         return found
+
+    def positions(self, split: str) -> int:
+        """Count the rows of a split by the manifest, or by what stays of it."""
+        return sum(sum(one.kept) if one.thinning is not None else one.rows or 0 for one in self.shards(split))
 
 
 def is_training_set(directory: Path) -> bool:
     """Tell whether a directory is a training set's, by its page."""
-    return (directory / TRAINING_SET).is_file()
+    return (directory / TRAINING_SET).exists()
 
 
 def read_training_set(directory: Path) -> dict[str, Any]:
     """Read and check a training set's page; raises DatasetError for one that is damaged or of another version."""
     path = directory / TRAINING_SET
-    if not path.is_file():
+    if not path.exists():
         raise DatasetError(f"{directory} is no training set: `fianchetto join DATASET... --out DIR` makes one")
-    if path.stat().st_size > LARGEST_MANIFEST:
-        raise DatasetError(f"{path} is over {LARGEST_MANIFEST >> 20} MiB: no training set of this project")
-    try:
-        page = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path} is not JSON: {str(error)[:200]}") from error
+    page = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
     if not isinstance(page, dict) or page.get("training_set_version") != TRAINING_SET_VERSION:
         found = page.get("training_set_version") if isinstance(page, dict) else None
         raise DatasetError(
-            f"{path} has version {found!r}, this program {TRAINING_SET_VERSION}: join the datasets again"
+            f"{path} has version {shown(found)}, this program {TRAINING_SET_VERSION}: join the datasets again"
         )
-    entries = page.get("datasets")
-    if not isinstance(entries, list) or not entries or not isinstance(page.get("config"), dict):
-        raise DatasetError(f"{path} names no datasets or no settings: it is damaged")
-    for entry in entries:
-        named = isinstance(entry, dict) and all(
-            isinstance(entry.get(key), str) and entry[key] for key in ("name", "path", "manifest_sha256")
-        )
-        if not named or not isinstance(entry.get("held_out"), bool) or not isinstance(entry.get("kept", {}), dict):
-            raise DatasetError(f"{path} says too little of a dataset: it is damaged")
+    check(path, page, TrainingSet, DatasetError, hint=": join the datasets again")
+    rates = page["rates"]
+    if rates is not None and len(rates[0]) != len(CLASSES):
+        raise DatasetError(f"{path}: rates are not of {len(CLASSES)} classes of time control: join the datasets again")
     return page
 
 
-def members(directory: Path) -> list[Member]:
-    """Give the datasets of a training set, or the one that a dataset's directory is.
+def members(directory: Path, progress: Progress = silent, stop: Callable[[], bool] = lambda: False) -> list[Member]:
+    """Give the datasets of a training set, or the one that a dataset's directory is; their files are as manifests say.
 
-    Raises DatasetError for one that is gone, or has changed since it was joined.
+    Raises DatasetError for one that is gone, or has changed since it was joined, or whose files are others than its
+    manifest names (`pipeline.vouch`: hashing them for the first time ticks bytes), and Stopped.
     """
     if not is_training_set(directory):
-        return [Member(directory, read_manifest(directory))]
+        manifest = read_manifest(directory)
+        vouch(directory, manifest, progress, stop)
+        return [Member(directory, manifest)]
     page = read_training_set(directory)
     found = []
     for entry in page["datasets"]:
@@ -118,23 +118,30 @@ def members(directory: Path) -> list[Member]:
                 f"{folder} has changed since it was joined: `fianchetto join --out {directory} --remove {entry['name']}` "
                 "takes it out, and join puts it in again"
             )
-        try:
-            thinning = _thinning(page, entry) if page.get("rates") is not None else None
-        except (KeyError, TypeError, ValueError) as error:
-            raise DatasetError(
-                f"{directory / TRAINING_SET} is thinned in no way we know ({error}): join again"
-            ) from error
+        thinning = _thinning(page, entry) if page["rates"] is not None else None
         found.append(Member(folder, manifest, entry["held_out"], thinning, entry.get("kept")))
+    _check_counts(directory / TRAINING_SET, page["positions"], found)
+    for member in found:
+        vouch(member.directory, member.manifest, progress, stop)
     return found
+
+
+def _check_counts(path: Path, positions: Mapping[str, int], found: Sequence[Member]) -> None:
+    """Raise DatasetError where the page counts other positions than its datasets have."""
+    for split in ALL_SPLITS:
+        counted = sum(member.positions(split) for member in found)
+        if positions[split] != counted:
+            raise DatasetError(
+                f"{path}: positions.{split} is {positions[split]}, and its datasets have {counted}: join them again"
+            )
 
 
 def _thinning(page: dict[str, Any], entry: dict[str, Any]) -> Thinning:
     """Make a dataset's thinning of what the page says."""
-    edges = tuple(int(edge) for edge in page["config"]["rating_edges"])
     rates = tuple(tuple(float(rate) for rate in row) for row in page["rates"])
-    if len(rates) != len(edges) + 2 or any(len(row) != len(CLASSES) for row in rates):
-        raise ValueError("rates of another shape")
-    return Thinning(edges, rates, salt_of(entry["manifest_sha256"], int(page["config"]["seed"])))
+    return Thinning(
+        tuple(page["config"]["rating_edges"]), rates, salt_of(entry["manifest_sha256"], page["config"]["seed"])
+    )
 
 
 def salt_of(manifest_sha256: str, seed: int) -> int:
@@ -144,13 +151,14 @@ def salt_of(manifest_sha256: str, seed: int) -> int:
 
 def split_shards(directory: Path, split: str) -> list[Shard]:
     """Give the shards of a split of a dataset or a training set; raises DatasetError where there is nothing in it."""
-    if not is_training_set(directory):
-        if split == LATEST:
-            raise DatasetError(f"{directory} is one dataset: only a training set holds out its latest month")
-        return [Shard(path) for path in shard_paths(directory, split)]
-    if split not in ALL_SPLITS:
-        raise DatasetError(f"no split {split!r}: there are {', '.join(ALL_SPLITS)}")
-    found = [shard for member in members(directory) for shard in member.shards(split)]
+    joined = is_training_set(directory)
+    if not joined and split == LATEST:
+        raise DatasetError(f"{directory} is one dataset: only a training set holds out its latest month")
+    splits = ALL_SPLITS if joined else SPLITS
+    used = members(directory)
+    if split not in splits:
+        raise DatasetError(f"no split {split!r}: there are {', '.join(splits)}")
+    found = [shard for member in used for shard in member.shards(split)]
     if not found:
         hint = ": none of its datasets is held out" if split == LATEST else ""
         raise DatasetError(f"{directory} has no positions in its {split} split{hint}")
@@ -166,13 +174,10 @@ def kept_rows(file: pq.ParquetFile, group: int, thinning: Thinning) -> Any:
 def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Read shards in their order, a row group at a time, as batches of the columns; raises DatasetError for no shard."""
     for shard in shards:
-        try:
-            with pq.ParquetFile(shard.path) as file:
-                for group in range(file.num_row_groups):
-                    rows = read_group(file, shard.path, group, columns)
-                    if shard.thinning is not None:
-                        kept = kept_rows(file, group, shard.thinning)
-                        rows = {name: values[kept] for name, values in rows.items()}
-                    yield rows
-        except (OSError, ValueError, pa.ArrowException) as error:
-            raise DatasetError(f"{shard.path} cannot be read as a shard ({error}): ingest the dump again") from error
+        with open_shard(shard.path, shard.rows) as file:
+            for group in range(file.num_row_groups):
+                rows = read_rows(file, shard.path, group, columns, shard.games)
+                if shard.thinning is not None:
+                    kept = kept_rows(file, group, shard.thinning)
+                    rows = {name: values[kept] for name, values in rows.items()}
+                yield rows

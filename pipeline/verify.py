@@ -18,19 +18,23 @@ import chess.pgn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding import PLANES, label_of
 from engine.legal import MOVE_PLANES
 from engine.progress import Progress, silent
-from pipeline.errors import DatasetError, Stopped
-from pipeline.reencode import chunk_of, compare_all, compare_games, games_of_chunks, sample_games
-from pipeline.shards import GAMES, MANIFEST, SPLITS, file_hash, read_manifest, verify
-from pipeline.training_set import is_training_set, read_training_set
+from pipeline.errors import Stopped
+from pipeline.reencode import chunk_of, compare_all, compare_games, config_of, games_of_chunks, sample_games
+from pipeline.shard_files import GAMES_COLUMNS, check_rows, games_tables, open_shard, read_games
+from pipeline.shards import GAMES, MANIFEST, SPLITS, batch_columns, file_hash, read_manifest, schema, verify
+from pipeline.training_set import Member, is_training_set, read_training_set, row_groups
+from pipeline.vouch import vouch
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
+
+BUT_PLANES = tuple(name for name in schema().names if name != "planes")
+"""What is read of every row, for its ranges; planes are most of a shard, and are compared with the dump's."""
 
 Row = dict[str, Any]
 
@@ -43,14 +47,20 @@ def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Look for games that have positions in two splits, or in another split than `games.parquet` says."""
-    names_of_splits = pq.read_table(directory / GAMES, columns=["split"])["split"]
+    """Look for games that have positions in two splits, or in another split than `games.parquet` says.
+
+    Raises DatasetError for a file whose values are out of the format's ranges.
+    """
+    names_of_splits = pa.chunked_array(
+        [table["split"].combine_chunks() for _, table in games_tables(directory, manifest, tuple(GAMES_COLUMNS))],
+        pa.string(),
+    )
     split_of = pc.index_in(names_of_splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
-        names = [entry["name"] for entry in manifest["files"] if entry["split"] == split]
-        columns = [np.unique(pq.read_table(directory / name, columns=["game"])["game"]) for name in names]
+        rows = row_groups(Member(directory, dict(manifest)).shards(split), BUT_PLANES)
+        columns = [np.unique(group["game"]) for group in rows]
         games = np.unique(np.concatenate(columns)) if columns else np.zeros(0, np.int64)
         for other, others in seen.items():
             if shared := np.intersect1d(games, others).size:
@@ -140,23 +150,17 @@ def games_differ(
     directory: Path, manifest: Mapping[str, Any], sources: Sequence[str], count: int, limit: int | None = None
 ) -> tuple[int, list[str]]:
     """Encode random games again from the dumps' text and compare all their rows: how many rows, and problems."""
-    chunks = None if limit is None else max(1, limit // (manifest["config"]["chunk_mib"] << 20))
+    chunks = None if limit is None else max(1, limit // (config_of(manifest).chunk_mib << 20))
     drawn = sample_games(directory, manifest, count, chunks)
     wanted = np.array(sorted(game for games in drawn.values() for game in games), dtype=np.int64)
     if not len(wanted):
         return 0, []
     spans: dict[int, dict[int, tuple[int, int]]] = {}
-    first = 0
-    with pq.ParquetFile(directory / GAMES) as file:
-        for group in range(file.num_row_groups):
-            end = first + file.metadata.row_group(group).num_rows
-            here = wanted[(wanted >= first) & (wanted < end)]
-            if len(here):
-                picked = file.read_row_group(group, columns=["source", "offset", "length"]).take(here - first)
-                for game, row in zip(here.tolist(), picked.to_pylist(), strict=True):
-                    if limit is None or (row["source"] == 0 and row["offset"] < limit):
-                        spans.setdefault(row["source"], {})[game] = (row["offset"], row["length"])
-            first = end
+    for first, table in games_tables(directory, manifest, ("source", "offset", "length")):
+        here = wanted[(wanted >= first) & (wanted < first + len(table))]
+        for game, row in zip(here.tolist(), table.take(here - first).to_pylist(), strict=True):
+            if limit is None or (row["source"] == 0 and row["offset"] < limit):
+                spans.setdefault(row["source"], {})[game] = (row["offset"], row["length"])
     texts: dict[int, bytes] = {}
     for number, asked in spans.items():
         if number < len(sources):
@@ -180,9 +184,10 @@ def rows_differ(
 
     The rows are of games that begin in the first `limit` bytes of the text; fewer are compared where there are fewer.
     """
-    before = [("source", "==", 0), ("offset", "<", limit)]  # games are numbered as they come: these are the first ones
-    games = pq.read_table(directory / GAMES, columns=["offset", "length"], filters=before)
-    chunks = max(1, limit // (manifest["config"]["chunk_mib"] << 20))
+    games = read_games(directory, manifest, ("source", "offset", "length"))
+    before = pc.and_(pc.equal(games["source"], 0), pc.less(games["offset"], limit))
+    games = games.filter(before)  # they are numbered as they come: these are the first ones
+    chunks = max(1, limit // (config_of(manifest).chunk_mib << 20))
     rows = [row for row in sample_rows(directory, manifest, count, chunks=chunks) if row["game"] < len(games)]
     spans = {row["game"]: (games["offset"][row["game"]].as_py(), games["length"][row["game"]].as_py()) for row in rows}
     texts = dict(cut(text, spans))
@@ -203,24 +208,22 @@ def sample_rows(
 ) -> list[Row]:
     """Draw rows from a few row groups of the shards, the same ones each time; only of the dump's first `chunks`.
 
-    Raises DatasetError for a shard that cannot be read.
+    Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
+    vouch(directory, manifest)
     rng = random.Random(0)  # noqa: S311
     splits = SPLITS if split is None else (split,)
-    names = [file["name"] for file in manifest["files"] if file["rows"] and file["split"] in splits]
+    named = {shard.path.name: shard for name in splits for shard in Member(directory, dict(manifest)).shards(name)}
+    shards = [named[entry["name"]] for entry in manifest["files"] if entry["rows"] and entry["name"] in named]
     before = None if chunks is None else games_of_chunks(directory, chunks)
     if chunks is not None:
-        names = [name for name in names if (chunk_of(name) or 0) < chunks]
+        shards = [shard for shard in shards if (chunk_of(shard.path.name) or 0) < chunks]
     rows: list[Row] = []
-    picked = [rng.choice(names) for _ in range(min(8, count))] if names else []
-    for name in picked:
-        try:
-            with pq.ParquetFile(directory / name) as shard:
-                group = shard.read_row_group(rng.randrange(shard.num_row_groups))
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DatasetError(
-                f"{directory / name} is damaged ({error}): `fianchetto verify` lists such files"
-            ) from error
+    picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
+    for shard in picked:
+        with open_shard(shard.path, shard.rows) as file:
+            group = file.read_row_group(rng.randrange(file.num_row_groups))
+            check_rows(batch_columns(group), shard.games)
         if before is not None:
             group = group.filter(pc.less(group["game"], before))
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))

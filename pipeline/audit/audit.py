@@ -38,7 +38,8 @@ def audit(
     `sources`: the dumps of each dataset, by the name of its folder, for the count of players; `scratch`: where temporary
     files go. Gives tables (lists of rows) by name. Raises DatasetError, ConfigError and Stopped.
     """
-    datasets = list({member.directory.resolve(): member for path in directories for member in members(path)}.values())
+    members_of_all = (member for path in directories for member in members(path, progress, stop))
+    datasets = list({member.directory.resolve(): member for member in members_of_all}.values())
     if not datasets:
         raise ConfigError("name at least one dataset to audit")
     if len(datasets) > MOST_DATASETS:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.audit.columns import LENGTH, RATING
 from pipeline.audit.drift import chain
 from pipeline.errors import Stopped
 from pipeline.join import game_splits
-from pipeline.shards import BATCH_SENTINELS, GAMES
+from pipeline.shard_files import games_tables
+from pipeline.shards import BATCH_SENTINELS
 from pipeline.strata import CLASSES, rating_band, time_class
 from pipeline.tally import Tally, sums
 from pipeline.training_set import ALL_SPLITS, Member
@@ -58,11 +58,10 @@ def months(datasets: Sequence[Member], stop: Stop) -> tuple[list[dict[str, Any]]
     """Count used games by month, and compare each large month with the one before: rows of two tables."""
     found: dict[str, dict[str, NDArray[np.int64]]] = {}
     for member in datasets:
-        with pq.ParquetFile(member.directory / GAMES) as file:
-            for group in range(file.num_row_groups):
-                if stop():
-                    raise Stopped("stopped; nothing was written")
-                _add(found, file.read_row_group(group, columns=list(_READ)))
+        for _, table in games_tables(member.directory, member.manifest, _READ):
+            if stop():
+                raise Stopped("stopped; nothing was written")
+            _add(found, table)
     names = sorted(found)
     rows: list[dict[str, Any]] = [
         {

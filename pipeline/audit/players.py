@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.errors import DatasetError, Stopped
-from pipeline.shards import GAMES, SPLITS
+from pipeline.shard_files import games_tables
+from pipeline.shards import SPLITS
 from pipeline.tally import Tally, sums
 from pipeline.training_set import ALL_SPLITS, LATEST, Member
 from pipeline.verify import sources_differ, text_of
@@ -98,26 +98,24 @@ def _seats(member: Member, number: int, path: str) -> Iterator[tuple[NDArray[np.
     """Give the players of the games that are used, with their splits, in the order of the dump."""
     tags = _tags(path)
     places, keys = np.zeros(0, np.int64), np.zeros(0, np.uint64)
-    with pq.ParquetFile(member.directory / GAMES) as file:
-        for group in range(file.num_row_groups):
-            games = file.read_row_group(group, columns=["source", "offset", "length", "split"])
-            here = games["source"].to_numpy() == number
-            if not here.any():
-                continue
-            starts = games["offset"].to_numpy()[here]
-            end = int(starts[-1] + games["length"].to_numpy()[here][-1])
-            more = True
-            while more and (not len(places) or places[-1] < end):
-                if (block := next(tags, None)) is None:
-                    more = False
-                else:
-                    places, keys = np.append(places, block[0]), np.append(keys, block[1])
-            split = {name: at for at, name in enumerate(SPLITS)}
-            splits = np.array([split.get(name, 255) for name in games["split"].to_pylist()], dtype=np.uint32)[here]
-            now = (places >= starts[0]) & (places < end)
-            game = np.searchsorted(starts, places[now], side="right") - 1
-            of_game, mine = splits[game], keys[now]
-            used = (of_game < len(SPLITS)) & (mine != 0)
-            whole = np.full(int(used.sum()), ALL_SPLITS.index(LATEST), dtype=np.uint32)
-            yield mine[used], whole if member.held_out else of_game[used]
-            places, keys = places[places >= end], keys[places >= end]
+    for _, games in games_tables(member.directory, member.manifest, ["source", "offset", "length", "split"]):
+        here = games["source"].to_numpy() == number
+        if not here.any():
+            continue
+        starts = games["offset"].to_numpy()[here]
+        end = int(starts[-1] + games["length"].to_numpy()[here][-1])
+        more = True
+        while more and (not len(places) or places[-1] < end):
+            if (block := next(tags, None)) is None:
+                more = False
+            else:
+                places, keys = np.append(places, block[0]), np.append(keys, block[1])
+        split = {name: at for at, name in enumerate(SPLITS)}
+        splits = np.array([split.get(name, 255) for name in games["split"].to_pylist()], dtype=np.uint32)[here]
+        now = (places >= starts[0]) & (places < end)
+        game = np.searchsorted(starts, places[now], side="right") - 1
+        of_game, mine = splits[game], keys[now]
+        used = (of_game < len(SPLITS)) & (mine != 0)
+        whole = np.full(int(used.sum()), ALL_SPLITS.index(LATEST), dtype=np.uint32)
+        yield mine[used], whole if member.held_out else of_game[used]
+        places, keys = places[places >= end], keys[places >= end]

@@ -11,7 +11,8 @@ import numpy as np
 
 from pipeline.defs import pictures
 from pipeline.errors import DatasetError
-from pipeline.shards import GAMES, file_hash, read_manifest
+from pipeline.shard_files import read_games
+from pipeline.shards import GAMES, file_hash, read_manifest, schema
 from pipeline.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -36,20 +37,21 @@ LONGEST_TABLE = 200
 
 def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | None) -> Metadata:
     """Describe a positions dataset; `seconds` is how long this run took to make it, None if it was there already."""
-    games, copies, rows = manifest["games"], manifest["copies"], manifest["positions"]["total"]
+    games, rows = manifest["games"], manifest["positions"]["total"]
     dropped = games["dropped"] or {"none": 0}
     speed = {"seconds": round(seconds, 2), "positions_per_second": round(rows / seconds)} if seconds else {}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
         drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
         boards = pictures.boards(drawn)
+        elo = pictures.png(elo_picture(directory, manifest), "Elo of the players")
     except DatasetError as error:  # the checks say what is wrong with the files, each by its name
-        boards = str(error)
+        boards = elo = str(error)
     return {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": rows,
-        "dagster/column_schema": column_schema(directory / files[0]["name"]),
+        "dagster/column_schema": column_schema(),
         "games_read": games["read"],
         "games_used": games["used"],
         "games_dropped": games["read"] - games["used"],
@@ -58,9 +60,8 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         **speed,
         "bytes_per_position": manifest["bytes_per_position"],
         "label_collisions": manifest["label_collisions"],
-        "copies": table([{"what": name, "value": float(value)} for name, value in copies.items()]),
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
-        "elo": dg.MetadataValue.md(pictures.png(elo_picture(directory / GAMES), "Elo of the players")),
+        "elo": dg.MetadataValue.md(elo),
         "sample_of_positions": dg.MetadataValue.md(boards),
     }
 
@@ -159,19 +160,14 @@ def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(shown, schema)
 
 
-def column_schema(shard: Path) -> dg.TableSchema:
-    """Describe a shard's columns."""
-    import pyarrow.parquet as pq
-
-    schema = pq.read_schema(shard)
-    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema])
+def column_schema() -> dg.TableSchema:
+    """Describe a shard's columns, which are those of the format version that its manifest has."""
+    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema()])
 
 
-def elo_picture(games: Path) -> bytes:
-    """Draw the Elo of both players over all games of a dump."""
-    import pyarrow.parquet as pq
-
-    columns = pq.read_table(games, columns=["white_elo", "black_elo"])
+def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
+    """Draw the Elo of both players over all games of a dump; raises DatasetError."""
+    columns = read_games(directory, manifest, ("white_elo", "black_elo"))
     values = np.concatenate([np.asarray(column.drop_null()) for column in columns.itercolumns()])
     return pictures.histogram(values[values > 0], "Elo of the players", "Elo")
 

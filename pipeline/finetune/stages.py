@@ -143,10 +143,13 @@ def datasets(human: Sequence[Path]) -> list[dict[str, str]]:
     """Identify the human datasets by name and hash."""
     from pipeline.errors import DatasetError
     from pipeline.shards import MANIFEST, file_hash, read_manifest
+    from pipeline.vouch import vouch
 
     found = []
     for directory in human:
-        if not read_manifest(directory)["positions"].get("train"):
+        manifest = read_manifest(directory)
+        if not manifest["positions"]["train"]:
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
+        vouch(directory, manifest)
         found.append({"name": directory.resolve().name, "manifest_sha256": file_hash(directory / MANIFEST)})
     return found

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from pipeline import pgn
 from pipeline.card import CARD
-from pipeline.chunk import ChunkTask, games_table, key_rate, part_name, read_games, split_of
+from pipeline.chunk import ChunkTask, games_table, part_name, read_games, split_of
 from pipeline.manifest import build_manifest
 from pipeline.rows_code import rows_code
 from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
@@ -109,11 +109,6 @@ def _encode(task: ChunkTask, entries: Sequence[Mapping[str, Any]], config: Explo
     files = _write(task, rows, rows_T, splits_G[rows.game[rows_T]], told)
     table = games_table(task, tagged, text)
     publish(parts, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
-    rate = key_rate(chunk.index)
-    sampled_T = rows_T[rows.key[rows_T] >> np.uint64(64 - rate) == 0] if rate else rows_T
-    columns = {"key": rows.key[sampled_T], "split": splits_G[rows.game[sampled_T]]}
-    keys = pa.table({name: number_array(column) for name, column in columns.items()})
-    publish(parts, f"keys-{chunk.index:05d}.parquet", len(keys), lambda target: pq.write_table(keys, target))
     counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
     note = {
         "chunk": chunk.index,

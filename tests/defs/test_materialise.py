@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
@@ -27,8 +28,9 @@ from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
 from pipeline.ingest import ingest
-from pipeline.shards import read_manifest
+from pipeline.shards import read_manifest, write_rows
 from tests.defs.conftest import STEPS, execute, random_pgn
+from tests.pipeline import datasets
 
 Made = tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]
 
@@ -46,6 +48,20 @@ def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
 
 def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
     return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+
+
+def positions_of(directory: Path) -> dict[str, list[tuple[bytes, int]]]:
+    """Give each split's positions: planes and castling rights, as they lie in the files."""
+    found: dict[str, list[tuple[bytes, int]]] = {}
+    for row in datasets.table(directory).select(["planes", "castling", "split"]).to_pylist():
+        found.setdefault(row["split"], []).append((row["planes"], row["castling"]))
+    return found
+
+
+def shared(keys: dict[str, list[tuple[bytes, int]]]) -> int:
+    """Count positions of test that train holds."""
+    train = set(keys["train"])
+    return sum(key in train for key in keys["test"])
 
 
 def test_everything_materialises(made: Made) -> None:
@@ -97,11 +113,11 @@ def test_pictures_are_pictures(made: Made) -> None:
 def test_a_training_set_says_what_is_in_it(made: Made) -> None:
     said, manifest = metadata(made[2], "training_set"), read_manifest(made[0] / "positions" / "small")
     assert said["dagster/row_count"] == manifest["positions"]["train"]
-    assert said["copies_share"] == pytest.approx(
-        manifest["copies"]["duplicate_share"], abs=1e-6
-    )  # of so few, all are counted
+    keys = positions_of(made[0] / "positions" / "small")
+    total = sum(map(len, keys.values()))
+    assert said["copies_share"] == pytest.approx(1 - len(set().union(*keys.values())) / total, abs=1e-6)
     (test,) = [row.data for row in said["test_positions_in_train"].records if row.data["split"] == "test"]  # type: ignore[attr-defined]
-    assert test["in_train"] == manifest["copies"]["test_in_train"]
+    assert test["in_train"] == shared(keys)
     assert "data:image/png" in str(said["audit"])
     assert Path(str(said["audit_page"])).read_text().startswith("# Audit of 2,400 positions")
     card = json.loads((Path(str(metadata(made[2], "checkpoint")["path"])) / "checkpoint.json").read_text())
@@ -110,9 +126,9 @@ def test_a_training_set_says_what_is_in_it(made: Made) -> None:
 
 def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
     (path,) = (made[0] / "reports").glob("*/small/report.json")
-    report, manifest = json.loads(path.read_text()), read_manifest(made[0] / "positions" / "small")
+    report = json.loads(path.read_text())
     bands = {row["band"]: row["positions"] for row in report["slices"]["by_train"]}
-    assert bands["in train too"] == manifest["copies"]["test_in_train"]
+    assert bands["in train too"] == shared(positions_of(made[0] / "positions" / "small"))
     assert sum(bands.values()) == report["positions"]
     hits = sum(row["positions"] * row["top1"] for row in report["slices"]["by_train"])
     assert hits == pytest.approx(report["top1"] * report["positions"])
@@ -148,6 +164,21 @@ def test_a_report_is_of_its_own_runs_checkpoint() -> None:
         assert folder_of(checkpoint.key, instance, again) == Path("/first")
     with dg.DagsterInstance.ephemeral() as instance, pytest.raises(UserError, match="no checkpoint has been"):
         folder_of(checkpoint.key, instance, dg.materialize([other], instance=instance).dagster_run)
+
+
+def test_a_shard_that_has_changed_since_fails_a_run_that_only_trains(made: Made, copied: Path) -> None:
+    """A failed check blocks its own run only: the next one must not train on wins that are losses."""
+    shard = next((copied / "positions" / "small").glob("train-*.parquet"))
+    table = pq.read_table(shard)
+    negated = pa.array(-table["result"].to_numpy(), pa.int8())
+    at = table.schema.get_field_index("result")
+    write_rows(table.set_column(at, table.schema.field(at), negated), shard)
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("train", instance, {"training_set": {"audit": False}, "checkpoint": STEPS})
+        said = failure(result, "training_set")
+    assert f"{shard.name} cannot be read: it is not the file that the manifest names" in said
+    assert not result.asset_materializations_for_node("checkpoint")
 
 
 @pytest.mark.parametrize("harm", ["one bit", "no page can be read"])

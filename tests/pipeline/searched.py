@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from engine.encoding import legal_mask
 from model.costs import playout_rows
-from pipeline import shards
 from pipeline.shards import publish, publish_json, rows_table, schema, write_rows
+from tests.pipeline.datasets import plain_manifest
 
 Moves = list[dict[str, Any]] | None
 
@@ -62,16 +62,5 @@ def dataset(
             files.append(
                 {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
             )
-    manifest = {
-        "format_version": shards.FORMAT_VERSION,
-        "encoding_version": shards.ENCODING_VERSION,
-        "moves_hash": shards.moves_hash(),
-        "sources": [{"name": directory.name, "sha256": "0" * 64}],
-        "config": {},
-        "games": {},
-        "positions": {"total": count, "train": count - held_out, "val": held_out, "test": 0},
-        "copies": {},
-        "files": files,
-    }
-    publish_json(directory, "manifest.json", manifest)
+    publish_json(directory, "manifest.json", plain_manifest(files, games=int(rows["game"].max()) + 1))
     return directory

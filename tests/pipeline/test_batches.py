@@ -8,13 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.encoding import PLANES
+from engine.legal import MOVE_PLANES
+from engine.position import KING
 from pipeline import batches, shards
 from pipeline.batches import Batches
 from pipeline.chunk import IngestConfig
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest import ingest
 from pipeline.shards import BATCH_SENTINELS, Batch, publish, publish_json, read_manifest, rows_table, write_rows
-from tests.pipeline.datasets import random_game
+from tests.pipeline.datasets import plain_manifest, random_game
 
 COLUMNS = {
     "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
@@ -22,13 +24,20 @@ COLUMNS = {
     "eval": np.int16, "clock": np.uint16, "elo": np.uint16, "opponent_elo": np.uint16, "base": np.uint16,
     "increment": np.uint8, "last_move": np.uint16,
 }  # fmt: skip
+SIZES = {"promotion": 1, "castling": 16, "ep_file": 8, "result": 2}
+"""Columns that do not have 100 values."""
 
 
 def shard(directory: Path, name: str, first: int, rows: int) -> dict[str, object]:
     """Write a shard of random rows whose `game` numbers them from `first` on; every third value that may be is null."""
     chance = np.random.default_rng(first)
     planes = chance.integers(0, 2**64, (rows, PLANES), dtype=np.uint64)
-    columns = {key: chance.integers(0, 100, rows).astype(kind) for key, kind in COLUMNS.items()}
+    columns = {key: chance.integers(0, SIZES.get(key, 100), rows).astype(kind) for key, kind in COLUMNS.items()}
+    for _ in range(5):  # some 130 legal moves a row
+        planes[:, MOVE_PLANES:] &= chance.integers(0, 2**64, (rows, PLANES - MOVE_PLANES), dtype=np.uint64)
+    planes[:, KING : KING + 2] = np.uint64(1) << chance.integers(0, 64, (rows, 2), dtype=np.uint64)
+    label = columns["label"].astype(np.int64)
+    planes[np.arange(rows), MOVE_PLANES + label // 64] |= np.uint64(1) << (label % 64).astype(np.uint64)
     for key, sentinel in BATCH_SENTINELS.items():
         columns[key][::3] = sentinel
     columns["game"] = np.arange(first, first + rows, dtype=np.uint32)
@@ -47,13 +56,7 @@ def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shard(tmp_path, "train-00002-0.parquet", 800, 200),
         shard(tmp_path, "test-00000-0.parquet", 5000, 70),
     ]
-    manifest = {
-        "format_version": shards.FORMAT_VERSION,
-        "encoding_version": shards.ENCODING_VERSION,
-        "moves_hash": shards.moves_hash(),
-        "files": files,
-    } | {name: kind() for name, kind in shards._MANIFEST_TYPES.items() if name != "files"}
-    publish_json(tmp_path, "manifest.json", manifest)
+    publish_json(tmp_path, "manifest.json", plain_manifest(files, games=10_000))
     return tmp_path
 
 

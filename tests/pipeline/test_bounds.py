@@ -16,6 +16,7 @@ from pipeline.shards import PARTS, RUN
 from pipeline.sources import Chunk
 from pipeline.written import publish_own
 from tests.pipeline.datasets import content, games, random_game, rows_by_game
+from tests.pipeline.hostile import seal
 
 SMALL = IngestConfig(chunk_mib=1)
 GOOD = '[Event "good"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n\n'
@@ -99,6 +100,7 @@ def test_a_shard_of_another_encoding_is_refused_before_it_is_read(tmp_path: Path
     shard = next((tmp_path / "out").glob("train-*.parquet"))
     table = pq.read_table(shard)
     pq.write_table(table.replace_schema_metadata({"moves_hash": "0123456789abcdef"}), shard)
+    seal(tmp_path / "out")
     with pytest.raises(DatasetError, match="0123456789abcdef"):
         Batches([tmp_path / "out"])
 

@@ -73,8 +73,8 @@ def test_the_counts_add_up(made: Path, dump: Path) -> None:
         assert manifest["positions"][split] == rows["split"].to_pylist().count(split) > 0
     assert manifest["label_collisions"] == sum(promotion in (2, 3, 4) for promotion in rows["promotion"].to_pylist())
     assert manifest["sources"][0]["bytes"] == manifest["sources"][0]["text_bytes"] == dump.stat().st_size
-    keys = {(bytes(row)[: 13 * 8]) for row in rows["planes"].to_pylist()}
-    assert manifest["copies"]["duplicates"] == pytest.approx(len(rows) - len(keys), rel=0.01)  # rights tell some apart
+    assert "copies" not in manifest, "a share of a sample is no count: an audit counts"
+    assert "are copies" not in (made / "CARD.md").read_text()
     assert verify(made) == []
 
 

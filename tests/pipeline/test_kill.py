@@ -239,7 +239,7 @@ def fill_at(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @named
-@pytest.mark.parametrize("file", ["train-00001", "test-00001", "games-00001", "keys-00001"])
+@pytest.mark.parametrize("file", ["train-00001", "test-00001", "games-00001"])
 def test_a_chunk_whose_file_does_not_reach_the_disk_is_not_done(
     dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from pipeline import remote
+from pipeline import remote, vouch
 from pipeline.batches import Batches
 from pipeline.chunk import IngestConfig
 from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
@@ -24,7 +24,7 @@ from pipeline.shards import publish, read_manifest, verify
 from pipeline.stores import place
 from pipeline.sweep import sweep
 from tests.conftest import REPOSITORY
-from tests.pipeline import datasets, swift
+from tests.pipeline import datasets, elsewhere, hostile, swift
 
 for needed in ("swift", "s3fs"):
     pytest.importorskip(needed, reason=f"{needed} is not installed: pip install swift==2.38.3 s3fs, and run this again")
@@ -101,6 +101,59 @@ def test_a_dataset_in_a_store_is_that_of_a_folder(store: Any, dump: Path, made: 
         assert all((there[name] == here[name]).all() for name in here)
     with pytest.raises(DatasetError, match="other settings"):
         ingest([str(dump)], out, IngestConfig(chunk_mib=2))
+
+
+def test_every_promise_of_what_may_lie_elsewhere(store: Any, dump: Path, tmp_path: Path) -> None:
+    here = hostile.workplace(tmp_path / "here")
+    (tmp_path / "work").mkdir()
+    publish(store / "table", "a.pgn.zst", 0, lambda target: target.write(dump.read_bytes()))
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(tmp_path / "cache")}
+
+    def call(words: list[str]) -> "subprocess.CompletedProcess[str]":
+        command = [*COMMAND, *words, "--json"]
+        return subprocess.run(
+            command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, check=False
+        )
+
+    answers = {}
+    for name, words in elsewhere.taken("s3://chess/table", here, "s3://chess/table/a.pgn.zst").items():
+        done = call(words)
+        assert (done.returncode, done.stderr) == (0, ""), f"{name}: {done.stderr}"
+        answers[name] = json.loads(done.stdout.splitlines()[-1])
+    assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
+    for name, words in elsewhere.refused("s3://chess/table", here).items():
+        done = call(words)
+        assert (done.returncode, done.stdout) == (2, ""), f"{name}: {done.stdout}{done.stderr}"
+        assert "s3://chess/table" in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_an_object_that_changed_is_refused_and_others_are_hashed_once(
+    store: Any, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
+    folder, hashed = store / "vouched", []
+    for name in made:
+        publish(folder, name, 0, lambda target, name=name: target.write((dump.parent / "made" / name).read_bytes()))
+    real = vouch._hash
+    monkeypatch.setattr("pipeline.vouch._hash", lambda path, *rest: (hashed.append(path.name), real(path, *rest))[1])
+
+    def again() -> None:  # as another process would look
+        monkeypatch.setattr("pipeline.vouch._listed", set())
+        monkeypatch.setattr("pipeline.vouch._known", {})
+        Batches([folder])
+
+    again()
+    named = {entry["name"] for entry in read_manifest(folder)["files"]}
+    assert set(hashed) == named
+    again()
+    assert len(hashed) == len(named), "what has its ETag still is not hashed again"
+    data = bytearray((dump.parent / "made" / hashed[0]).read_bytes())
+    data[len(data) // 2] ^= 1
+    publish(folder, hashed[0], 0, lambda target: target.write(bytes(data)))
+    with pytest.raises(DatasetError, match=f"{hashed[0]} cannot be read.*its hash differs"):
+        again()
 
 
 def test_shards_of_a_set_size_are_made_in_a_store_too(store: Any, dump: Path, tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_they_hold_the_rows_of_the_dump_in_files_of_one_size(plain: Path, drawn:
         assert max(sizes) - min(sizes) <= 1
         names = [entry["name"] for entry in after["files"] if entry["split"] == split]
         assert names == [f"{split}-{at:05d}-of-{len(sizes):05d}.parquet" for at in range(len(sizes))]
-    for same in ("games", "positions", "positions_dropped", "copies", "label_collisions", "sources"):
+    for same in ("games", "positions", "positions_dropped", "label_collisions", "sources"):
         assert after[same] == before[same]
     assert pq.read_table(drawn / "games.parquet").equals(pq.read_table(plain / "games.parquet"))
     assert not (drawn / ".parts").exists()

@@ -1,0 +1,188 @@
+"""A small workplace (two datasets, their training set, a checkpoint), and ways to spoil a copy of it as a stranger might."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from model.checkpoint import save
+from model.network import build
+from model.presets import preset_row
+from pipeline.join import JoinConfig, join
+from pipeline.shards import write_rows
+from tests.model.synthetic import TINY
+from tests.pipeline.months import month
+
+Spoil = Callable[[Path], None]
+DATASET, OTHER, SET, NET = "positions/2014.05", "positions/2014.06", "sets/all", "net"
+SHARD = f"{DATASET}/train-00000-0.parquet"
+THINNED = (0.2, 0.2, 0.2, 0.2, 0.2, 0.0)
+
+
+def workplace(folder: Path) -> Path:
+    """Make the workplace."""
+    folder.mkdir()
+    month(folder, "2014.05", list(range(14)))
+    month(folder, "2014.06", list(range(14, 26)))
+    paths = [folder / DATASET, folder / OTHER]
+    join(paths, folder / SET, JoinConfig(hold_out="none", rating_shares=THINNED))
+    (folder / NET).mkdir()
+    card = {"preset": preset_row(TINY), "parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
+    weights = {"weights": build(TINY, 3).state_dict()}
+    save(folder / NET, card | {"metrics": {"loss": 1.5}, "config": {}, "data": {"datasets": [{"name": "a"}]}}, weights)
+    return folder
+
+
+def written(name: str, data: bytes) -> Spoil:
+    """Put bytes in the place of a file."""
+    return lambda folder: (folder / name).write_bytes(data) and None  # type: ignore[func-returns-value]
+
+
+def cut(name: str, share: float) -> Spoil:
+    """Leave the beginning of a file, and seal the dataset."""
+
+    def spoil(folder: Path) -> None:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: int(len(data) * share)])
+        seal(folder / DATASET)
+
+    return spoil
+
+
+def folder_instead(name: str) -> Spoil:
+    """Put a folder in the place of a file."""
+
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).mkdir()
+
+    return spoil
+
+
+def gone(name: str) -> Spoil:
+    """Take a file away."""
+    return lambda folder: (folder / name).unlink()
+
+
+def edited(name: str, *way: str | int, value: Any) -> Spoil:
+    """Set a value of a JSON file; a function is given the old one. Members of a set are told their manifests' new hashes."""
+
+    def spoil(folder: Path) -> None:
+        whole = json.loads((folder / name).read_bytes())
+        place = whole
+        for key in way[:-1]:
+            place = place[key]
+        place[way[-1]] = value(place[way[-1]]) if callable(value) else value
+        (folder / name).write_text(json.dumps(whole))
+
+    return spoil
+
+
+def without(name: str, *way: str | int) -> Spoil:
+    """Take a field out of a JSON file."""
+
+    def spoil(folder: Path) -> None:
+        whole = json.loads((folder / name).read_bytes())
+        place = whole
+        for key in way[:-1]:
+            place = place[key]
+        del place[way[-1]]
+        (folder / name).write_text(json.dumps(whole))
+
+    return spoil
+
+
+def seal(directory: Path) -> None:
+    """Make a manifest agree with its files: what a stranger who spoils a file would do too."""
+    path = directory / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    for entry in manifest["files"]:
+        data = (directory / entry["name"]).read_bytes()
+        entry |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    path.write_text(json.dumps(manifest))
+
+
+def stored(name: str, change: Callable[[pa.Table], pa.Table], **writer: Any) -> Spoil:
+    """Write a Parquet file again with another table, as pyarrow does it, and seal the dataset."""
+
+    def spoil(folder: Path) -> None:
+        path = folder / name
+        table = change(pq.read_table(path))
+        if writer or name.endswith("games.parquet"):
+            pq.write_table(table, path, **writer)
+        else:
+            write_rows(table, path)
+        directory = path.parent
+        manifest = json.loads((directory / "manifest.json").read_bytes())
+        for entry in manifest["files"]:
+            if entry["name"] == path.name:
+                split, more = entry["split"], len(table) - entry["rows"]
+                entry["rows"] = len(table)
+                for counted in (split, "total") if split else ():
+                    manifest["positions"][counted] += more
+        (directory / "manifest.json").write_text(json.dumps(manifest))
+        seal(directory)
+
+    return spoil
+
+
+def column(name: str, value: Any, row: int = 3) -> Callable[[pa.Table], pa.Table]:
+    """Give a function that sets one value of a column."""
+
+    def change(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(name)
+        values = table[name].to_pylist()
+        values[row] = value
+        return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+    return change
+
+
+def retyped(
+    name: str, kind: pa.DataType, values: Callable[[int], Any] = lambda row: 1
+) -> Callable[[pa.Table], pa.Table]:
+    """Give a function that gives a column another type."""
+
+    def change(table: pa.Table) -> pa.Table:
+        at = table.schema.get_field_index(name)
+        made = pa.array([values(row) for row in range(len(table))], kind)
+        return table.set_column(at, pa.field(name, kind, table.schema.field(at).nullable), made)
+
+    return change
+
+
+def illegal_label(table: pa.Table) -> pa.Table:
+    """Give row 3 a label that is none of its legal moves."""
+    planes = np.frombuffer(table["planes"][3].as_py(), "<u8")
+    label = next(label for label in range(4096) if not int(planes[13 + label // 64]) >> (label % 64) & 1)
+    return column("label", label)(table)
+
+
+def copied(place: Path, to: Path) -> Path:
+    """Copy the workplace, its dumps left out."""
+    shutil.copytree(place, to, ignore=shutil.ignore_patterns("dumps"))
+    return to
+
+
+def rejoined(folder: Path) -> None:
+    """Tell the training set the hash of a manifest that was changed, as a stranger would."""
+    page = json.loads((folder / SET / "training_set.json").read_bytes())
+    for entry in page["datasets"]:
+        manifest = folder / SET / entry["path"] / "manifest.json"
+        entry["manifest_sha256"] = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    (folder / SET / "training_set.json").write_text(json.dumps(page))
+
+
+Case = tuple[str, Spoil, str]
+"""A name, what is spoilt, and the file that the refusal must name."""
+
+
+def cases(table: Mapping[str, tuple[Spoil, str]]) -> list[Case]:
+    """List a table's rows."""
+    return [(name, spoil, file) for name, (spoil, file) in table.items()]
