@@ -48,8 +48,9 @@ class Engine:
         *,
         options: Options | None = None,
         name: str = "Fianchetto",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Answer by `write`, which takes a line and its newline."""
+        """Answer by `write`, which takes a line and its newline; `clock` tells the time in seconds."""
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
         self._game = Game()
@@ -61,7 +62,8 @@ class Engine:
         self._cold = False
         self._speaking = threading.Lock()
         self._gone: BrokenPipeError | None = None
-        self._thinker = Thinker(self._say)
+        self._clock = clock
+        self._thinker = Thinker(self._say, clock=clock)
         self._commands: dict[str, Callable[[str], None]] = {
             "uci": self._uci,
             "isready": self._isready,
@@ -98,7 +100,7 @@ class Engine:
 
     def _follow(self, line: str) -> bool:
         """Do what a line says; false for `quit`. What is wrong with it is told, and the engine goes on."""
-        begun = time.monotonic()
+        begun = self._clock()
         try:
             command, rest = split(line)
             if command == "quit":
@@ -112,7 +114,7 @@ class Engine:
         except UserError as error:
             self._say(f"info string {error}")
             command = ""
-        self._telling = time.monotonic() - begun if command == "position" else 0.0
+        self._telling = self._clock() - begun if command == "position" else 0.0
         return True
 
     def _uci(self, rest: str) -> None:
@@ -165,7 +167,7 @@ class Engine:
 
     def _ponderhit(self, rest: str) -> None:
         if self._job is not None and self._job.pondering:
-            self._job.hit(time.monotonic())
+            self._job.hit(self._clock())
 
     def _setoption(self, rest: str) -> None:
         """Set an option for the next `go`; a search under way goes on with those it began with."""

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.engine.uci_talk import Counting, Talk, last_info
+from tests.engine.uci_talk import Counting, StillClock, Talk, last_info
 
 ROUND = 0.002
-"""Seconds of one evaluation: sleeping, so that the number of simulations hardly depends on the machine."""
+"""Seconds of one evaluation, on a clock that nothing else moves on."""
 ONE_MOVE = "7k/8/8/8/8/8/r7/7K w - - 0 1"
 QUIET = "position startpos moves e2e4 e7e5 g1f3 b8c6"
 CLOCK = "wtime 8000 btime 8000"
@@ -36,21 +36,21 @@ def at_move_time(talk: Talk, position: str, milliseconds: int) -> int:
     ],
 )
 def test_a_fresh_tree_is_searched_on_a_clock(position: str, go: str) -> None:
-    with Talk(Counting(ROUND)) as talk:
+    with Talk(Counting(ROUND, StillClock())) as talk:
         nodes, milliseconds = effort(talk.ask("ucinewgame", position, go))
         assert nodes >= at_move_time(talk, position, milliseconds) / 2
         assert nodes >= 20
 
 
 def test_some_of_the_moves_are_searched_on_a_clock_as_long_as_all() -> None:
-    with Talk(Counting(ROUND)) as talk:
+    with Talk(Counting(ROUND, StillClock())) as talk:
         nodes, milliseconds = effort(talk.ask(QUIET, f"go {CLOCK} searchmoves f1b5 f1c4 d2d4"))
         assert nodes >= at_move_time(talk, QUIET, milliseconds) / 2
         assert nodes >= 20
 
 
 def test_several_lines_are_searched_and_shown_on_a_clock() -> None:
-    with Talk(Counting(ROUND)) as talk:
+    with Talk(Counting(ROUND, StillClock())) as talk:
         talk.say("setoption name MultiPV value 3")
         lines = talk.ask(QUIET, f"go {CLOCK}")
         nodes, milliseconds = effort(lines)
@@ -59,7 +59,7 @@ def test_several_lines_are_searched_and_shown_on_a_clock() -> None:
 
 
 def test_pondering_searches_and_so_does_the_time_after_the_hit() -> None:
-    with Talk(Counting(ROUND)) as talk:
+    with Talk(Counting(ROUND, StillClock())) as talk:
         talk.say(QUIET, f"go ponder {CLOCK}")
         talk.rest(0.3)
         talk.say("ponderhit")
@@ -70,7 +70,7 @@ def test_pondering_searches_and_so_does_the_time_after_the_hit() -> None:
 
 
 def test_the_only_move_is_answered_at_once_with_a_score() -> None:
-    with Talk(Counting(ROUND)) as talk:
+    with Talk(Counting(ROUND, StillClock())) as talk:
         lines = talk.ask(f"position fen {ONE_MOVE}", "go wtime 600000 btime 600000")
         nodes, milliseconds = effort(lines)
         assert (lines[-1].split()[1], nodes) == ("h1g1", 1)
@@ -79,7 +79,7 @@ def test_the_only_move_is_answered_at_once_with_a_score() -> None:
 
 
 def test_one_of_the_moves_is_answered_at_once_with_a_score() -> None:
-    with Talk(Counting(ROUND)) as talk:
+    with Talk(Counting(ROUND, StillClock())) as talk:
         lines = talk.ask(QUIET, "go wtime 60000 btime 60000 searchmoves a2a3")
         nodes, milliseconds = effort(lines)
         assert (lines[-1].split()[1], nodes) == ("a2a3", 1)

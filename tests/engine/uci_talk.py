@@ -18,11 +18,22 @@ FIRST_PATIENCE = 500.0
 """Seconds that the engine may take to be ready: its kernels may have to be compiled first."""
 
 
+class StillClock:
+    """A clock that only evaluations move on, so that what is searched in some time is the same on every machine."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Counting:
     """A uniform evaluator that counts what it is asked, waits as long as it is told and breaks when it is told."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
+    def __init__(self, seconds: float = 0.0, clock: StillClock | None = None) -> None:
         self.rows = 0
+        self.clock = clock
         self.seconds = seconds
         self.broken = False
         self.batches: list[int] = []
@@ -30,7 +41,10 @@ class Counting:
     def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         self.rows += len(planes_BP)
         self.batches.append(len(planes_BP))
-        time.sleep(self.seconds)
+        if self.clock is not None:
+            self.clock.now += self.seconds
+        else:
+            time.sleep(self.seconds)
         if self.broken:
             raise RuntimeError("out of\nmemory")
         return uniform(planes_BP)
@@ -46,6 +60,7 @@ class Talk:
         self.engine = Engine(
             load or (lambda checkpoint, threads, rating: evaluator),
             lambda text: self._heard.put((time.monotonic(), text.rstrip("\n"))),
+            clock=getattr(evaluator, "clock", None) or time.monotonic,
         )
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
