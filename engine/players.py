@@ -21,9 +21,9 @@ from engine.evaluators import Evaluator
 from engine.legal import legal_planes
 from engine.match import Limit
 from engine.position import from_board
+from engine.score import centipawns
 from engine.search import Search, SearchConfig
 from engine.search.history import of_board
-from engine.uci.report import centipawns
 
 OVERHEAD = 0.003
 """Seconds of a timed move that ours leaves unused, for what comes after its search."""

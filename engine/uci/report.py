@@ -11,15 +11,8 @@ import chess
 import numpy as np
 
 from engine.encoding import move_of
+from engine.score import centipawns
 from engine.search import Root
-
-CENTIPAWN_SCALE, CENTIPAWN_BEND = 90.0, 1.5637541897
-"""lc0's `centipawn` score: cp = 90 * tan(1.5637541897 * value), 12,780 at most."""
-
-
-def centipawns(value: float) -> int:
-    """Turn an expected score in [-1, 1] into centipawns, the same side's view."""
-    return round(CENTIPAWN_SCALE * math.tan(CENTIPAWN_BEND * min(max(value, -1.0), 1.0)))
 
 
 def score(value: float, plies: int) -> str:

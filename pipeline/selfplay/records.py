@@ -17,7 +17,7 @@ import numpy as np
 from engine.encoding import move_of
 from engine.playing import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, Thought
 from engine.position import to_board, to_fen
-from engine.uci.report import centipawns
+from engine.score import centipawns
 
 SITE = "https://fianchetto.invalid/selfplay/"
 RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}

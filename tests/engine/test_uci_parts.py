@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.position import FenError
+from engine.score import centipawns
 from engine.search.forest import bytes_of
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
 from engine.uci.game import Game, possible
 from engine.uci.options import ROWS, OptionError, Options, changed, described, nodes_in
-from engine.uci.report import centipawns, permille, score
+from engine.uci.report import permille, score
 
 
 @pytest.mark.parametrize(
