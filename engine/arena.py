@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.evaluators import Evaluator
+from engine.external import External
 from engine.game import Game, GameRecord
 from engine.match import MatchConfig
 from engine.openings import Opening
-from engine.players import Player, Side, side_of
+from engine.players import Greedy, Player, Searching, Side
 from engine.sprt import SprtConfig, llr, pair_counts, verdict
 
 WIDTH = 64
@@ -86,6 +91,35 @@ def _tables(players: tuple[Player, Player], config: MatchConfig, timed: bool, le
         return min(left, config.clocked), 1
     engines = any(player.evaluator is None for player in players)
     return 1, min(left, config.concurrency or (8 * config.thinkers if engines else WIDTH))
+
+
+def side_of(player: Player, width: int, workers: int, patience: float) -> Side:
+    """Make a side of `width` slots.
+
+    An engine thinks in at most `workers` games at once; it is waited for `patience` seconds beyond its time, if it has any.
+    """
+    if player.evaluator is None:
+        return External(player, width, workers, patience)
+    evaluator = player.evaluator if player.limit.timed else _in_company(player.evaluator)
+    if player.search is None:
+        return Greedy(evaluator)
+    return Searching(player, evaluator, player.search, width)
+
+
+def _in_company(evaluator: Evaluator) -> Evaluator:
+    """Judge a lone position beside itself.
+
+    A network's last bits differ between one row and several (other kernels multiply a vector), and the games of a match
+    must not depend on how many are still being played; two rows and more were found to agree.
+    """
+
+    def judge(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        if len(planes_BP) != 1:
+            return evaluator(planes_BP)
+        logits_BA, wdl_BW = evaluator(np.repeat(planes_BP, 2, axis=0))
+        return logits_BA[:1], wdl_BW[:1]
+
+    return judge
 
 
 class _Table:

@@ -13,7 +13,6 @@ from typing import NamedTuple, Protocol
 
 import chess
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.clock import Limits, Pace, budget
 from engine.encoding import PLANES, label_of, legal_mask, move_of
@@ -99,37 +98,6 @@ class Side(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
-
-
-def side_of(player: Player, width: int, workers: int, patience: float) -> Side:
-    """Make a side of `width` slots.
-
-    An engine thinks in at most `workers` games at once; it is waited for `patience` seconds beyond its time, if it has any.
-    """
-    if player.evaluator is None:
-        from engine.external import External
-
-        return External(player, width, workers, patience)
-    evaluator = player.evaluator if player.limit.timed else _in_company(player.evaluator)
-    if player.search is None:
-        return Greedy(evaluator)
-    return Searching(player, evaluator, player.search, width)
-
-
-def _in_company(evaluator: Evaluator) -> Evaluator:
-    """Judge a lone position beside itself.
-
-    A network's last bits differ between one row and several (other kernels multiply a vector), and the games of a match
-    must not depend on how many are still being played; two rows and more were found to agree.
-    """
-
-    def judge(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        if len(planes_BP) != 1:
-            return evaluator(planes_BP)
-        logits_BA, wdl_BW = evaluator(np.repeat(planes_BP, 2, axis=0))
-        return logits_BA[:1], wdl_BW[:1]
-
-    return judge
 
 
 class Greedy:
