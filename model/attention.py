@@ -3,16 +3,12 @@
 Axes: B batch, C channels, Y row, X column, S square (row * 8 + column), H head, K template, R offset (15 x 15).
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.parts import ACTIVATIONS, SQUARES, board_mean
-
-if TYPE_CHECKING:
-    from model.presets import Preset
+from model.presets import Preset
 
 OFFSETS = 15 * 15
 """(row, column) differences of two squares, -7 to 7 each."""
@@ -54,7 +50,7 @@ class RelativeBias(nn.Module):
 
     offset_of: Tensor
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(row.heads, OFFSETS))
         self.register_buffer("offset_of", offset_index(), persistent=False)
@@ -72,7 +68,7 @@ class GeometricBias(nn.Module):
 
     offset_of: Tensor
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.heads = row.heads
         self.pairs = nn.Parameter(torch.zeros(row.heads, SQUARES, SQUARES))
@@ -93,7 +89,7 @@ class GeometricBias(nn.Module):
 class AttentionBlock(nn.Module):
     """Norm, attend, add; norm, two layers, add (pre-norm: Xiong et al. 2020, arXiv:2002.04745)."""
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.heads = row.heads
         self.norm1 = nn.LayerNorm(row.width)

@@ -8,7 +8,6 @@ A index of the vocabulary (4096).
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +17,7 @@ from engine.encoding import LABELS
 from engine.legal import TYPES
 from engine.move_facts import CHECK, LEAVES, RISKS, STANDS, TAKES, TARGET
 from model.parts import SQUARES, Exact
-
-if TYPE_CHECKING:
-    from model.presets import Preset
+from model.presets import Preset
 
 PIECE = 30
 """Tens of centipawns from which an amount is at least a minor piece."""
@@ -58,7 +55,7 @@ def _squares(board_BCYX: Tensor) -> Tensor:
 class FactsStem(nn.Module):
     """Tell each square what the moves from it and to it win, risk, leave and threaten: added to what the stem says."""
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.facts = nn.Linear(KNOWN, 2 * row.width)
         self.kinds = nn.Embedding(TYPES, 2 * row.width)
@@ -76,7 +73,7 @@ class FactsStem(nn.Module):
 class MoveHead(nn.Module):
     """Weigh each legal move by its facts, its kind and what the trunk says of the squares it leaves and reaches."""
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.sources, self.targets = (nn.Conv2d(row.width, row.facts_width, 1, bias=False) for _ in range(2))
         self.facts = nn.Linear(KNOWN, row.facts_width)

@@ -3,36 +3,32 @@
 Axes: B batch, C channels, Y row, X column, A index of the preset's move vocabulary, F from-square, T to-square.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.vocabularies import vocabulary
 from model.parts import ACTIVATIONS, SQUARES, Exact, Flat, board_mean, conv3
-
-if TYPE_CHECKING:
-    from model.presets import Preset
+from model.presets import Preset
 
 Policy = Tensor | tuple[Tensor, Tensor]
 """Logits `[B, A]`; of a factored head from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
 
 
-def _hidden(row: "Preset") -> list[nn.Module]:
+def _hidden(row: Preset) -> list[nn.Module]:
     """Give the hidden 3x3 convolution of a policy head, where the preset has one."""
     if not row.policy_width:
         return []
     return [conv3(row.width, row.policy_width), nn.BatchNorm2d(row.policy_width), ACTIVATIONS[row.activation]()]
 
 
-def planes_policy(row: "Preset") -> nn.Module:
+def planes_policy(row: Preset) -> nn.Module:
     """Build a head with a plane of from-squares for each kind of move: flattened, they are indices (plane * 64 + from)."""
     planes = vocabulary(row.moves).planes
     return nn.Sequential(*_hidden(row), Exact(nn.Conv2d(row.policy_width or row.width, planes, 1)), Flat())
 
 
-def linear_policy(row: "Preset") -> nn.Module:
+def linear_policy(row: Preset) -> nn.Module:
     """Build a 1x1 bottleneck and one linear layer to all indices."""
     hidden = row.policy_width
     return nn.Sequential(
@@ -47,7 +43,7 @@ def linear_policy(row: "Preset") -> nn.Module:
 class FactoredPolicy(nn.Module):
     """Say from which square, and for each from-square, to which: 1 + 64 planes."""
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.hidden = nn.Sequential(*_hidden(row))
         self.planes = Exact(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
@@ -64,7 +60,7 @@ class AttentionPolicy(nn.Module):
     Source: the source-destination head of Chessformer, arXiv:2605.19091, without its promotion part.
     """
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.query = Exact(nn.Linear(row.width, row.policy_width))
         self.key = Exact(nn.Linear(row.width, row.policy_width))
@@ -103,7 +99,7 @@ class NoValue(nn.Module):
         return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
 
 
-def value_head(row: "Preset", outputs: int, last: nn.Module) -> nn.Module:
+def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
     """Build a 1x1 convolution, the preset's neck, a hidden layer, `outputs` numbers and a last function over them."""
     neck, size = (Pool(), row.value_width) if row.value_neck == "pool" else (Flat(), row.value_width * SQUARES)
     return nn.Sequential(
@@ -118,7 +114,7 @@ def value_head(row: "Preset", outputs: int, last: nn.Module) -> nn.Module:
     )
 
 
-def moves_left_head(row: "Preset") -> nn.Module:
+def moves_left_head(row: Preset) -> nn.Module:
     """Build a head that says how many half-moves the game will still last, `[B, 1]`."""
     return nn.Sequential(
         nn.Conv2d(row.width, row.moves_left, 1, bias=False),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engine.views import view
-from model.attention import BIASES, AttentionBlock, LastNorm, Squares
+from model.attention import AttentionBlock, LastNorm, Squares
 from model.conditions import CONDITIONS, Condition, conditioned
 from model.facts import FactsStem, MoveHead, Moves
 from model.heads import (
@@ -23,7 +23,7 @@ from model.heads import (
     planes_policy,
     value_head,
 )
-from model.parts import ACTIVATIONS, GATES, PostBlock, PreBlock, conv3
+from model.parts import ACTIVATIONS, PostBlock, PreBlock, conv3
 from model.presets import Preset
 
 BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock, "attention": AttentionBlock}
@@ -38,18 +38,6 @@ VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "tanh": lambda row: value_head(row, 1, nn.Tanh()),
     "none": lambda row: NoValue(),
 }
-TABLES: Mapping[str, Mapping[str, object]] = {
-    "activation": ACTIVATIONS,
-    "gate": GATES,
-    "block": BLOCKS,
-    "policy": POLICY_HEADS,
-    "value": VALUE_HEADS,
-    "value_neck": dict.fromkeys(("flat", "pool")),
-    "bias": BIASES,
-    "init": dict.fromkeys(("torch", "kaiming")),
-    "condition": CONDITIONS,
-}
-"""Which table each word of a preset is looked up in."""
 
 Outputs = tuple[Policy, Tensor] | tuple[Policy, Tensor, Tensor]
 """Policy, value, and of a preset with `moves_left` the half-moves left `[B, 1]`."""

@@ -6,13 +6,11 @@ Axes: B batch, C channels, Y row (0 = the 8th rank of whom the view looks from),
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from model.presets import Preset
+from model.presets import Preset
 
 SQUARES = 64
 
@@ -57,7 +55,7 @@ def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
 class PostBlock(nn.Module):
     """Convolve, norm, activate, convolve, norm, gate, add, activate (He et al. 2015, arXiv:1512.03385)."""
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.conv1 = conv3(row.width, row.width)
         self.norm1 = nn.BatchNorm2d(row.width)
@@ -78,7 +76,7 @@ class PostBlock(nn.Module):
 class PreBlock(nn.Module):
     """Norm, activate, convolve, twice, gate and add (He et al. 2016, arXiv:1603.05027)."""
 
-    def __init__(self, row: "Preset") -> None:
+    def __init__(self, row: Preset) -> None:
         super().__init__()
         self.norm1 = nn.BatchNorm2d(row.width)
         self.act1 = ACTIVATIONS[row.activation]()
@@ -116,7 +114,7 @@ class Exact(nn.Module):
             return self.layer(x.float())  # type: ignore[no-any-return]
 
 
-def gate(row: "Preset") -> nn.Module:
+def gate(row: Preset) -> nn.Module:
     """Build the gate that each of a preset's blocks has."""
     return GATES[row.gate](row)
 
@@ -125,7 +123,7 @@ ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "relu": lambda: nn.ReLU(inplace=True),
     "mish": nn.Mish,
 }
-GATES: Mapping[str, Callable[["Preset"], nn.Module]] = {
+GATES: Mapping[str, Callable[[Preset], nn.Module]] = {
     "none": lambda row: nn.Identity(),
     "scale": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=False),
     "affine": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=True),

@@ -1,16 +1,12 @@
 """What a preset is: one frozen row that says everything of a network, checked; the rows stand in `model.systems`."""
 
-import difflib
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any
+from functools import cache
+from typing import Any, Literal, get_args, get_type_hints
 
 from engine.errors import UserError
 from engine.views import view
 from engine.vocabularies import vocabulary
-
-
-class UnknownPresetError(UserError):
-    """Name the preset that does not exist, and the one that was probably meant."""
 
 
 class PresetError(UserError):
@@ -25,8 +21,8 @@ LARGEST = 4096
 class Preset:
     """One network: which view it reads, its trunk, its heads and their sizes.
 
-    The words in `block`, `activation`, `gate`, `bias`, `policy`, `value` and the like are keys of the tables in
-    `model.network`. A field with a default came after the first checkpoints: they mean the default.
+    The words in `block`, `activation`, `gate`, `bias`, `policy`, `value` and the like are keys of the tables that
+    `model.network` builds from. A field with a default came after the first checkpoints: they mean the default.
     """
 
     name: str
@@ -39,13 +35,13 @@ class Preset:
     """Channels of the trunk."""
     blocks: int
     """Blocks in the trunk."""
-    block: str
+    block: Literal["post", "pre", "attention"]
     """Kind of block: `post` or `pre` activation residual, or `attention` over the 64 squares."""
     towers: int = 1
     """Trunks: 1 for all heads, or 2, one for the policy and one for the value."""
-    activation: str
+    activation: Literal["relu", "mish"]
     """Nonlinearity everywhere but in the value's last layer: `relu` or `mish`."""
-    gate: str
+    gate: Literal["none", "scale", "affine"]
     """What ends each residual branch: `none`, `scale` (squeeze-and-excitation) or `affine` (the same, with a shift)."""
     squeeze: int
     """Hidden units of the gate, 0 with none."""
@@ -53,15 +49,15 @@ class Preset:
     """Attention heads of an attention block, 0 for other blocks."""
     feedforward: int = 0
     """Hidden units of an attention block's second half, 0 for other blocks."""
-    bias: str = "none"
+    bias: Literal["none", "relative", "geometric"] = "none"
     """What attention knows of geometry: `none`, `relative` (by offset) or `geometric` (by offset, pair and board)."""
-    policy: str
+    policy: Literal["planes", "linear", "factored", "attention"]
     """Kind of policy head: `planes` (one for each kind of move), `linear`, `factored` or `attention`."""
     policy_width: int
     """Channels of the policy head's hidden convolution, bottleneck or queries; 0 for no hidden convolution."""
-    value: str
+    value: Literal["wdl", "tanh", "none"]
     """Kind of value: `wdl` (three logits: win, draw, loss), `tanh` (one expected score from -1 to 1) or `none`."""
-    value_neck: str = "flat"
+    value_neck: Literal["flat", "pool"] = "flat"
     """How the value head leaves the board: `flat` (all squares) or `pool` (their mean)."""
     value_width: int
     """Channels of the value head's 1x1 convolution."""
@@ -69,26 +65,25 @@ class Preset:
     """Hidden units of the value head."""
     moves_left: int = 0
     """Channels of a head that says how many half-moves the game will last, 0 for none."""
-    condition: str = "none"
+    condition: Literal["none", "ratings", "ratings_clock"] = "none"
     """What else is read: `none`, `ratings` (both players') or `ratings_clock` (and the mover's clock)."""
     condition_width: int = 0
     """Hidden units that read it, 0 with none."""
     facts_width: int = 0
     """Hidden units that weigh each legal move by its facts (engine.move_facts), 0 to be told none."""
-    init: str = "torch"
+    init: Literal["torch", "kaiming"] = "torch"
     """How fresh weights are drawn: `torch` (its defaults, residual branches from zero) or `kaiming`."""
 
     def __post_init__(self) -> None:
-        from model.network import TABLES
-
+        choices = words()
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, field.type) or isinstance(value, bool):  # type: ignore[arg-type]
-                raise PresetError(f"preset field {field.name} is {value!r}, and must be a {field.type}")
-        for name, table in TABLES.items():
-            if getattr(self, name) not in table:
-                known = ", ".join(sorted(table))
-                raise PresetError(f"preset {self.name}: no {name} is called {getattr(self, name)!r}; there are {known}")
+            value, kind = getattr(self, field.name), str if field.name in choices else field.type
+            if not isinstance(value, kind) or isinstance(value, bool):  # type: ignore[arg-type]
+                raise PresetError(f"preset field {field.name} is {value!r}, and must be a {kind}")
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                there = ", ".join(sorted(known))
+                raise PresetError(f"preset {self.name}: no {name} is called {getattr(self, name)!r}; there are {there}")
         view(self.view)
         self._check_sizes()
         self._check_policy()
@@ -133,20 +128,10 @@ class Preset:
             raise PresetError(f"preset {self.name}: a {self.policy} policy cannot answer in {moves.name}")
 
 
-def presets() -> dict[str, Preset]:
-    """Give every preset by name."""
-    from model.systems import systems
-
-    return systems()
-
-
-def preset(name: str) -> Preset:
-    """Find a preset by name, or raise UnknownPresetError with the nearest name there is."""
-    rows = presets()
-    if name in rows:
-        return rows[name]
-    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)
-    raise UnknownPresetError(f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})")
+@cache
+def words() -> dict[str, tuple[str, ...]]:
+    """Return the words that each field of a preset may hold, for the fields that hold one of a few."""
+    return {name: get_args(kind) for name, kind in get_type_hints(Preset).items() if get_args(kind)}
 
 
 def preset_row(row: Preset) -> dict[str, Any]:

@@ -4,10 +4,16 @@ The seed systems are built from what is written of them; where that leaves a siz
 chosen. Rows of the family that are larger than xs have not been trained yet: their sizes are for a GPU.
 """
 
+import difflib
 from dataclasses import replace
 from functools import cache
 
+from engine.errors import UserError
 from model.presets import Preset
+
+
+class UnknownPresetError(UserError):
+    """Name the preset that does not exist, and the one that was probably meant."""
 
 
 def _fianchetto() -> tuple[Preset, ...]:
@@ -151,8 +157,17 @@ def _plane_systems() -> tuple[Preset, ...]:
 
 
 @cache
-def systems() -> dict[str, Preset]:
-    """Give every row by name."""
+def presets() -> dict[str, Preset]:
+    """Return every row by name."""
     rows = (*_fianchetto(), *_chessmarro(), *_plane_systems())
     assert len({row.name for row in rows}) == len(rows)
     return {row.name: row for row in rows}
+
+
+def preset(name: str) -> Preset:
+    """Find a preset by name, or raise UnknownPresetError with the nearest name there is."""
+    rows = presets()
+    if name in rows:
+        return rows[name]
+    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)
+    raise UnknownPresetError(f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})")

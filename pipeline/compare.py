@@ -35,7 +35,7 @@ def compare(
     Raises UnknownPresetError and ConfigError before any time is spent, what train_on raises, and Stopped: the same call
     goes on.
     """
-    from model.presets import preset
+    from model.systems import preset
 
     if not presets:
         raise ConfigError("name at least one preset to compare")

@@ -90,7 +90,7 @@ def train_on(
     """
     from engine.views import require
     from model.inputs import needs
-    from model.presets import preset
+    from model.systems import preset
     from model.train import train
     from model.world import world
 

@@ -72,7 +72,7 @@ def network_evaluator(width: int | None = None, blocks: int | None = None) -> Ev
 
     from model.evaluator import NetworkEvaluator
     from model.network import build
-    from model.presets import preset
+    from model.systems import preset
 
     torch.set_num_threads(1)
     row = preset("fianchetto-xs")

@@ -33,8 +33,8 @@ def _rate(run: Any, batches: Iterator[Batch]) -> float:
 def measure(positions: Path, progress: Progress = silent, preset_name: str = "fianchetto-xs") -> dict[str, Any]:
     """Measure both loops in turns, so that a machine that slows down slows both."""
     from model.config import TrainConfig
-    from model.presets import preset
     from model.run import begin
+    from model.systems import preset
 
     config = TrainConfig(steps=10_000)
     run = begin(config, preset(preset_name))

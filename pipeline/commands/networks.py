@@ -33,7 +33,7 @@ class Presets(Common):
         import torch
 
         from model.costs import rates, size
-        from model.presets import preset, presets
+        from model.systems import preset, presets
 
         chosen = [preset(name) for name in self.names] or list(presets().values())
         rows: list[dict[str, Any]] = []

@@ -62,7 +62,7 @@ class CheckpointOptions:
     """What is trained, and on what."""
 
     preset: str = "fianchetto-xs"
-    """Network to train, a name of `model/presets.py`."""
+    """Network to train, a name of `model/systems.py`."""
     training_set: str = ""
     """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
     name: str = ""

@@ -16,7 +16,8 @@ from model.costs import playout_rows
 from model.inputs import carry, inputs, inputs_of, legal_of, needs, target_of
 from model.outputs import flat, marro_logits
 from model.planes import bytes_of
-from model.presets import Preset, presets
+from model.presets import Preset
+from model.systems import presets
 from pipeline.shards import BATCH_SENTINELS, schema
 from tests.model.synthetic import TINY_SEED, batch, bits
 

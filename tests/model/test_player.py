@@ -17,7 +17,8 @@ from model.costs import playout_rows
 from model.evaluator import KnownError, NetworkEvaluator
 from model.network import build
 from model.player import GameOverError, Player
-from model.presets import Preset, presets
+from model.presets import Preset
+from model.systems import presets
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
 from tests.model.test_systems import small

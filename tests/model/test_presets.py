@@ -5,19 +5,29 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.attention import offset_index
-from model.network import build, parameters
-from model.presets import (
-    Preset,
-    PresetError,
-    UnknownPresetError,
-    changed_fields,
-    preset,
-    preset_from_row,
-    preset_row,
-    presets,
-)
+from model.attention import BIASES, offset_index
+from model.conditions import CONDITIONS
+from model.network import BLOCKS, POLICY_HEADS, VALUE_HEADS, build, parameters
+from model.parts import ACTIVATIONS, GATES
+from model.presets import Preset, PresetError, changed_fields, preset_from_row, preset_row, words
+from model.systems import UnknownPresetError, preset, presets
 from tests.model.synthetic import TINY, TINY_SEED
+
+
+def test_the_words_of_a_preset_are_those_that_networks_are_built_from() -> None:
+    tables = {
+        "block": BLOCKS,
+        "activation": ACTIVATIONS,
+        "gate": GATES,
+        "bias": BIASES,
+        "policy": POLICY_HEADS,
+        "value": VALUE_HEADS,
+        "condition": CONDITIONS,
+    }
+    assert {name: set(known) for name, known in words().items() if name in tables} == {
+        name: set(table) for name, table in tables.items()
+    }
+    assert words().keys() - tables.keys() == {"value_neck", "init"}, "these two are looked up nowhere"
 
 
 @pytest.mark.parametrize("row", [TINY, TINY_SEED, presets()["fianchetto-xs"]], ids=lambda row: row.name)

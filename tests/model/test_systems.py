@@ -21,7 +21,8 @@ from model.evaluator import NetworkEvaluator
 from model.inputs import inputs
 from model.network import Network, build, parameters
 from model.outputs import flat
-from model.presets import Preset, preset_row, presets
+from model.presets import Preset, preset_row
+from model.systems import presets
 from tests.model.test_checkpoint import make
 
 CPU = torch.device("cpu")

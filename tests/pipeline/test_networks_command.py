@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model.presets import UnknownPresetError, presets
+from model.systems import UnknownPresetError, presets
 from pipeline import cli
 from pipeline.commands.networks import Presets
 from pipeline.errors import UserError

@@ -199,7 +199,7 @@ def test_the_policys_target_is_the_shards_visits(
 
 
 def test_plain_training_learns_from_visits_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.presets.preset", lambda name: TINY)
+    monkeypatch.setattr("model.systems.preset", lambda name: TINY)
     config = replace(CONFIG, epochs=12.0, learning_rate=0.02, seed_kl_weight=0.0, seed_kl_final=0.0)
     train_on([made / "two"], "tiny", config, tmp_path / "net")
     assert mean_divergence(tmp_path / "net", playouts(90, 3), 40) < 0.5 * mean_divergence(
