@@ -40,8 +40,8 @@ class Train(Common):
     def run(self) -> dict[str, Any]:
         """Train and give the checkpoint's card; under torchrun, process 0 alone has something to say."""
         from model.world import world
-        from pipeline.engines import trainer_of
         from pipeline.stores import place
+        from pipeline.trainers import trainer_of
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)

@@ -90,7 +90,8 @@ def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Train the preset on the positions and return the checkpoint's card."""
     from model.config import TrainConfig
-    from pipeline.engines import LOCAL, trainer_of
+    from pipeline.engines import LOCAL
+    from pipeline.trainers import trainer_of
 
     train_on = trainer_of(arguments.get("engine", LOCAL), arguments.get("processes", 0))
     positions = [Path(name) for name in arguments["positions"]]

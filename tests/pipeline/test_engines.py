@@ -10,8 +10,9 @@ import pytest
 
 from model.config import Device, TrainConfig
 from pipeline import ray_engine, ray_train
-from pipeline.engines import engine_of, trainer_of
+from pipeline.engines import engine_of
 from pipeline.errors import ConfigError
+from pipeline.trainers import trainer_of
 from pipeline.training import train_on
 from pipeline.workers import Failure, LocalEngine
 from tests.conftest import REPOSITORY

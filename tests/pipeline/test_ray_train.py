@@ -23,9 +23,9 @@ from pipeline import ray_train, shards
 from pipeline.chunk import IngestConfig
 from pipeline.cli import guarded
 from pipeline.commands.training import Train
-from pipeline.engines import trainer_of
 from pipeline.ingest import ingest
 from pipeline.ray_engine import RayEngine
+from pipeline.trainers import trainer_of
 from pipeline.training import train_on
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
