@@ -32,12 +32,10 @@ from engine.encoding import PLANES
 from pipeline.buckets import read_index, record_type, unpacked
 from pipeline.chunk import IngestConfig, buckets_of, release_buffers
 from pipeline.errors import DatasetError
-from pipeline.shards import PARTS, SPLITS, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, rows_table, write_rows
 from pipeline.stores import place, read_span
 from pipeline.written import delete_own, delete_unnoted, forget, publish_own
 
-NOTE = "shard-"
-"""How the notes of shards begin; those of chunks begin with their number."""
 ROWS_AT_ONCE = 1 << 20
 """Rows that small shards are made of together: a bucket of a large dump has rows of many, and is read once for all."""
 
@@ -110,7 +108,7 @@ def forget_others(out: Path, planned: Iterable[Plan]) -> None:
 
 
 def _note(out: Path, shard: str) -> Path:
-    return out / PARTS / f"{NOTE}{shard.removesuffix('.parquet')}.json"
+    return out / PARTS / f"{SHARD_NOTE}{shard.removesuffix('.parquet')}.json"
 
 
 def shard_tasks(out: Path, where: str, planned: Iterable[Plan], config: IngestConfig) -> Iterator[ShardTask]:

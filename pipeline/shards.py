@@ -194,6 +194,8 @@ PARTS = ".parts"
 """Where an unfinished ingest keeps what it has finished."""
 RUN = "run.json"
 """What an unfinished ingest is of, in PARTS: with it, all that lies there is ours."""
+SHARD_NOTE = "shard-"
+"""How the notes of shards begin there; those of chunks begin with their number."""
 
 
 def shard_paths(directory: Path, split: str) -> list[Path]:

@@ -15,8 +15,7 @@ from filelock import Timeout
 
 from pipeline.claims import DATASET, is_of
 from pipeline.errors import ConfigError, DatasetError, IngestError
-from pipeline.scatter import NOTE
-from pipeline.shards import MANIFEST, PARTS, read_manifest
+from pipeline.shards import MANIFEST, PARTS, SHARD_NOTE, read_manifest
 from pipeline.stores import is_local, lock_of, place, reached, temporaries
 from pipeline.written import are_ours, delete_unnoted, remove_parts, unnoted
 
@@ -140,7 +139,7 @@ def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
     finished, parts = (folder / MANIFEST).exists(), folder / PARTS
     if finished:
         read_manifest(folder)  # raises DatasetError where it is none of ours
-    notes = [folder / MANIFEST] if finished else [*parts.glob("[0-9]*.json"), *parts.glob(f"{NOTE}*.json")]
+    notes = [folder / MANIFEST] if finished else [*parts.glob("[0-9]*.json"), *parts.glob(f"{SHARD_NOTE}*.json")]
     names = sorted(path.name for path in unnoted(folder, notes))
     if dry_run:
         return names + ([PARTS] if finished and are_ours(folder) else [])
