@@ -99,7 +99,7 @@ def forget_others(out: Path, planned: Iterable[Plan]) -> None:
     """Delete the shards of ours that another plan has left, as before the dump grew, and those that no note vouches for."""
     plan_of = {_note(out, name).name: plan.digest for plan in planned for name in plan.names}
     kept = []
-    for note in sorted((out / PARTS).glob(f"{NOTE}*.json")):
+    for note in sorted((out / PARTS).glob(f"{SHARD_NOTE}*.json")):
         if json.loads(note.read_bytes())["plan"] == plan_of.get(note.name):
             kept.append(note)
         else:

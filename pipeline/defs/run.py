@@ -43,8 +43,8 @@ def main() -> int:
     options = tyro.cli(RunOptions, description=__doc__)
     home = Path(pipeline.__file__).resolve().parents[1] / "dagster_home"
     os.environ.setdefault("DAGSTER_HOME", str(home))
-    from pipeline.definitions import defs
     from pipeline.defs.jobs import register
+    from pipeline.defs.loading import load
 
     with dg.DagsterInstance.get() as instance:
         register(instance, Datasets())
@@ -61,9 +61,9 @@ def main() -> int:
         only = {"positions": [options.dump]}  # other datasets may lie there too
         train = {"train": {"minutes": options.minutes}, "preset": options.preset}
         ops = {"training_set": only, "checkpoint": train, "accuracy_report": only}
-        result = _run(defs(), "build_positions", instance, {}, options.dump)
+        result = _run(load(), "build_positions", instance, {}, options.dump)
         if result.success:
-            result = _run(defs(), "train", instance, ops)
+            result = _run(load(), "train", instance, ops)
         if result.success:
             _conclude(result.asset_materializations_for_node("accuracy_report")[0])
         if any(INTERRUPTED in _reason(event.step_failure_data) for event in result.get_step_failure_events()):
