@@ -1,6 +1,6 @@
 """Heavy work in a process of its own, that stops when it is told to and never outlives its run.
 
-`run_child(task, arguments)` starts `python -m pipeline.defs.child`, which does one task of a fixed table and answers
+`run_child(task, arguments)` starts `python -m pipeline.defs.tasks`, which does one task of a fixed table and answers
 in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
 
 Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, and its messages go
@@ -63,7 +63,7 @@ def run_child(
     progress: Progress = silent,
     lock: Path | None = None,
     grace: float = GRACE,
-    module: str = "pipeline.defs.child",
+    module: str = "pipeline.defs.tasks",
 ) -> dict[str, Any]:
     """Do `task` in a child process and return its result.
 
@@ -302,9 +302,3 @@ def _hold(name: str | None, patience: float) -> None:
                 break
             time.sleep(1.0)
     raise UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
-
-
-if __name__ == "__main__":
-    from pipeline.defs.tasks import ASKING, TASKS
-
-    main(TASKS, ASKING)

@@ -1,4 +1,7 @@
-"""The table of work that a child process does: each row is one call of the library, from and to JSON."""
+"""The table of work that a child process does: each row is one call of the library, from and to JSON.
+
+`python -m pipeline.defs.tasks` is that process (pipeline/defs/child.py).
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress
-from pipeline.defs.child import Task
+from pipeline.defs.child import Task, main
 from pipeline.defs.forms import filled
 
 Arguments = Mapping[str, Any]
@@ -173,3 +176,7 @@ TASKS: Mapping[str, Task] = {
 }
 ASKING = ("fetch", "ingest", "train", "finetune", "strength")
 """Tasks that ask `stop` and keep what they did; the others write nothing that half of would be worth keeping."""
+
+
+if __name__ == "__main__":
+    main(TASKS, ASKING)
