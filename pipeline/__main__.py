@@ -20,7 +20,7 @@ def main() -> None:
             from pipeline.workers import available_cores, prepare
 
             if available_cores() > 1:
-                prepare()  # on another core, while this one imports and parses for a second
+                prepare("pipeline.prepared")  # on another core, while this one imports and parses for a second
         from pipeline.cli import main as command
     except KeyboardInterrupt:  # Ctrl-C in that second, or before the command has said what it does on one
         sys.stderr.write("fianchetto: interrupted\n")

@@ -16,13 +16,15 @@ from pipeline.workers import Engine, LocalEngine
 LOCAL = "local"
 
 
-def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0) -> Engine:
+def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0, preload: str = "") -> Engine:
     """Give the engine of a name, using at most `workers` cores (0: all that it has).
+
+    `preload` names the module that this machine's workers have imported before they are forked, "" for none.
 
     Raises ConfigError for a name that is none of the table, or where Ray is not installed.
     """
     if name == LOCAL:
-        return LocalEngine(workers)
+        return LocalEngine(workers, preload=preload)
     address = ray_address(name)
     from pipeline.ray_engine import RayEngine
 

@@ -21,7 +21,7 @@ from engine.compiling import say_for_workers
 from engine.encoding import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.card import CARD
-from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
+from pipeline.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.claims import DATASET, require_own
 from pipeline.errors import (
     ConfigError,
@@ -87,7 +87,7 @@ def ingest(
     try:
         with lock_of(out), reached(out):
             manifest = _finished(out, sources, config) or _ingest(
-                sources, out, config, engine or LocalEngine(workers), progress, stop
+                sources, out, config, engine or LocalEngine(workers, preload=PRELOAD), progress, stop
             )
     except Timeout as error:
         raise IngestError(f"another ingest is writing {out}: wait for it, or choose another --out") from error

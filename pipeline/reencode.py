@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.json_files import first_error, shown
 from engine.progress import Progress, Tick, silent
-from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
+from pipeline.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.ingest import ingest
 from pipeline.shard_files import open_shard, reading
@@ -238,7 +238,7 @@ def compare_all(
             yield _Comparison(chunk, str(directory), names, tuple(hashes[name] for name in names), config)
 
     rows, problems = 0, []
-    with closing(LocalEngine(workers).map(compare_chunk, tasks())) as results:
+    with closing(LocalEngine(workers, preload=PRELOAD).map(compare_chunk, tasks())) as results:
         for index, status, value in results:
             if status == "ok":
                 rows += value[0]

@@ -5,7 +5,8 @@ promise: each item is tried at most `attempts` times, each result is given once,
 stops the workers. Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
 
 On Linux workers are forked from a process that does nothing else (multiprocessing's forkserver) and has loaded what they need
-(pipeline/prepared.py): loading costs more than a second of processor time, and is paid once instead of by every worker.
+(a module that whoever makes the engine names): loading costs more than a second of processor time, and is paid once instead of
+by every worker.
 Nothing is forked from this process, whose threads (pyarrow's, torch's) would leave their locks held in the copy.
 """
 
@@ -126,8 +127,8 @@ def one_thread_each() -> AbstractContextManager[None]:
     return _environment(ONE_THREAD)
 
 
-def prepare() -> str:
-    """Start the process that workers are forked from, where there is none; it loads what they need while this one goes on.
+def prepare(preload: str = "") -> str:
+    """Start the process that workers are forked from, where there is none; it imports `preload` while this one goes on.
 
     Gives multiprocessing's word for how workers start: forkserver, or spawn where none are forked, or where its socket cannot
     be made (a TMPDIR of too long a name). Only the first worker waits for the process, which ends with this one.
@@ -142,7 +143,8 @@ def prepare() -> str:
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": os.pathsep.join(place or str(Path.cwd()) for place in sys.path),
     }
-    forkserver.set_forkserver_preload(["pipeline.prepared"])
+    if preload:  # who names no module keeps what was named before
+        forkserver.set_forkserver_preload([preload])
     before: Any = None
     try:
         resource_tracker.ensure_running()  # else the server begins it, and it lets SIGINT through again
@@ -179,9 +181,9 @@ def _serve(pipe: Connection, environment: Mapping[str, str]) -> None:
 class _Worker:
     """A process, its pipe, and the item it has in hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: str) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
-        self.process = self._started(theirs)
+        self.process = self._started(theirs, preload)
         theirs.close()
         self.handle: int | None = None
         with contextlib.suppress(OSError, AttributeError):  # of Linux alone, and not of every container
@@ -189,12 +191,12 @@ class _Worker:
         self.index = -1
 
     @staticmethod
-    def _started(theirs: Connection) -> BaseProcess:
+    def _started(theirs: Connection, preload: str) -> BaseProcess:
         """Start the process; where the one that it is forked from dies, as when it is killed, another, and at last none."""
         with one_thread_each():
             environment = dict(os.environ)
         for left in reversed(range(STARTS)):
-            context: Any = multiprocessing.get_context(prepare() if left else "spawn")
+            context: Any = multiprocessing.get_context(prepare(preload) if left else "spawn")
             process: BaseProcess = context.Process(target=_serve, args=(theirs, environment), daemon=True)
             try:
                 with one_thread_each():
@@ -222,10 +224,14 @@ class _Worker:
 class LocalEngine:
     """Processes on this machine; one worker means this very process, with nothing to survive."""
 
-    def __init__(self, workers: int = 0, attempts: int = 3) -> None:
-        """Take `workers` processes (0: one a core); an item whose worker dies is tried `attempts` times in all."""
+    def __init__(self, workers: int = 0, attempts: int = 3, preload: str = "") -> None:
+        """Take `workers` processes (0: one a core); an item whose worker dies is tried `attempts` times in all.
+
+        `preload` names the module that is imported before workers are forked, "" for none.
+        """
         self.workers = workers if workers > 0 else available_cores()
         self.attempts = attempts
+        self.preload = preload
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
@@ -243,7 +249,7 @@ class LocalEngine:
             for _ in range(self.workers):
                 if cancelled():
                     return
-                workers.append(_Worker())
+                workers.append(_Worker(self.preload))
             yield from self._spread(workers, function, iter(items), cancelled)
         finally:
             for worker in workers:
@@ -253,7 +259,7 @@ class LocalEngine:
     def connected(self) -> Iterator[None]:
         """Let workers be prepared for; this machine is here."""
         if self.workers > 1:
-            prepare()
+            prepare(self.preload)
         yield
 
     def slots(self) -> int:
@@ -303,7 +309,7 @@ class LocalEngine:
                         status, value = worker.pipe.recv()
                     except (EOFError, ConnectionResetError):
                         worker.stop()
-                        workers[place] = worker = _Worker()
+                        workers[place] = worker = _Worker(self.preload)
                         if tries[index] < self.attempts:
                             waiting.appendleft(index)
                             continue

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Tick
+from pipeline.chunk import PRELOAD
 from pipeline.engines import engine_of
 from pipeline.errors import IngestError
 from pipeline.ray_engine import AHEAD
@@ -35,7 +36,7 @@ class Sweep:
 
 def load(_: int) -> None:
     """Load what a worker needs; local workers are forked from a process that has, and Ray's keep it for the tasks to come."""
-    import_module("pipeline.prepared")
+    import_module(PRELOAD)
 
 
 def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
 
     with ExitStack() as stack:
         began = time.perf_counter()
-        spread = engine_of(engine, workers)
+        spread = engine_of(engine, workers, preload=PRELOAD)
         stack.enter_context(spread.connected())
         for _, status, failure in spread.map(load, range(AHEAD * spread.slots())):
             if status != "ok":

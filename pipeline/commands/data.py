@@ -37,6 +37,7 @@ class Ingest(Common):
 
     def run(self) -> dict[str, Any]:
         """Ingest and give the manifest's summary, or what it would be like."""
+        from pipeline.chunk import PRELOAD
         from pipeline.engines import engine_of
         from pipeline.estimate import estimate
         from pipeline.ingest import ingest
@@ -48,7 +49,7 @@ class Ingest(Common):
                 return estimate(self.sources, self.config, workers=self.workers, progress=progress, stop=stop)
         if self.out is None:
             raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
-        out, engine = place(self.out), engine_of(self.engine, self.workers)
+        out, engine = place(self.out), engine_of(self.engine, self.workers, preload=PRELOAD)
         with bar("ingest") as progress:
             manifest = ingest(self.sources, out, self.config, engine=engine, progress=progress, stop=stop)
         return {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}

@@ -21,7 +21,7 @@ def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
 
     With `replace`, or where the dump has changed since, they are built anew beside the old ones (pipeline/replacing.py).
     """
-    from pipeline.chunk import IngestConfig
+    from pipeline.chunk import PRELOAD, IngestConfig
     from pipeline.engines import LOCAL, engine_of
     from pipeline.errors import DamagedError, OtherDumpError
     from pipeline.ingest import ingest as library
@@ -30,7 +30,7 @@ def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
 
     out, source = Path(arguments["out"]), arguments["source"]
     config = filled(IngestConfig, arguments["config"])
-    engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"])
+    engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"], preload=PRELOAD)
     anew = partial(replace, Path(source), out, config, engine=engine, progress=progress, stop=stop)
     recover(out)
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.chunk import PRELOAD
 from pipeline.workers import FORKED, Failure, LocalEngine
 from tests.conftest import REPOSITORY
 from tests.pipeline import jobs
@@ -136,7 +137,9 @@ forked = pytest.mark.skipif(not FORKED, reason="workers are forked on Linux alon
 
 @forked
 def test_workers_are_forked_from_a_process_of_one_thread_that_has_loaded_what_they_need() -> None:
-    loaded = {value for _, _, value in LocalEngine(2).map(jobs.loaded, ["pipeline.prepared"] * 4)}
+    for server in servers_of():  # what is forked from has been begun by others, who named nothing
+        server.kill()
+    loaded = {value for _, _, value in LocalEngine(2, preload=PRELOAD).map(jobs.loaded, [PRELOAD] * 4)}
     assert loaded == {True}
     (server,) = servers_of()
     assert server.num_threads() == 1, "a lock that a thread held would stay held in every worker"
@@ -216,7 +219,9 @@ def test_workers_start_where_no_socket_can_be_made(tmp_path: Path) -> None:
 @forked
 def test_ctrl_c_does_not_end_a_process_that_prepares_itself() -> None:
     server = "forkserver._forkserver._forkserver_pid"
-    text = f"prepare(); before = {server}; os.kill(before, signal.SIGINT); print({SQUARES}, {server} == before)"
+    text = (
+        f"prepare({PRELOAD!r}); before = {server}; os.kill(before, signal.SIGINT); print({SQUARES}, {server} == before)"
+    )
     said = program(text, REPOSITORY)
     assert (said.stdout, said.stderr) == ("[0, 1, 4] True\n", "")
 
@@ -239,7 +244,9 @@ def test_workers_that_cannot_be_forked_are_started_afresh() -> None:
 @forked
 def test_who_prepares_for_nobody_ends(tmp_path: Path) -> None:
     said = program(
-        "prepare(); print(forkserver._forkserver._forkserver_pid)", REPOSITORY, NUMBA_CACHE_DIR=str(tmp_path)
+        f"prepare({PRELOAD!r}); print(forkserver._forkserver._forkserver_pid)",
+        REPOSITORY,
+        NUMBA_CACHE_DIR=str(tmp_path),
     )
     assert said.stderr == ""
     assert ends(int(said.stdout)), "its files close, and `program` returns, a little before it has ended"
