@@ -73,7 +73,7 @@ def compare(
 
 def _begun(entry: Path) -> bool:
     """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
-    from model.presets import presets
+    from model.systems import presets
 
     return entry.name in presets() and is_free(entry, "metrics.jsonl")
 

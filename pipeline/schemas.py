@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from engine.json_files import shown
-from pipeline.shards import GAMES, LARGEST_GROUP, SPLITS
+from pipeline.layout import GAMES, LARGEST_GROUP, SPLITS
 
 MOST_GAMES = 1 << 32
 """Games are numbered by a uint32."""

@@ -20,6 +20,14 @@ from engine.encoding import ENCODING_VERSION, PLANE_BYTES, moves_hash
 from engine.json_files import check, read_json, shown
 from engine.views import NO_LAST_MOVE
 from pipeline.errors import DatasetError
+from pipeline.layout import GAMES as GAMES
+from pipeline.layout import LARGEST_GROUP as LARGEST_GROUP
+from pipeline.layout import MANIFEST as MANIFEST
+from pipeline.layout import PARTS as PARTS
+from pipeline.layout import ROW_GROUP as ROW_GROUP
+from pipeline.layout import RUN as RUN
+from pipeline.layout import SHARD_NOTE as SHARD_NOTE
+from pipeline.layout import SPLITS as SPLITS
 from pipeline.stores import file_hash as file_hash
 from pipeline.stores import opened
 from pipeline.stores import publish as publish
@@ -27,13 +35,6 @@ from pipeline.stores import publish_json as publish_json
 from pipeline.vouch import hash_of, vouch
 
 FORMAT_VERSION = 2
-MANIFEST = "manifest.json"
-GAMES = "games.parquet"
-SPLITS = ("train", "val", "test")
-ROW_GROUP = 16_384
-"""Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
-LARGEST_GROUP = ROW_GROUP
-"""Rows that a row group may have to be read: a footer that says more is not of this project."""
 PAGE_ROWS = 512
 """Rows of a page of planes, 315 kB: it stays in a core's cache while its bytes are split, and packs as well as a larger."""
 
@@ -188,14 +189,6 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
     check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
     return manifest
-
-
-PARTS = ".parts"
-"""Where an unfinished ingest keeps what it has finished."""
-RUN = "run.json"
-"""What an unfinished ingest is of, in PARTS: with it, all that lies there is ours."""
-SHARD_NOTE = "shard-"
-"""How the notes of shards begin there; those of chunks begin with their number."""
 
 
 def shard_paths(directory: Path, split: str) -> list[Path]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from engine.temporaries import is_temporary, temporary_name
 from pipeline.errors import DatasetError
-from pipeline.shards import MANIFEST, PARTS, RUN
+from pipeline.layout import MANIFEST, PARTS, RUN
 from pipeline.stores import Published, file_hash, is_local, persist, publish
 
 RECORD = "wrote-"

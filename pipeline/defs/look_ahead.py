@@ -69,7 +69,7 @@ def _there(options: Any, made: Mapping[str, str], datasets: Datasets) -> None:
         if name and name != made.get(makers.get(kind, kind)) and not folder(name).is_dir():
             raise UserError(f"there is no {kind.replace('_', ' ')} called {name!r} in {folder(name).parent}")
     if isinstance(options, CheckpointOptions):
-        from model.presets import preset
+        from model.systems import preset
 
         preset(options.preset)
     if isinstance(options, TunedOptions):

@@ -1,0 +1,15 @@
+"""The names in a dataset's folder, and how large its row groups are."""
+
+MANIFEST = "manifest.json"
+GAMES = "games.parquet"
+SPLITS = ("train", "val", "test")
+ROW_GROUP = 16_384
+"""Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
+LARGEST_GROUP = ROW_GROUP
+"""Rows that a row group may have to be read: a footer that says more is not of this project."""
+PARTS = ".parts"
+"""Where an unfinished ingest keeps what it has finished."""
+RUN = "run.json"
+"""What an unfinished ingest is of, in PARTS: with it, all that lies there is ours."""
+SHARD_NOTE = "shard-"
+"""How the notes of shards begin there; those of chunks begin with their number."""
