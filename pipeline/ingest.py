@@ -121,7 +121,7 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if manifest.get("code") != rows_code():
         raise OtherDumpError(
             f"{out} is finished, and was made by other code ({_said(manifest)}, this is {rows_code()}): its rows may "
-            "differ. It is left as it is; to build it anew, choose another --out"
+            "differ. It is left as it is; to build it anew beside it, choose another --out"
         )
     return manifest
 
