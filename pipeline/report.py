@@ -96,10 +96,9 @@ def _figures(
         done += len(raw["planes"])
         if not len(batch["planes"]):
             continue
-        answers = network(batch["planes"], batch if players else _unknown(batch))
-        if not all(np.isfinite(answer).all() for answer in answers):
+        figures = measured(*network(batch["planes"], batch if players else _unknown(batch)), batch)
+        if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             raise ConfigError("the network answers with NaN or infinity: its training diverged, or its file is damaged")
-        figures = measured(*answers, batch)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
