@@ -35,7 +35,7 @@ from pipeline.filters import Filters, filter_games, value, which
 from pipeline.permute import gather_rows
 from pipeline.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.san import UNKNOWN_RESULT
-from pipeline.shards import PARTS, SPLITS, number_array, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SPLITS, number_array, publish_json, read_note, rows_table, write_rows
 from pipeline.sources import Chunk
 from pipeline.stores import Publisher, place
 
@@ -356,12 +356,12 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     note = parts / part_name(task.chunk.index)
     digest = hashlib.sha256(task.chunk.text).hexdigest()
     if note.exists():
-        done: dict[str, Any] = json.loads(note.read_bytes())
+        done = read_note(note)
         if done["text_sha256"] != digest:
             raise DatasetError(
                 f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
             )
-        if done["config"] != config_digest(task.config):
+        if done.get("config") != config_digest(task.config):
             raise DatasetError(OTHERS.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)

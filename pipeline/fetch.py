@@ -7,7 +7,6 @@ still has the same version. The name appears by rename, when the file is on disk
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from engine.json_files import parse_json
 from engine.progress import Progress, Tick, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 from pipeline.stores import file_hash, publish_json, sync_directory
@@ -259,7 +259,7 @@ def _begun(file: Wanted, out: Path) -> tuple[int, Facts] | None:
     """Give how much is here of an unfinished file, and of which version; None where it cannot be gone on with."""
     part, state = _parts(file, out)
     try:
-        said = json.loads(state.read_bytes())
+        said = parse_json(state.read_bytes())
         facts = Facts(**said["facts"])
         came = part.stat().st_size
     except (OSError, ValueError, TypeError, KeyError):

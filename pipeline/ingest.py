@@ -7,7 +7,6 @@ A chunk's result depends on its text, its number and the configuration alone, so
 started again at any time, end with the same bytes. What is finished lies in `.parts/` until the manifest is there.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,6 +16,7 @@ from typing import Any
 from filelock import Timeout
 
 from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.json_files import read_json
 from engine.kernel_cache import sources_hash
 from engine.progress import Progress, Tick, silent
 from pipeline.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
@@ -130,8 +130,8 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
         asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
     path = parts / "run.json"
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
-    if begun and (before := json.loads(path.read_bytes())) != asked:
-        if before | {"versions": asked.get("versions")} == asked:
+    if begun and (before := read_json(path, DatasetError)) != asked:
+        if isinstance(before, dict) and before | {"versions": asked.get("versions")} == asked:
             raise DatasetError("the dump has been replaced since this ingest was begun: choose another --out")
         raise DatasetError(
             f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "

@@ -151,6 +151,7 @@ def report(
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
     if positions is not None:
+        members(positions, progress)
         train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
         where = f"the {split} split of {positions.resolve().name}"
         return _report(card, network, positions, split, where, rule, players, train, progress)

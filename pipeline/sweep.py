@@ -4,7 +4,6 @@ Temporary files; shards that neither the manifest nor the note of a chunk names;
 an S3 store, uploads that were never completed, which are seen under no name and are paid for.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, cast
 import psutil
 from filelock import Timeout
 
+from engine.json_files import parse_json
 from pipeline.errors import ConfigError, DatasetError, IngestError
 from pipeline.scatter import NOTE
 from pipeline.shards import MANIFEST, PARTS, SPLITS, read_manifest
@@ -113,6 +113,6 @@ def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
 def _named(note: Path) -> set[str]:
     """Give the shards that a note vouches for."""
     try:
-        return {entry["name"] for entry in json.loads(note.read_bytes())["files"]}
+        return {entry["name"] for entry in parse_json(note.read_bytes())["files"]}
     except (ValueError, KeyError, TypeError) as error:
         raise DatasetError(f"{note} is damaged: delete the dataset and ingest again") from error

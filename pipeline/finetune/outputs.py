@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from engine.json_files import parse_json
 from pipeline.finetune.pictures import draw_curves, draw_elo
 from pipeline.finetune.state import Record, State, checkpoint_of
 from pipeline.shards import publish
@@ -62,8 +63,8 @@ def promote(source: Path, target: Path, number: int, told: Mapping[str, Any]) ->
     entry = card["files"]["weights"]
     if NAMES["weights"].fullmatch(str(entry["name"])) is None:
         raise DamagedFileError(f"{source}: the card names no weights file")
-    with suppress(FileNotFoundError, ValueError, KeyError):  # there is none yet, or a damaged one
-        held = json.loads((target / CARD).read_bytes())
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # there is none yet, or a damaged one
+        held = parse_json((target / CARD).read_bytes())
         if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == told:
             return
     data = (source / entry["name"]).read_bytes()
