@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
-from engine.json_files import check, read_json
+from engine.json_files import check, read_json, shown
 from pipeline.shards import publish_json
 
 FORMAT_VERSION = 1
@@ -79,9 +79,10 @@ class State:
 
         path, hint = self.out / STATE, ": it cannot be gone on from; choose a new --out"
         found = read_json(path, FinetuneError)
+        if isinstance(found, dict) and found.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+            said = shown(found["format_version"])
+            raise FinetuneError(f"{path}: its format version is {said}, ours is {FORMAT_VERSION}{hint}")
         check(path, found, FinetuneState, FinetuneError, hint=hint)
-        if found["format_version"] != FORMAT_VERSION:
-            raise FinetuneError(f"{path} has format version {found['format_version']}, ours is {FORMAT_VERSION}{hint}")
         self.seconds, self.runs = float(found["seconds"]), list(found["runs"])
         self.generations = list(found["generations"])
 

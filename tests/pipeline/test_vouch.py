@@ -96,5 +96,6 @@ def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
     assert told[-1] == sum(entry["bytes"] for entry in read_manifest(looks.folder)["files"])
     looks.patch.setenv(vouch.CACHE, str(looks.folder.parent / "other"))
     looks.patch.setattr("pipeline.vouch._known", {})
+    looks.patch.setattr("pipeline.vouch.PATIENCE", -1.0)
     with pytest.raises(Stopped):
         members(looks.folder, stop=lambda: True)
