@@ -97,6 +97,8 @@ def train_on(
     row = preset(preset_name)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
+    for directory in positions:
+        members(directory, progress, stop)  # hashed where they have not been, which is shown and can be stopped
     data = data_of(positions) if start is None else {**data_of(positions), "start": lineage_of(start)}
     place = world()
     batches = Batches(
