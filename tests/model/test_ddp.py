@@ -136,7 +136,7 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Pa
 
 def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:
     (first, why), (other, told) = said(pair, 2)
-    assert (first, other) == ("ConfigError", "WorldError")
+    assert (first, other) == ("CheckpointError", "WorldError")
     assert "cannot be made into a directory" in str(why)
     assert told == f"process 0: {why}"
 
