@@ -35,7 +35,7 @@ from pipeline.filters import Filters, filter_games, value, which
 from pipeline.permute import gather_rows
 from pipeline.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.san import UNKNOWN_RESULT
-from pipeline.shards import PARTS, SPLITS, game_numbers, number_array, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SPLITS, game_numbers, number_array, publish_json, read_note, rows_table, write_rows
 from pipeline.sources import Chunk
 from pipeline.stores import Publisher, place
 from pipeline.written import forget, note_down
@@ -362,12 +362,12 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     note = parts / part_name(task.chunk.index)
     digest = hashlib.sha256(task.chunk.text).hexdigest()
     if note.exists():
-        done: dict[str, Any] = json.loads(note.read_bytes())
+        done = read_note(note)
         if done["text_sha256"] != digest:
             raise OtherDumpError(
                 f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
             )
-        if (done["config"], done["code"]) != (config_digest(task.config), task.code):
+        if (done.get("config"), done.get("code")) != (config_digest(task.config), task.code):
             raise DatasetError(OTHERS.format(out=task.out))
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)

@@ -43,9 +43,9 @@ def compare(
         preset(name)
     if not positions or not has(positions[:1], "test"):
         raise ConfigError("presets are compared on the first dataset's test split: name one that has test positions")
+    require_folder(out)
     require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
     require_apart(out, positions, ConfigError)
-    require_folder(out)
     rows = []
     for name in dict.fromkeys(presets):
         card = train_on(positions, name, replace(config), out / name, progress, stop)

@@ -11,7 +11,6 @@ appears by rename, when the file is on disk and its hash is the published one. A
 
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -25,6 +24,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from engine.json_files import parse_json
 from engine.progress import Progress, Tick, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 from pipeline.stores import file_hash, publish_json, sync_directory
@@ -294,7 +294,7 @@ def _begun(file: Wanted, out: Path) -> Facts | None:
     """Give which version an unfinished file is of; None where it cannot be gone on with."""
     state = _parts(file, out)[1]
     try:
-        said = json.loads(state.read_bytes())
+        said = parse_json(state.read_bytes())
         facts = Facts(**said["facts"])
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -7,7 +7,6 @@ A chunk's result depends on its text, its number and the configuration alone, so
 started again at any time, end with the same bytes. What is finished lies in `.parts/` until the manifest is there.
 """
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from filelock import Timeout
 
 from engine.compiling import say_for_workers
 from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.json_files import read_json
 from engine.progress import Progress, Tick, silent
 from pipeline.card import CARD
 from pipeline.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
@@ -121,7 +121,7 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if manifest.get("code") != rows_code():
         raise OtherDumpError(
             f"{out} is finished, and was made by other code ({_said(manifest)}, this is {rows_code()}): its rows may "
-            "differ. It is left as it is; to build it anew, choose another --out"
+            "differ. It is left as it is; to build it anew beside it, choose another --out"
         )
     return manifest
 
@@ -165,7 +165,9 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
         asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
     path = parts / RUN
     begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
-    if begun and (before := json.loads(path.read_bytes())) != asked:
+    if begun and (before := read_json(path, DatasetError)) != asked:
+        if not isinstance(before, dict):
+            raise DatasetError(f"{path} is damaged: delete {parts.parent} and ingest again")
         if before | {"versions": asked.get("versions")} == asked:
             raise OtherDumpError("the dump has been replaced since this ingest was begun: choose another --out")
         if before | {"code": asked["code"]} == asked:

@@ -21,6 +21,7 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.external import start
+from engine.json_files import parse_json
 from engine.players import Player
 from engine.position import MAX_MOVES
 from engine.progress import Progress, Tick, silent
@@ -143,9 +144,10 @@ def read(out: Path) -> dict[str, Judged]:
     path = out / NAMES[1]
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             scores = {str(move): float(x) for move, x in entry["scores"].items()}
-            if scores.keys() == {move.uci() for move in chess.Board(entry["fen"]).legal_moves}:
+            legal = {move.uci() for move in chess.Board(entry["fen"]).legal_moves}
+            if scores.keys() == legal and all(0 <= score <= 1 for score in scores.values()):
                 found[entry["fen"]] = Judged(entry["fen"], scores)
         except (ValueError, KeyError, TypeError, AttributeError):
             continue

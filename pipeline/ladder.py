@@ -54,8 +54,8 @@ def ladder(
     ]
     for side in (climbers[0], *against):
         player_of(side, config.seed)
-    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry))
     require_folder(out)
+    require_own(out, LADDER, MatchFilesError, ours=lambda entry: is_of(entry, MATCH) or is_free(entry))
     rows: list[dict[str, Any]] = []
     for a, rung in zip(climbers, rungs, strict=True):
         for opponent in against:

@@ -16,15 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.encoding import ENCODING_VERSION, moves_hash
-from engine.json_files import check, read_json
 from pipeline import pgn
 from pipeline.card import write_card
 from pipeline.chunk import OTHERS, IngestConfig, config_digest, part_name
 from pipeline.errors import DatasetError
 from pipeline.row_filters import REASONS
 from pipeline.rows_code import rows_code
-from pipeline.schemas import ChunkNote
-from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish_json
+from pipeline.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish_json, read_note
 from pipeline.sources import Source
 from pipeline.stores import opened
 from pipeline.written import note_down, publish_own
@@ -34,9 +32,7 @@ def read_notes(parts: Path) -> list[dict[str, Any]]:
     """Read the notes of all chunks in order; raises DatasetError for one that is none."""
     notes: list[dict[str, Any]] = []
     while (path := parts / part_name(len(notes))).exists():
-        note = read_json(path, DatasetError)
-        check(path, note, ChunkNote, DatasetError, hint=f": delete {parts.parent} and ingest again")
-        notes.append(note)
+        notes.append(read_note(path))
     return notes
 
 

@@ -25,10 +25,12 @@ import chess.pgn
 
 from engine.errors import UserError
 from engine.game import GameRecord
+from engine.json_files import parse_json
 from pipeline import claims
 from pipeline.shards import publish
 
 FORMAT_VERSION = 1
+RESULTS = ("1-0", "0-1", "1/2-1/2")
 MATCH, JOURNAL, PGN, TABLE, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "games.csv", "summary.json"
 
 _TERMINATIONS = {
@@ -61,19 +63,33 @@ def read_games(out: Path) -> dict[int, GameRecord]:
         lines = (out / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
         return {}
-    names = {field.name for field in fields(GameRecord)}
     games: dict[int, GameRecord] = {}
     for number, line in enumerate(lines[:-1], 1):
         try:
-            row = json.loads(line)
-            if not isinstance(row, dict) or row.keys() != names:
-                raise ValueError("not a game")
-            games[int(row["game"])] = GameRecord(**row)
-        except (ValueError, TypeError) as error:
+            game = _record(line)
+            games[game.game] = game
+        except ValueError as error:
             raise MatchFilesError(
                 f"{out / JOURNAL}, line {number} is no game: remove the line, or the match"
             ) from error
     return games
+
+
+def _record(line: bytes) -> GameRecord:
+    """Read a game of the journal; raises ValueError for a line that is none, or whose moves cannot be played."""
+    from pydantic import TypeAdapter
+
+    row = parse_json(line)
+    if not isinstance(row, dict) or row.keys() != {field.name for field in fields(GameRecord)}:
+        raise ValueError("not a game")
+    game = TypeAdapter(GameRecord).validate_json(line, strict=True)
+    clocks = len(game.moves) if game.clocks is None else len(game.clocks)
+    if game.game < 0 or game.result not in RESULTS or not len(game.moves) == len(game.scores) == clocks:
+        raise ValueError("not a game")
+    board = chess.Board(game.fen)
+    for uci in (*game.book, *game.moves):
+        board.push_uci(uci)
+    return game
 
 
 class Journal:

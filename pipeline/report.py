@@ -87,10 +87,9 @@ def _figures(
         done += len(raw["planes"])
         if not len(batch["planes"]):
             continue
-        answers = network(batch["planes"], batch if players else _unknown(batch))
-        if not all(np.isfinite(answer).all() for answer in answers):
+        figures = measured(*network(batch["planes"], batch if players else _unknown(batch)), batch)
+        if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
             raise ConfigError("the network answers with NaN or infinity: its training diverged, or its file is damaged")
-        figures = measured(*answers, batch)
         classical = measured(*evaluate(batch["planes"]), batch)
         columns = {name: batch[name] for name in COLUMNS if name != "planes"}
         columns["key"] = position_keys(batch["planes"], batch["castling"])
@@ -143,6 +142,7 @@ def report(
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
     if positions is not None:
+        members(positions, progress)
         train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
         where = f"the {split} split of {positions.resolve().name}"
         return _report(card, network, positions, split, where, rule, players, train, progress)

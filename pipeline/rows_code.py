@@ -52,7 +52,7 @@ def modules(root: Path) -> dict[str, Path]:
         if name in found or name in CARRIERS or (path := _path_of(root, name)) is None:
             continue
         found[name] = path
-        waiting += _imported(ast.parse(path.read_bytes()))
+        waiting += [*_imported(ast.parse(path.read_bytes())), name.rpartition(".")[0]]  # its package is imported first
     return found
 
 

@@ -32,7 +32,7 @@ from engine.encoding import PLANES
 from pipeline.buckets import read_index, record_type, unpacked
 from pipeline.chunk import IngestConfig, buckets_of, release_buffers
 from pipeline.errors import DatasetError
-from pipeline.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, rows_table, write_rows
+from pipeline.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, read_note, rows_table, write_rows
 from pipeline.stores import place, read_span
 from pipeline.written import delete_own, delete_unnoted, forget, publish_own
 
@@ -100,7 +100,7 @@ def forget_others(out: Path, planned: Iterable[Plan]) -> None:
     plan_of = {_note(out, name).name: plan.digest for plan in planned for name in plan.names}
     kept = []
     for note in sorted((out / PARTS).glob(f"{SHARD_NOTE}*.json")):
-        if json.loads(note.read_bytes())["plan"] == plan_of.get(note.name):
+        if read_note(note, of_shard=True)["plan"] == plan_of.get(note.name):
             kept.append(note)
         else:
             delete_own(out, note)
@@ -163,7 +163,7 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
     out = place(task.out)
     notes = [_note(out, name) for name in task.names]
     if all(note.exists() for note in notes):  # those of other plans are gone: `forget_others`
-        return [entry for note in notes for entry in json.loads(note.read_bytes())["files"]]
+        return [entry for note in notes for entry in read_note(note, of_shard=True)["files"]]
     release_buffers()  # a worker of Ray has encoded chunks before
     columns, planes_RP = _rows(task, out)
     entries = []

@@ -200,3 +200,51 @@ class TrainingSet(Schema):
         if self.rates is not None and (len(self.rates) != bands or len({len(row) for row in self.rates}) != 1):
             raise ValueError(f"rates are not a row for each of {bands} bands of rating")
         return self
+
+
+class ShardNote(Schema):
+    """.parts/shard-....json: a shard of set size that is finished."""
+
+    plan: str
+    files: list[FileEntry]
+
+
+class Verdict(Schema):
+    """What became of a generation's candidate."""
+
+    promoted: bool
+    undone: bool
+    reason: Said
+
+
+class Generation(Schema):
+    """A generation of a fine-tuning; what its stages found is theirs to say, by name."""
+
+    number: Count
+    stages: dict[str, dict[str, Any]]
+    seconds: dict[str, Number]
+    ended: dict[str, Said]
+    verdict: Verdict = Verdict(promoted=False, undone=False, reason="")
+
+
+class FinetuneRun(Schema):
+    """One start of a fine-tuning."""
+
+    began: Said
+    device: Said
+    host: Said
+
+
+class FinetuneState(Schema):
+    """state.json of a fine-tuning."""
+
+    format_version: int
+    seconds: Annotated[float, Field(ge=0.0, lt=1e12)]
+    runs: list[FinetuneRun]
+    generations: list[Generation]
+
+    @model_validator(mode="after")
+    def _follow(self) -> Self:
+        if [one.number for one in self.generations] != list(range(len(self.generations))):
+            raise ValueError("its generations do not follow each other")
+        return self

@@ -191,6 +191,16 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
+def read_note(path: Path, *, of_shard: bool = False) -> dict[str, Any]:
+    """Read and check what an unfinished ingest noted of a chunk, or of a shard of set size; raises DatasetError."""
+    from pipeline.schemas import ChunkNote, ShardNote
+
+    note = read_json(path, DatasetError)
+    hint = f": it is damaged; delete {path.parent.parent} and ingest again"
+    check(path, note, ShardNote if of_shard else ChunkNote, DatasetError, hint=hint)
+    return note  # type: ignore[no-any-return]
+
+
 def shard_paths(directory: Path, split: str) -> list[Path]:
     """Give the files of a split as the manifest lists them; raises DatasetError where a file differs, or there is none."""
     manifest = read_manifest(directory)

@@ -97,6 +97,8 @@ def train_on(
     row = preset(preset_name)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
+    for directory in positions:
+        members(directory, progress, stop)  # hashed where they have not been, which is shown and can be stopped
     data = data_of(positions) if start is None else {**data_of(positions), "start": lineage_of(start)}
     place = world()
     batches = Batches(
@@ -136,7 +138,8 @@ def admit(out: Path, inputs: Sequence[Path]) -> None:
     """Raise ConfigError unless a run may write into `out`: a checkpoint's folder, or an empty one, apart from its inputs."""
     named = [member.directory for path in inputs if is_training_set(path) for member in members(path)]
     require_apart(out, [*inputs, *named], ConfigError)
-    require_own(out, CHECKPOINT, ConfigError, ours=_begun)
+    if out.is_dir():  # what can be no directory is said by whoever makes it
+        require_own(out, CHECKPOINT, ConfigError, ours=_begun)
 
 
 def _begun(entry: Path) -> bool:

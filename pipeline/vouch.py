@@ -29,6 +29,8 @@ SETTLED = 2.0
 """Seconds since a file's last change before its hash is remembered: within a clock's tick a second change shows no trace."""
 THREADS = 4
 """Files that are hashed at a time; hashing is a core's work, 0.8 s a GB."""
+PATIENCE = 0.5
+"""Seconds of hashing before it asks whether to stop: what takes no time is not what anybody wanted to stop."""
 BLOCK = 1 << 20
 
 Stop = Callable[[], bool]
@@ -218,14 +220,14 @@ def _hashed(
     """Hash files, and keep in mind what a later change would show of."""
     found: dict[str, str] = {}
     total, done = sum(entry["bytes"] for entry in entries), 0
-    ended = False
+    began, ended = time.monotonic(), False
 
     def read(count: int) -> None:
         nonlocal done
         done += count
 
     def asked() -> bool:
-        return ended or stop()
+        return ended or (time.monotonic() - began > PATIENCE and stop())
 
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "hash") as pool:
         names = {pool.submit(_hash, directory / entry["name"], read, asked): entry["name"] for entry in entries}

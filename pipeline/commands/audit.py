@@ -69,8 +69,8 @@ class Audit(Common):
         from pipeline.training_set import members
 
         if self.out is not None:  # before minutes are spent on counting
-            require_own(self.out, AUDIT, ConfigError)
             require_folder(self.out)
+            require_own(self.out, AUDIT, ConfigError)
             require_apart(self.out, self.datasets, ConfigError)
         if self.scratch is not None and not self.scratch.is_dir():
             raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")

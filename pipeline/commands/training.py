@@ -86,8 +86,8 @@ class Report(Common):
         from pipeline.stores import place
 
         if self.out is not None:  # before minutes are spent on measuring
-            require_own(self.out, REPORT, ConfigError)
             require_folder(self.out)
+            require_own(self.out, REPORT, ConfigError)
             read = [self.checkpoint, *([] if self.positions is None else [place(self.positions)])]
             require_apart(self.out, read, ConfigError)
         with bar("report") as progress:

@@ -14,7 +14,7 @@ from engine.progress import Progress, Tick
 from pipeline.defs import checks, metadata
 from pipeline.defs.child import run_child
 from pipeline.defs.forms import filled, form, plain
-from pipeline.defs.look_ahead import look_ahead
+from pipeline.defs.look_ahead import look_ahead, promised
 from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.remedies import in_ui
 from pipeline.defs.resources import Compute, Datasets, version_of
@@ -200,9 +200,7 @@ def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Re
 
 def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
     """Give the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
-    assert dumps.name is not None
-    made = context.instance.get_materialized_partitions(positions.key)
-    return datasets.materialised(names, made & set(context.instance.get_dynamic_partitions(dumps.name)))
+    return datasets.materialised(names, promised(context.instance))
 
 
 def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:

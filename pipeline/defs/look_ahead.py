@@ -4,7 +4,7 @@ Dagster checks names, types and choices of a run's configuration when it is laun
 that is not there, would be found when its asset begins, which may be hours later.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,25 +43,33 @@ def look_ahead(context: dg.AssetExecutionContext, datasets: Datasets) -> None:
             asked[name] = filled(OPTIONS[name], ops[name]["config"])
     made = {name: getattr(options, "name", "") for name, options in asked.items()}
     made["positions"] = step.partition_key if "positions" in ops and step.has_partition_key else ""
+    own = context.asset_key.to_user_string()
     for name, options in asked.items():
-        with _named(name):
-            _there(options, made, datasets)
+        with _named("" if name == own else name):
+            _there(options, made, datasets, promised(context.instance))
 
 
 @contextmanager
 def _named(asset: str) -> Iterator[None]:
-    """Say a mistake with the asset whose option it is."""
+    """Say a mistake with the asset whose option it is; "" for the one that begins now."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{asset}: {error}") from error
+        raise UserError(f"{asset}: {error}" if asset else str(error)) from error
 
 
-def _there(options: Any, made: Mapping[str, str], datasets: Datasets) -> None:
+def promised(instance: dg.DagsterInstance) -> set[str]:
+    """Return the dumps whose positions Dagster calls materialised."""
+    return instance.get_materialized_partitions(dg.AssetKey("positions")) & set(
+        instance.get_dynamic_partitions("dumps")
+    )
+
+
+def _there(options: Any, made: Mapping[str, str], datasets: Datasets, held: Collection[str]) -> None:
     """Check what options name: folders that are there, or that this run makes, networks and books."""
     shards = [name for name in getattr(options, "positions", ()) if name != made["positions"]]
     if shards:
-        datasets.materialised(tuple(shards))
+        datasets.materialised(tuple(shards), held)
     folders = {"training_set": datasets.training_set, "checkpoint": datasets.checkpoint, "tuned": datasets.tuned}
     makers = {"tuned": "tuned_checkpoint"}
     for kind, folder in folders.items():

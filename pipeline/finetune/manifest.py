@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.json_files import read_json
 from model.config import FREE_TO_CHANGE as FREE_TO_TRAIN
 from pipeline import claims
 from pipeline.claims import flat
@@ -49,7 +50,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
         publish_json(out, MANIFEST, wanted)
         return
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path, FinetuneError)
         before = {name: found[name] for name in wanted}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FinetuneError(f"{path} is no manifest of a fine-tuning: choose a new --out") from error

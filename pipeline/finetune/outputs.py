@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from engine.json_files import parse_json
 from engine.temporaries import abandoned
 from pipeline.finetune.pictures import draw_curves, draw_elo
 from pipeline.finetune.state import Record, State, checkpoint_of
@@ -66,8 +67,8 @@ def promote(source: Path, target: Path, number: int, told: Mapping[str, Any]) ->
     for left in abandoned(target):  # of a process that was killed while it wrote
         left.unlink(missing_ok=True)
     former = None
-    with suppress(FileNotFoundError, ValueError, KeyError):  # there is none yet, or a damaged one
-        held = json.loads((target / CARD).read_bytes())
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # there is none yet, or a damaged one
+        held = parse_json((target / CARD).read_bytes())
         former = held["files"]["weights"]["name"]
         if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == told:
             return

@@ -10,13 +10,13 @@ Stability: FORMAT_VERSION 1; `seconds`, `ended` and `runs` tell times and are th
 the same loop, with what `explore` says of its own speed.
 """
 
-import json
 import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
+from engine.json_files import check, read_json, shown
 from pipeline.shards import publish_json
 
 FORMAT_VERSION = 1
@@ -76,17 +76,16 @@ class State:
             self._read()
 
     def _read(self) -> None:
-        try:
-            found = json.loads((self.out / STATE).read_bytes())
-            if found["format_version"] != FORMAT_VERSION:
-                raise ValueError(f"its format version is {found['format_version']}, ours is {FORMAT_VERSION}")
-            self.seconds, self.runs = float(found["seconds"]), list(found["runs"])
-            self.generations = list(found["generations"])
-            numbers = [record["number"] for record in self.generations]
-            if numbers != list(range(len(numbers))) or any("stages" not in record for record in self.generations):
-                raise ValueError("its generations do not follow each other")
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FinetuneError(f"{self.out / STATE} cannot be gone on from ({error}): choose a new --out") from error
+        from pipeline.schemas import FinetuneState
+
+        path, hint = self.out / STATE, ": it cannot be gone on from; choose a new --out"
+        found = read_json(path, FinetuneError)
+        if isinstance(found, dict) and found.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+            said = shown(found["format_version"])
+            raise FinetuneError(f"{path}: its format version is {said}, ours is {FORMAT_VERSION}{hint}")
+        check(path, found, FinetuneState, FinetuneError, hint=hint)
+        self.seconds, self.runs = float(found["seconds"]), list(found["runs"])
+        self.generations = list(found["generations"])
 
     def publish(self) -> None:
         """Put the state on the disk."""

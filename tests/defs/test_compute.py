@@ -48,6 +48,7 @@ def said_of_abacus(asset: dg.AssetsDefinition, options: dict[str, object]) -> st
 
 
 def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None:
+    (root / "training_sets" / "some").mkdir(parents=True)
     options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
     assert "an engine is local, ray" in said_of_abacus(checkpoint, options)
     assert not (root / "checkpoints" / "net").exists()

@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from pipeline.batches import Batches
-from pipeline.errors import DamagedError, DatasetError, DumpError, IngestError
+from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.ingest import ingest
 from pipeline.shards import publish_json, read_manifest, shard_paths, verify
 from tests.pipeline import datasets
@@ -170,7 +170,7 @@ def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest
 
 def test_an_output_that_is_a_file_is_said(tmp_path: Path) -> None:
     path = datasets.dump(tmp_path / "a.pgn", 1)
-    with pytest.raises(IngestError, match="cannot be made"):
+    with pytest.raises(DatasetError, match="cannot be made"):
         ingest([str(path)], path, workers=1)
 
 

@@ -17,6 +17,7 @@ import chess
 import pytest
 from filelock import FileLock
 
+from engine.temporaries import machine
 from pipeline.cli import main
 from pipeline.shards import read_manifest
 from tests.conftest import REPOSITORY
@@ -372,10 +373,13 @@ def test_sweep_finds_datasets_below_and_always_says_what_it_did(
     (tmp_path / "tuned" / "val-00077-0.parquet").write_text("of somebody else")
     code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
     assert (code, out) == (0, f"{tmp_path}: 2 datasets looked at, nothing to remove\n")
-    left = tmp_path / "lichess" / "2013" / "01" / "val-00077-0.parquet"
+    process = subprocess.Popen([sys.executable, "-c", ""])  # whose number is nobody's by now
+    process.wait()
+    name = f".val-00077-0.parquet.fianchetto-{machine()}-{process.pid}-0123abcd.tmp"
+    left = tmp_path / "lichess" / "2013" / "01" / name
     left.write_bytes(b"")
     code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path), "--dry-run", "--json")
-    found = {"datasets": 2, "found": ["lichess/2013/01/val-00077-0.parquet"], "busy": [], "removed": False}
+    found = {"datasets": 2, "found": [f"lichess/2013/01/{name}"], "busy": [], "removed": False}
     assert json.loads(out) == {str(tmp_path): found}
     assert left.exists()
     with FileLock(tmp_path / "otb" / ".lock"):

@@ -260,7 +260,7 @@ def parsed(*words: str) -> Any:
 
 def words(command: str, folder: Path, positions: str) -> list[str]:
     """Give the words of a command on a dataset or training set."""
-    on, out = str(folder / positions), ["--out", str(folder / "out")]
+    on, out = str(folder / positions), ["--out", str(folder / "out" / command)]
     return {
         "train": ["train", "--positions", on, *out, *TRAINING],
         "report": ["report", "--checkpoint", str(folder / NET), "--positions", on, "--limit", "5", *out],

@@ -28,7 +28,7 @@ SMALL = IngestConfig(chunk_mib=1, test_share=0.3)
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Copy the packages as a wheel would hold them."""
     folder = tmp_path_factory.mktemp("site-packages")
-    for room in ("engine", "pipeline"):
+    for room in ("engine", "model", "pipeline"):
         shutil.copytree(REPOSITORY / room, folder / room, ignore=shutil.ignore_patterns("__pycache__", "*.md"))
     return folder
 
