@@ -1,7 +1,7 @@
 """Compiling kernels, said aloud: Numba does it at a kernel's first call on a machine, which takes a minute or two in all.
 
 It is said through `logging`, as a warning of this module's logger, so that it is heard without any setting; the command line
-and the Dagster child decide where. `engine.kernel_cache` says where kernels are kept.
+and the Dagster child decide where. `engine.jit_cache` says where kernels are kept.
 """
 
 import logging
@@ -11,7 +11,7 @@ from functools import cache
 
 from numba.core import event
 
-from engine.kernel_cache import are_compiled
+from engine.jit_cache import are_compiled
 
 LOG = logging.getLogger(__name__)
 MESSAGE = "compiling kernels (once): this takes a minute or two, and is kept for the next time"

@@ -1,7 +1,8 @@
 """JSON files that anybody may have written: read strictly, and held against a schema; a refusal is one line naming the file.
 
 Python's own reader takes NaN, the last of two equal keys, any depth and any size of number: what comes of those is met far
-from the file. Schemas are pydantic models, which stand where their files do (`pipeline/schemas.py`, `model/card.py`).
+from the file. Schemas are pydantic models, which stand where their files do (`pipeline/dataset/files/schemas.py`,
+`model/card.py`).
 """
 
 import json

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from model.player import Player
+    from model.inference.player import Player
 
 __all__ = ["load"]
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
-    """Load a checkpoint that can be asked about boards (model/player.py); torch is imported only now."""
-    from model.player import load as loaded
+    """Load a checkpoint that can be asked about boards (model/inference/player.py); torch is imported only now."""
+    from model.inference.player import load as loaded
 
     return loaded(directory, device=device, amp=amp)

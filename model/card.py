@@ -45,7 +45,7 @@ class Start(Schema):
 
 
 class Preset(Schema):
-    """The network's row; `model.presets` checks the rest."""
+    """The network's row; `model.network.preset` checks the rest."""
 
     name: Name
 

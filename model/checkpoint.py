@@ -26,15 +26,15 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
+from engine.encoding.views import UnknownViewError
 from engine.errors import UserError
+from engine.evaluation.move_features import FACTS_VERSION
 from engine.json_files import check, read_json, shown
-from engine.move_facts import FACTS_VERSION
 from engine.temporaries import abandoned, temporary_name
-from engine.views import UnknownViewError
 from model.card import Card, Weights
-from model.network import Network, build
-from model.presets import PresetError, preset_from_row
+from model.network.network import Network, build
+from model.network.preset import PresetError, preset_from_row
 
 FORMAT_VERSION = 1
 CARD = "checkpoint.json"

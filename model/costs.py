@@ -15,20 +15,20 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from engine.encoding import PLANES, label_of
-from engine.legal import legal_planes
-from engine.move_facts import FACTS
-from engine.position import castling_bits, en_passant_file, from_board
-from engine.views import NO_LAST_MOVE, last_moves, view
-from model.conditions import CONDITIONS, width
-from model.evaluator import NetworkEvaluator
-from model.inputs import Batch, inputs
-from model.losses import VALUE_FORMS
-from model.network import Network, build, parameters, parts_read
-from model.outputs import flat
-from model.policy_losses import policy_terms
-from model.precision import autocast, device_for, dtype_for
-from model.presets import Preset
+from engine.board.movegen import legal_planes
+from engine.board.position import castling_bits, en_passant_file, from_board
+from engine.encoding.planes import PLANES, label_of
+from engine.encoding.views import NO_LAST_MOVE, last_moves, view
+from engine.evaluation.move_features import FACTS
+from model.data.inputs import Batch, inputs
+from model.data.outputs import flat
+from model.inference.evaluator import NetworkEvaluator
+from model.network.conditioning import CONDITIONS, width
+from model.network.network import Network, build, parameters, parts_read
+from model.network.preset import Preset
+from model.training.objective.losses import VALUE_FORMS
+from model.training.objective.policy_losses import policy_terms
+from model.training.precision import autocast, device_for, dtype_for
 
 Read = Tensor | dict[str, Tensor]
 PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"

@@ -22,8 +22,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.inputs import Batch
-from model.planes import bytes_of, legal_mask, tensor
+from model.data.inputs import Batch
+from model.data.planes import bytes_of, legal_mask, tensor
 
 Rows = dict[str, NDArray[Any]]
 

@@ -17,11 +17,11 @@ def main() -> None:
     """Run the command line."""
     try:
         if spreads(sys.argv[1:]):
-            from pipeline.workers import available_cores, prepare
+            from pipeline.executors.local import available_cores, prepare
 
             if available_cores() > 1:
-                prepare("pipeline.prepared")  # on another core, while this one imports and parses for a second
-        from pipeline.cli import main as command
+                prepare("pipeline.ingest.preload")  # on another core, while this one imports and parses for a second
+        from pipeline.cli.main import main as command
     except KeyboardInterrupt:  # Ctrl-C in that second, or before the command has said what it does on one
         sys.stderr.write("fianchetto: interrupted\n")
         sys.exit(130)

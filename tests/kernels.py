@@ -6,14 +6,14 @@ Processes that start together with nothing compiled would each compile all of it
 import tempfile
 from pathlib import Path
 
-from engine.handwritten import evaluate
-from engine.move_facts import facts_of
+from engine.evaluation.handwritten import evaluate
+from engine.evaluation.move_features import facts_of
 from engine.search import SearchConfig
-from engine.selfplay import SelfPlayConfig, play_games
+from engine.selfplay.generate import SelfPlayConfig, play_games
 from engine.uci.thinking import warm_up
-from pipeline.batches import Batches
-from pipeline.chunk import IngestConfig
-from pipeline.ingest import ingest
+from pipeline.dataset.batches import Batches
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
 from tests.pipeline.datasets import random_game
 
 

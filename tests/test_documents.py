@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli import COMMANDS
+from pipeline.cli.main import COMMANDS
 from tests.conftest import REPOSITORY
 
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.position import MAX_MOVES
-from engine.search.forest import LOST, in_flight
+from engine.board.position import MAX_MOVES
+from engine.search.tree import LOST, in_flight
 
 _LEAST = 1e-30
 

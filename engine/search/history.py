@@ -3,12 +3,12 @@
 import chess
 import numpy as np
 
-from engine.legal import MOVE_PLANES, TYPES, legal_key, legal_planes
-from engine.position import Position, from_board
+from engine.board.movegen import MOVE_PLANES, TYPES, legal_key, legal_planes
+from engine.board.position import Position, from_board
 
 
 def key_of(position: Position) -> int:
-    """Give engine.position.key of a position, with its en-passant square counted only where the capture is legal."""
+    """Give engine.board.position.key of a position, with its en-passant square counted only where the capture is legal."""
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(position, planes)
     return int(legal_key(position, planes))

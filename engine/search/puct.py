@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.search.forest import LOST, NOBODY
+from engine.search.tree import LOST, NOBODY
 
 
 @njit(cache=True, nogil=True)

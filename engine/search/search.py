@@ -12,19 +12,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.bitboard import U
-from engine.chance import seeded
-from engine.encoding import LABELS, PLANES, LabelError
-from engine.evaluators import Evaluator
-from engine.legal import legal_planes
-from engine.position import MAX_MOVES, Position
-from engine.rules import GOES_ON
-from engine.search.choice import RULES, Root, choose_all, choose_edge, root_of
+from engine.board.bitboard import U
+from engine.board.movegen import legal_planes
+from engine.board.position import MAX_MOVES, Position
+from engine.board.rng import seeded
+from engine.board.rules import GOES_ON
+from engine.encoding.planes import LABELS, PLANES, LabelError
+from engine.evaluation.evaluator import Evaluator
+from engine.search.batch import begin, empty_round, judge_roots, select, take_in
 from engine.search.config import SearchConfig, SearchError
-from engine.search.forest import EDGE, HISTORY, UNKNOWN, bytes_of, empty_forest
-from engine.search.opening import list_moves
-from engine.search.roots import advance, ending_of, moves_at, plant
-from engine.search.rounds import begin, empty_round, judge_roots, select, take_in
+from engine.search.expansion import list_moves
+from engine.search.move_choice import RULES, Root, choose_all, choose_edge, root_of
+from engine.search.root import advance, ending_of, moves_at, plant
+from engine.search.tree import EDGE, HISTORY, UNKNOWN, bytes_of, empty_forest
 
 _NO_MOVES = np.zeros((0, 2), dtype=np.int64)
 LONGEST_PLAN = 1 << 16
@@ -258,7 +258,7 @@ class Search:
         return moves
 
     def outcome(self, slot: int = 0) -> int | None:
-        """Give how the rules end the game at a slot's root (engine.rules), None while it goes on."""
+        """Give how the rules end the game at a slot's root (engine.board.rules), None while it goes on."""
         ending = int(ending_of(self._forest, slot, np.empty(PLANES, dtype=np.uint64)))
         return None if ending == GOES_ON else ending
 

@@ -8,8 +8,8 @@ import re
 from collections import deque
 from dataclasses import dataclass, field
 
-from engine.clock import Limits
 from engine.errors import UserError
+from engine.search.time_manager import Limits
 
 COMMANDS = frozenset(
     ("uci", "isready", "ucinewgame", "position", "go", "stop", "ponderhit", "setoption", "quit", "debug", "register")

@@ -5,8 +5,8 @@ import threading
 import chess
 
 from engine.uci.commands import Go
-from engine.uci.game import Story
 from engine.uci.options import Options
+from engine.uci.position import Story
 
 
 class Job:

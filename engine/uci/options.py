@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from engine.errors import UserError
 from engine.search import SearchConfig
-from engine.search.forest import bytes_of
+from engine.search.tree import bytes_of
 from engine.uci.commands import shown
 
 NOTHING = "<empty>"

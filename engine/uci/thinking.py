@@ -11,20 +11,20 @@ from dataclasses import dataclass, replace
 
 import chess
 
-from engine import handwritten
-from engine.clock import Budget, Pace, budget
-from engine.encoding import label_of, move_of
-from engine.evaluators import Evaluator
-from engine.legal import perft
-from engine.position import from_board
+from engine.board.movegen import perft
+from engine.board.position import from_board
+from engine.encoding.planes import label_of, move_of
+from engine.evaluation import handwritten
+from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.history import of_board
+from engine.search.time_manager import Budget, Pace, budget
 from engine.uci.commands import shown
-from engine.uci.game import Story
-from engine.uci.greedy import glance
+from engine.uci.info import Effort, info_lines, moves_of, permille, ranked, score
 from engine.uci.job import Job
 from engine.uci.options import Options
-from engine.uci.report import Effort, info_lines, moves_of, permille, ranked, score
+from engine.uci.policy_move import glance
+from engine.uci.position import Story
 from engine.uci.watch import Watch
 
 CHUNK = 1024

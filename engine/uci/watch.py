@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.clock import Budget, Pace
 from engine.search import Root, Search
+from engine.search.time_manager import Budget, Pace
 from engine.uci.job import Job
 
 FIRST_TELLING, LAST_TELLING = 0.25, 2.0

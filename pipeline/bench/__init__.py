@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
-from pipeline.sample import SAMPLE
+from pipeline.samples.dump import SAMPLE
 
 What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale"]
 
@@ -48,7 +48,7 @@ def run(
         return measure_scale(pgn, *sizes, progress, address)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
-            from pipeline.ingest import ingest
+            from pipeline.ingest.job import ingest
 
             positions = Path(folder)
             ingest([str(pgn)], positions, workers=1)

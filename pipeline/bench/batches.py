@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from engine.progress import Progress, Tick, silent
-from pipeline.batches import HUMAN_COLUMNS, Batches
 from pipeline.bench.cores import one_core
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.files.shards import shard_paths
 from pipeline.errors import ConfigError
-from pipeline.shards import shard_paths
 
 BATCH = 512
 ROWS_AT_LEAST = 2_000_000

@@ -14,13 +14,13 @@ _START = """
 import json, sys, tempfile, time
 from pathlib import Path
 began = time.perf_counter()
-from engine.handwritten import evaluate
-from engine.legal import perft
-from engine.move_facts import facts_of
-from engine.position import from_fen
-from pipeline.ingest import ingest
-from pipeline.batches import Batches
-from pipeline.sample import played
+from engine.evaluation.handwritten import evaluate
+from engine.board.movegen import perft
+from engine.evaluation.move_features import facts_of
+from engine.board.position import from_fen
+from pipeline.ingest.job import ingest
+from pipeline.dataset.batches import Batches
+from pipeline.samples.dump import played
 import chess
 perft(from_fen(chess.STARTING_FEN), 2)
 with tempfile.TemporaryDirectory() as folder:

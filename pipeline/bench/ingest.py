@@ -17,14 +17,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.encoding import label_of
+from engine.encoding.planes import label_of
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
-from pipeline.chunk import PRELOAD
-from pipeline.ingest import ingest
-from pipeline.shards import read_manifest, schema, shard_paths, write_rows
-from pipeline.sources import Source, chunks
-from pipeline.workers import LocalEngine
+from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
+from pipeline.dumps.reader import Source, chunks
+from pipeline.executors.local import LocalEngine
+from pipeline.ingest.chunk import PRELOAD
+from pipeline.ingest.job import ingest
 
 STAGES = 6
 BESIDE_BYTES = 16 << 20

@@ -18,11 +18,11 @@ import psutil
 
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
-from pipeline.engines import LOCAL
+from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
+from pipeline.dumps.zstd_frames import frames
 from pipeline.errors import ConfigError, IngestError
-from pipeline.frames import frames
-from pipeline.sources import BLOCK, STDIN, Source, chunks
-from pipeline.workers import available_cores
+from pipeline.executors.by_name import LOCAL
+from pipeline.executors.local import available_cores
 
 SEED_BYTES = 32 << 20
 """Text that is repeated: about 14,000 games with clocks and evals."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Tick
-from pipeline.chunk import PRELOAD
-from pipeline.engines import engine_of
 from pipeline.errors import IngestError
-from pipeline.ray_engine import AHEAD
+from pipeline.executors.by_name import engine_of
+from pipeline.executors.ray import AHEAD
+from pipeline.ingest.chunk import PRELOAD
 
 
 class Sweep:
@@ -42,8 +42,8 @@ def load(_: int) -> None:
 def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
     """Ingest a source; kernels are loaded in every worker, and Ray is started, before the clock is."""
     from pipeline.bench.ingest import peak_mib
-    from pipeline.ingest import ingest
-    from pipeline.sample import SAMPLE
+    from pipeline.ingest.job import ingest
+    from pipeline.samples.dump import SAMPLE
 
     with ExitStack() as stack:
         began = time.perf_counter()

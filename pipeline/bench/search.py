@@ -11,9 +11,9 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.evaluation_cache import Cached
-from engine.evaluators import Evaluator, uniform
-from engine.position import from_board
+from engine.board.position import from_board
+from engine.evaluation.cache import Cached
+from engine.evaluation.evaluator import Evaluator, uniform
 from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
 from pipeline.bench.cores import one_core
@@ -70,9 +70,9 @@ def network_evaluator(width: int | None = None, blocks: int | None = None) -> Ev
 
     import torch
 
-    from model.evaluator import NetworkEvaluator
-    from model.network import build
-    from model.systems import preset
+    from model.inference.evaluator import NetworkEvaluator
+    from model.network.network import build
+    from model.network.presets import preset
 
     torch.set_num_threads(1)
     row = preset("fianchetto-xs")

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.progress import Progress, Tick, silent
 from engine.search import SearchConfig
-from engine.selfplay import SelfPlayConfig, play_games
+from engine.selfplay.generate import SelfPlayConfig, play_games
 from pipeline.bench.cores import one_core
 from pipeline.bench.open_spiel import alphazero_rate
 from pipeline.bench.search import SIMULATIONS, network_evaluator

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.sources import Source, chunks
+from pipeline.dumps.reader import Source, chunks
 
 VARIANTS = 16
 _SITE = re.compile(rb'\[Site "[^"\n]*?([A-Za-z0-9]{8})"')

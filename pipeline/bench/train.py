@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from engine.progress import Progress, Tick, silent
-from pipeline.batches import Batches
-from pipeline.shards import Batch
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import Batch
 
 STEPS = 25
 ROUNDS = 6
@@ -19,7 +19,7 @@ BLOCK_ROWS = 4096
 
 def _rate(run: Any, batches: Iterator[Batch]) -> float:
     """Take STEPS steps and give positions a second."""
-    from model.run import take_step
+    from model.training.state import take_step
 
     began = time.perf_counter()
     rows = 0
@@ -32,9 +32,9 @@ def _rate(run: Any, batches: Iterator[Batch]) -> float:
 
 def measure(positions: Path, progress: Progress = silent, preset_name: str = "fianchetto-xs") -> dict[str, Any]:
     """Measure both loops in turns, so that a machine that slows down slows both."""
-    from model.config import TrainConfig
-    from model.run import begin
-    from model.systems import preset
+    from model.network.presets import preset
+    from model.training.config import TrainConfig
+    from model.training.state import begin
 
     config = TrainConfig(steps=10_000)
     run = begin(config, preset(preset_name))

@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from engine.encoding import ENCODING_VERSION
+from engine.encoding.planes import ENCODING_VERSION
 from engine.errors import UserError
 from engine.progress import Progress, Tick
-from pipeline.defs import checks, metadata
+from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, file_hash
+from pipeline.dataset.training_set import members
+from pipeline.defs import checks
 from pipeline.defs.child import run_child
-from pipeline.defs.forms import filled, form, plain
-from pipeline.defs.look_ahead import look_ahead, promised
-from pipeline.defs.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
-from pipeline.defs.remedies import in_ui
+from pipeline.defs.launchpad.forms import filled, form, plain
+from pipeline.defs.launchpad.look_ahead import look_ahead, promised
+from pipeline.defs.launchpad.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
+from pipeline.defs.launchpad.remedies import in_ui
+from pipeline.defs.pages import metadata
 from pipeline.defs.resources import Compute, Datasets, version_of
-from pipeline.fetch import month_of
-from pipeline.rows_code import rows_code
-from pipeline.shards import FORMAT_VERSION, MANIFEST, file_hash
-from pipeline.sources import require
-from pipeline.training_set import members
+from pipeline.dumps.fetch import month_of
+from pipeline.dumps.reader import require
+from pipeline.ingest.rows_code import rows_code
 
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]

@@ -34,7 +34,7 @@ from typing import IO, Any
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
-from pipeline.bars import ROOMS
+from pipeline.cli.progress import ROOMS
 
 GRACE = 20.0
 """Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""

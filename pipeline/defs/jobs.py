@@ -8,7 +8,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, plainly, positions, training_set
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
-from pipeline.fetch import STEM, month_of, published_months
+from pipeline.dumps.fetch import STEM, month_of, published_months
 
 build_positions = dg.define_asset_job("build_positions", [dump, positions], description="Turn one dump into positions.")
 train = dg.define_asset_job(

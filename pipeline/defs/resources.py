@@ -7,10 +7,10 @@ from pathlib import Path
 import dagster as dg
 
 from engine.errors import UserError
-from pipeline.engines import LOCAL
-from pipeline.fetch import LICHESS, FetchConfig
-from pipeline.sample import SAMPLE as SAMPLE_FILE
-from pipeline.shards import MANIFEST
+from pipeline.dataset.files.shards import MANIFEST
+from pipeline.dumps.fetch import LICHESS, FetchConfig
+from pipeline.executors.by_name import LOCAL
+from pipeline.samples.dump import SAMPLE as SAMPLE_FILE
 
 ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz")
 SAMPLE = "sample"

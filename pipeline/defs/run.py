@@ -16,9 +16,9 @@ from dagster._core.execution.plan.objects import StepFailureData
 
 import pipeline
 from engine.errors import UserError
-from pipeline.defs.metadata import FIGURES
+from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
-from pipeline.fetch import month_of
+from pipeline.dumps.fetch import month_of
 
 INTERRUPTED = dg.DagsterExecutionInterruptedError.__name__
 """What a step fails with that Ctrl-C ends."""

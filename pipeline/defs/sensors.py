@@ -10,13 +10,13 @@ from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import PARTITION_NAME_TAG
 
-from pipeline.chunk import IngestConfig
+from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.defs.assets import DUMP_VERSION, dumps, positions
-from pipeline.defs.forms import plain
 from pipeline.defs.jobs import build_positions
+from pipeline.defs.launchpad.forms import plain
 from pipeline.defs.resources import Datasets, version_of
 from pipeline.errors import DatasetError
-from pipeline.shards import MANIFEST, read_manifest
+from pipeline.ingest.chunk import IngestConfig
 
 SETTLED = 30.0
 """Seconds that a file must not have changed: one that is still being copied is left for a later look."""

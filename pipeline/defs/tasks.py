@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.progress import Progress
 from pipeline.defs.child import Task, main
-from pipeline.defs.forms import filled
+from pipeline.defs.launchpad.forms import filled
 
 Arguments = Mapping[str, Any]
 Stop = Callable[[], bool]
@@ -19,14 +19,15 @@ Stop = Callable[[], bool]
 def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Turn the dump `source` into positions in `out` and return the manifest.
 
-    With `replace`, or where the dump has changed since, they are built anew beside the old ones (pipeline/replacing.py).
+    With `replace`, or where the dump has changed since, they are built anew beside the old ones
+    (pipeline/ingest/replacing.py).
     """
-    from pipeline.chunk import PRELOAD, IngestConfig
-    from pipeline.engines import LOCAL, engine_of
+    from pipeline.dataset.files.shards import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
-    from pipeline.ingest import ingest as library
-    from pipeline.replacing import recover, replace
-    from pipeline.shards import read_manifest
+    from pipeline.executors.by_name import LOCAL, engine_of
+    from pipeline.ingest.chunk import PRELOAD, IngestConfig
+    from pipeline.ingest.job import ingest as library
+    from pipeline.ingest.replacing import recover, replace
 
     out, source = Path(arguments["out"]), arguments["source"]
     config = filled(IngestConfig, arguments["config"])
@@ -46,8 +47,8 @@ def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
 
 def fetch(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Fetch a `month` of Lichess into the folder `out` and say what became of it."""
-    from pipeline.fetch import FetchConfig
-    from pipeline.fetch import fetch as library
+    from pipeline.dumps.fetch import FetchConfig
+    from pipeline.dumps.fetch import fetch as library
 
     config = filled(FetchConfig, arguments["config"])
     return library([arguments["month"]], Path(arguments["out"]), config, progress=progress, stop=stop)
@@ -55,7 +56,7 @@ def fetch(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 
 def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Look for problems in a positions dataset: a list for each question, empty when all is well, and `compared` rows."""
-    from pipeline.verify import LIMIT, verify_dataset
+    from pipeline.validation.verify import LIMIT, verify_dataset
 
     directory, count = Path(arguments["positions"]), arguments["count"]
     return verify_dataset(directory, [arguments["source"]], games=count // 8, rows=count, limit=LIMIT, stop=stop)
@@ -63,8 +64,8 @@ def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
 
 def join(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Join positions into the training set `out`; a dataset in `remove` leaves it."""
-    from pipeline.join import JoinConfig
-    from pipeline.join import join as library
+    from pipeline.dataset.join import JoinConfig
+    from pipeline.dataset.join import join as library
 
     positions, out = [Path(name) for name in arguments["positions"]], Path(arguments["out"])
     config = filled(JoinConfig, arguments["config"])
@@ -75,10 +76,10 @@ def join(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, A
 
 def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Audit datasets or training sets together; keep it as text, JSON, Markdown and picture in `out`."""
-    from pipeline.audit.audit import audit as library
-    from pipeline.audit.pages import write_audit
-    from pipeline.dump_paths import dumps_of
-    from pipeline.training_set import members
+    from pipeline.dataset.training_set import members
+    from pipeline.dumps.paths import dumps_of
+    from pipeline.validation.audit.audit import audit as library
+    from pipeline.validation.audit.pages import write_audit
 
     positions = [Path(name) for name in arguments["positions"]]
     sources: dict[str, list[str]] = {}
@@ -92,9 +93,9 @@ def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 
 def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Train the preset on the positions and return the checkpoint's card."""
-    from model.config import TrainConfig
-    from pipeline.engines import LOCAL
-    from pipeline.trainers import trainer_of
+    from model.training.config import TrainConfig
+    from pipeline.executors.by_name import LOCAL
+    from pipeline.training.by_name import trainer_of
 
     train_on = trainer_of(arguments.get("engine", LOCAL), arguments.get("processes", 0))
     positions = [Path(name) for name in arguments["positions"]]
@@ -104,9 +105,9 @@ def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
 
 def report(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a positions dataset; keep it as text, JSON and picture in `out`."""
-    from pipeline.report import Rule
-    from pipeline.report import report as library
-    from pipeline.reports import write_report
+    from pipeline.evaluation.render import write_report
+    from pipeline.evaluation.report import Rule
+    from pipeline.evaluation.report import report as library
 
     checkpoint, positions, out = (Path(arguments[name]) for name in ("checkpoint", "positions", "out"))
     rule = filled(Rule, arguments["rule"])
@@ -119,10 +120,10 @@ def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     """Load a checkpoint as its users do; give its loss on stored rows and its first choices on some of them."""
     import numpy as np
 
-    from engine.encoding import legal_mask
-    from model.evaluator import evaluator
-    from pipeline.shards import read_manifest
-    from pipeline.verify import sample_rows
+    from engine.encoding.planes import legal_mask
+    from model.inference.evaluator import evaluator
+    from pipeline.dataset.files.shards import read_manifest
+    from pipeline.validation.verify import sample_rows
 
     directory = Path(arguments["positions"])
     rows = sample_rows(directory, read_manifest(directory), arguments["count"], arguments["split"])

@@ -10,14 +10,15 @@ from typing import Any
 
 import dagster as dg
 
-from pipeline.defs import checks, metadata, tuned_metadata
+from pipeline.dataset.files.shards import file_hash
+from pipeline.defs import checks
 from pipeline.defs.assets import CODE_VERSION, Result, checkpoint, inputs, live, newest, plainly, positions
 from pipeline.defs.child import run_child
-from pipeline.defs.forms import filled, form, plain
-from pipeline.defs.look_ahead import look_ahead
-from pipeline.defs.options import StrengthOptions, TunedOptions
+from pipeline.defs.launchpad.forms import filled, form, plain
+from pipeline.defs.launchpad.look_ahead import look_ahead
+from pipeline.defs.launchpad.options import StrengthOptions, TunedOptions
+from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.resources import Compute, Datasets
-from pipeline.shards import file_hash
 
 BACKFILL = "dagster/backfill"
 OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")})

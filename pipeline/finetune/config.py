@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
-from engine.sprt import SprtConfig
-from model.config import TrainConfig
+from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding import legal_mask
+from engine.encoding.planes import legal_mask
 from engine.progress import Progress, Tick, silent
-from pipeline.batches import Batches
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import Stopped
+from pipeline.evaluation.render import write_report
+from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import EvalConfig, GateConfig
-from pipeline.ladder import ladder
-from pipeline.match import ArenaConfig, SideConfig
-from pipeline.players import DEBIANS_GAMES
-from pipeline.report import Rule, report
-from pipeline.reports import write_report
-from pipeline.shards import read_manifest
+from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.matches.ladder import ladder
+from pipeline.matches.players import DEBIANS_GAMES
 
 if TYPE_CHECKING:
-    from model.evaluator import NetworkEvaluator
+    from model.inference.evaluator import NetworkEvaluator
 
 BATCH = 1024
 FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
@@ -112,8 +112,8 @@ def divergence(
     rows of each dataset, drawn at random.
     """
     from model.checkpoint import load
-    from model.evaluator import NetworkEvaluator
-    from model.inputs import reads
+    from model.data.inputs import reads
+    from model.inference.evaluator import NetworkEvaluator
 
     networks = [NetworkEvaluator(load(directory)[0]) for directory in (seed_checkpoint, candidate)]
     columns = ("planes", *dict.fromkeys(name for network in networks for name in reads(network.preset)))

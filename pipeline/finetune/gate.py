@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine.match import MatchConfig
+from engine.match.config import MatchConfig
 from engine.progress import Progress, silent
-from pipeline.arena import arena
 from pipeline.errors import Stopped
 from pipeline.finetune.config import EvalConfig, GateConfig
-from pipeline.match import ArenaConfig, SideConfig
+from pipeline.matches.arena import arena
+from pipeline.matches.config import ArenaConfig, SideConfig
 
 SEED_MATCH = 500_000
 """Added to the seed of the match with the seed, so that it has openings of its own."""

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from engine.compiling import interruptible
-from engine.match import Limit
-from engine.openings import read_book
+from engine.match.config import Limit
+from engine.match.openings import read_book
 from engine.progress import Progress, Tick, silent
-from engine.warming import warm_up_games
-from pipeline.claims import require_apart
-from pipeline.engines import engine_of
+from engine.selfplay.warming import warm_up_games
+from pipeline.dumps.reader import open_text
 from pipeline.errors import Stopped
+from pipeline.executors.by_name import engine_of
 from pipeline.finetune import manifest
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.gate import verdict
 from pipeline.finetune.outputs import BEST, lineage, promote, refresh, table
 from pipeline.finetune.stages import Stage, Turn, real
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
-from pipeline.match import SideConfig
-from pipeline.players import search_of
-from pipeline.sources import open_text
-from pipeline.stores import alone, temporaries
+from pipeline.matches.config import SideConfig
+from pipeline.matches.players import search_of
+from pipeline.storage.claims import require_apart
+from pipeline.storage.stores import alone, temporaries
 
 
 def finetune(
@@ -75,7 +75,7 @@ def require(config: FinetuneConfig) -> None:
 
 def _warm_up(stop: Callable[[], bool]) -> None:
     """Compile what games need, before the minutes are counted; Stopped when `stop` says so."""
-    from model.asking import Abandoned, Asking
+    from model.training.asking import Abandoned, Asking
 
     try:
         with interruptible(Asking(stop).check):

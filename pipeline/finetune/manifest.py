@@ -9,16 +9,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from engine.encoding import ENCODING_VERSION, moves_hash
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
-from model.config import FREE_TO_CHANGE as FREE_TO_TRAIN
-from pipeline import claims
-from pipeline.claims import flat
+from model.training.config import FREE_TO_CHANGE as FREE_TO_TRAIN
+from pipeline.dataset.files.shards import publish_json
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.outputs import lineage
 from pipeline.finetune.stages import datasets
 from pipeline.finetune.state import FORMAT_VERSION, FinetuneError, State, finite
-from pipeline.shards import publish_json
+from pipeline.storage import claims
+from pipeline.storage.claims import flat
 
 MANIFEST = "manifest.json"
 LIBRARIES = ("torch", "numpy", "numba", "pyarrow", "chess")
@@ -78,8 +78,8 @@ def write(state: State, wanted: Mapping[str, Any]) -> None:
 
 def here() -> dict[str, Any]:
     """Tell where a run takes place: device, processor, versions, commit."""
-    from model.precision import device_for
-    from model.provenance import commit
+    from model.training.precision import device_for
+    from model.training.records.provenance import commit
 
     device = device_for("auto")
     name = platform.processor() or platform.machine()

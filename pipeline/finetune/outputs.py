@@ -18,9 +18,9 @@ from typing import Any
 
 from engine.json_files import parse_json
 from engine.temporaries import abandoned
+from pipeline.dataset.files.shards import publish
 from pipeline.finetune.pictures import draw_curves, draw_elo
 from pipeline.finetune.state import Record, State, checkpoint_of
-from pipeline.shards import publish
 
 CSV, EVENTS, CURVES, ELO, BEST = "generations.csv", "events.jsonl", "curves.png", "elo.png", "best"
 

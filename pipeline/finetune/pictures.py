@@ -9,7 +9,7 @@ import chess
 import chess.pgn
 import chess.svg
 
-from pipeline.shards import publish
+from pipeline.dataset.files.shards import publish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress
-from pipeline.engines import LOCAL
 from pipeline.errors import Stopped
+from pipeline.executors.by_name import LOCAL
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.evaluation import evaluate
 from pipeline.finetune.gate import matches
@@ -79,8 +79,8 @@ def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dic
 
     A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
     """
-    from model.run import DivergedError
-    from pipeline.tuning import spent_after, tune_on
+    from model.training.state import DivergedError
+    from pipeline.training.tune import spent_after, tune_on
 
     settings = turn.config
     begin, end = (_pulled(settings, turn.number - 1), _pulled(settings, turn.number))
@@ -141,9 +141,9 @@ def real() -> dict[str, Stage]:
 
 def datasets(human: Sequence[Path]) -> list[dict[str, str]]:
     """Identify the human datasets by name and hash."""
+    from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
+    from pipeline.dataset.files.vouch import vouch
     from pipeline.errors import DatasetError
-    from pipeline.shards import MANIFEST, file_hash, read_manifest
-    from pipeline.vouch import vouch
 
     found = []
     for directory in human:

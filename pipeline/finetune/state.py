@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.errors import UserError
 from engine.json_files import check, read_json, shown
-from pipeline.shards import publish_json
+from pipeline.dataset.files.shards import publish_json
 
 FORMAT_VERSION = 1
 STATE = "state.json"
@@ -76,7 +76,7 @@ class State:
             self._read()
 
     def _read(self) -> None:
-        from pipeline.schemas import FinetuneState
+        from pipeline.dataset.files.schemas import FinetuneState
 
         path, hint = self.out / STATE, ": it cannot be gone on from; choose a new --out"
         found = read_json(path, FinetuneError)

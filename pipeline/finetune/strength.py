@@ -9,8 +9,8 @@ from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import outsiders
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED
-from pipeline.ladder import ladder
-from pipeline.match import ArenaConfig, SideConfig
+from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.matches.ladder import ladder
 
 
 def strength(

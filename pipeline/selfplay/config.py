@@ -10,8 +10,8 @@ import numpy as np
 
 from engine.errors import UserError
 from engine.search import SearchConfig
-from engine.selfplay import SelfPlayConfig
-from pipeline.chunk import IngestConfig
+from engine.selfplay.generate import SelfPlayConfig
+from pipeline.ingest.chunk import IngestConfig
 
 
 class ExploreError(UserError):

@@ -21,14 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline import pgn
-from pipeline.card import CARD
-from pipeline.chunk import ChunkTask, games_table, part_name, read_games, split_of
-from pipeline.manifest import build_manifest
-from pipeline.rows_code import rows_code
-from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
-from pipeline.selfplay.journal import FOLDER, Journals
-from pipeline.shards import (
+from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
     game_numbers,
@@ -39,8 +32,15 @@ from pipeline.shards import (
     schema,
     write_rows,
 )
-from pipeline.sources import Chunk, Source, chunks
-from pipeline.written import delete_unnoted, is_ours, publish_own
+from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
+from pipeline.dumps.reader import Chunk, Source, chunks
+from pipeline.ingest.chunk import ChunkTask, games_table, part_name, read_games, split_of
+from pipeline.ingest.data_card import CARD
+from pipeline.ingest.manifest import build_manifest
+from pipeline.ingest.rows_code import rows_code
+from pipeline.pgn import replay as pgn
+from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
+from pipeline.selfplay.journal import FOLDER, Journals
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20

@@ -18,23 +18,23 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.encoding import ENCODING_VERSION, moves_hash
-from engine.handwritten import evaluate
-from engine.openings import Opening, chosen, generate, read_book
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
+from engine.evaluation.handwritten import evaluate
+from engine.match.openings import Opening, chosen, generate, read_book
 from engine.progress import Progress, silent
-from pipeline.claims import SELFPLAY, claim, require_apart, require_own
-from pipeline.engines import LOCAL, engine_of
+from pipeline.dataset.files.shards import MANIFEST, PARTS, publish_json, read_manifest
+from pipeline.dumps.reader import open_text
 from pipeline.errors import ConfigError, Stopped
+from pipeline.executors.by_name import LOCAL, engine_of
+from pipeline.executors.local import Engine
 from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import spread
 from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import Task
-from pipeline.shards import MANIFEST, PARTS, publish_json, read_manifest
-from pipeline.sources import open_text
-from pipeline.stores import alone, temporaries
-from pipeline.workers import Engine
+from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
+from pipeline.storage.stores import alone, temporaries
 
 FORMAT_VERSION = 1
 IDENTITY = "explore.json"
@@ -59,7 +59,7 @@ def explore(
 
     `generation` of `generations`, from 0, decides how much noise there is. `lineage` is written into the manifest. `workers`
     are processes, 0 for one a core, or one where the network runs on a GPU. `engine` is what they run on, as in
-    pipeline.engines; Ray's run on processors, one a core, and all its nodes see `out` and the checkpoint.
+    pipeline.executors.by_name; Ray's run on processors, one a core, and all its nodes see `out` and the checkpoint.
 
     Raises ExploreError (another checkpoint or other settings than the directory was begun with, two at once, a full disk),
     BookError, CheckpointError, ConfigError (no such engine), IngestError (Ray was lost), and Stopped.

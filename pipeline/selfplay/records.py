@@ -14,10 +14,10 @@ import chess
 import chess.pgn
 import numpy as np
 
-from engine.encoding import move_of
-from engine.playing import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, Thought
-from engine.position import to_board, to_fen
-from engine.score import centipawns
+from engine.board.position import to_board, to_fen
+from engine.encoding.planes import move_of
+from engine.evaluation.score import centipawns
+from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, Thought
 
 SITE = "https://fianchetto.invalid/selfplay/"
 RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}

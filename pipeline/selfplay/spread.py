@@ -11,11 +11,11 @@ from dataclasses import replace
 
 from engine.compiling import say_for_workers
 from engine.progress import Progress, Tick
-from pipeline.chunk import PRELOAD
+from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
+from pipeline.ingest.chunk import PRELOAD
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
 from pipeline.selfplay.worker import Task, play_task
-from pipeline.workers import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 
 POLL = 0.5
 """Seconds between two looks at what the processes have done."""
@@ -63,7 +63,7 @@ def spread(
 def _suited(task: Task) -> int:
     """Give how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
     if task.config.uses_network:
-        from model.precision import device_for
+        from model.training.precision import device_for
 
         if device_for(task.config.device).type != "cpu":
             return 1

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.evaluation_cache import Cached
-from engine.evaluators import Evaluator, uniform
-from engine.handwritten import evaluate
-from engine.openings import Opening
+from engine.evaluation.cache import Cached
+from engine.evaluation.evaluator import Evaluator, uniform
+from engine.evaluation.handwritten import evaluate
+from engine.match.openings import Opening
 from engine.search import SearchConfig
-from engine.selfplay import play_games
+from engine.selfplay.generate import play_games
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, read_journals
@@ -88,7 +88,7 @@ def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
         return (uniform if explorer == "uniform" else evaluate), COMPILED
     import torch
 
-    from model.evaluator import evaluator
+    from model.inference.evaluator import evaluator
 
     if os.getpid() != task.owner:
         torch.set_num_threads(1)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.presets import Preset
+from model.network.preset import Preset
 
 Batch = dict[str, NDArray[Any]]
 

@@ -15,8 +15,8 @@ import pytest
 import safetensors.torch
 import torch
 
+from engine.encoding.views import apply, apply_labels, view
 from engine.temporaries import temporary_name
-from engine.views import apply, apply_labels, view
 from model.checkpoint import (
     CARD,
     LARGEST_CARD,
@@ -31,10 +31,10 @@ from model.checkpoint import (
     save,
     write_atomically,
 )
-from model.evaluator import evaluator
-from model.inputs import inputs
-from model.network import build
-from model.presets import Preset, preset_row
+from model.data.inputs import inputs
+from model.inference.evaluator import evaluator
+from model.network.network import build
+from model.network.preset import Preset, preset_row
 from tests.model.synthetic import TINY, TINY_SEED, batch
 
 
@@ -245,7 +245,7 @@ def test_evaluator_takes_any_number_of_rows(tmp_path: Path, monkeypatch: Any) ->
     make(tmp_path)
     planes = batch(5)["planes"]
     whole = evaluator(tmp_path, amp="off")(planes)
-    monkeypatch.setattr("model.evaluator.LARGEST_BATCH", 2)
+    monkeypatch.setattr("model.inference.evaluator.LARGEST_BATCH", 2)
     parts = evaluator(tmp_path, amp="off")(planes)
     assert np.allclose(whole[0], parts[0], atol=1e-5)
     assert np.allclose(whole[1], parts[1], atol=1e-6)

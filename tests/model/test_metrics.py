@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from model.losses import VALUE_FORMS, policy_terms
 from model.metrics import Totals, rows, summary
+from model.training.objective.losses import VALUE_FORMS, policy_terms
 from tests.model.synthetic import batch
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import pgn
-from pipeline.chunk import IngestConfig, Tagged, read_games
-from pipeline.sources import Chunk, Source, chunks
+from pipeline.dumps.reader import Chunk, Source, chunks
+from pipeline.ingest.chunk import IngestConfig, Tagged, read_games
+from pipeline.pgn import replay
 
 CAPACITY = 1 << 15
 
@@ -27,21 +27,21 @@ class Game:
 
 
 @cache
-def _memory() -> pgn.Rows:
-    return pgn.empty_rows(CAPACITY + pgn.MAX_PLIES + 2)
+def _memory() -> replay.Rows:
+    return replay.empty_rows(CAPACITY + replay.MAX_PLIES + 2)
 
 
-def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagged, pgn.Rows]:
+def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagged, replay.Rows]:
     """Replay a chunk's games: give what the tags and the replay say of them, and a copy of the rows."""
     config = config or IngestConfig()
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts, config)
-    parts: list[pgn.Rows] = []
+    parts: list[replay.Rows] = []
     game = 0
     while game < len(chunk.starts):
-        game, filled = pgn.replay(text, tagged.games, tagged.setups, game, config.min_plies, _memory())
-        parts.append(pgn.Rows(*(column[:filled].copy() for column in _memory())))
-    return tagged, pgn.Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        game, filled = replay.replay(text, tagged.games, tagged.setups, game, config.min_plies, _memory())
+        parts.append(replay.Rows(*(column[:filled].copy() for column in _memory())))
+    return tagged, replay.Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
@@ -51,7 +51,7 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
         seen, lengths, row = tagged.games, np.diff(tagged.games.start), 0
         moves = list(zip(rows.label.tolist(), rows.promotion.tolist(), strict=True))
         for at, start in enumerate(chunk.starts):
-            status = pgn.STATUS[seen.status[at]]
+            status = replay.STATUS[seen.status[at]]
             plies = int(seen.plies[at])
             used = plies if status == "used" else 0
             yield Game(

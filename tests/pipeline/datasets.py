@@ -11,7 +11,7 @@ import chess
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import shards
+from pipeline.dataset.files import shards
 
 RESULTS = ("1-0", "0-1", "1/2-1/2")
 

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from model.checkpoint import save
-from model.network import build
-from model.presets import preset_row
-from pipeline.join import JoinConfig, join
-from pipeline.shards import write_rows
+from model.network.network import build
+from model.network.preset import preset_row
+from pipeline.dataset.files.shards import write_rows
+from pipeline.dataset.join import JoinConfig, join
 from tests.model.synthetic import TINY
 from tests.pipeline.months import month
 

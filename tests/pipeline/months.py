@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from pipeline.chunk import IngestConfig
-from pipeline.ingest import ingest
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
 from tests.pipeline.datasets import random_game
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.25, val_share=0.15)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.encoding import legal_mask
+from engine.encoding.planes import legal_mask
 from model.costs import playout_rows
-from pipeline.shards import publish, publish_json, rows_table, schema, write_rows
+from pipeline.dataset.files.shards import publish, publish_json, rows_table, schema, write_rows
 from tests.pipeline.datasets import plain_manifest
 
 Moves = list[dict[str, Any]] | None

@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from model import run
+from model.training import state
 
 SECONDS = 0.25
 
 
 def slow_from(folder: Path, at: int) -> None:
     """Let every call of the losses wait, from the one with number `at` on."""
-    real, calls = run.row_losses, itertools.count()
+    real, calls = state.row_losses, itertools.count()
 
     def slow(*arguments: Any) -> Any:
         number = next(calls)
@@ -26,11 +26,11 @@ def slow_from(folder: Path, at: int) -> None:
             time.sleep(SECONDS)
         return real(*arguments)
 
-    run.row_losses = slow
+    state.row_losses = slow
 
 
 if __name__ == "__main__":
-    from pipeline.cli import main
+    from pipeline.cli.main import main
 
     slow_from(Path(sys.argv[1]), int(sys.argv[2]))
     sys.argv = ["fianchetto", *sys.argv[3:]]

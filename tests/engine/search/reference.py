@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import chess
 import numpy as np
 
-from engine.encoding import label_of
-from engine.evaluators import Evaluator
+from engine.encoding.planes import label_of
+from engine.evaluation.evaluator import Evaluator
 from tests.engine.search.stubs import planes_of
 
 

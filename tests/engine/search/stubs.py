@@ -8,12 +8,12 @@ import chess
 import numpy as np
 from numba import njit
 
-from engine.bitboard import EMPTY, U, lowest
-from engine.encoding import LABELS, PLANES, label_of, move_of
-from engine.evaluation_cache import row_key
-from engine.evaluators import Evaluator
-from engine.legal import legal_planes
-from engine.position import from_board
+from engine.board.bitboard import EMPTY, U, lowest
+from engine.board.movegen import legal_planes
+from engine.board.position import from_board
+from engine.encoding.planes import LABELS, PLANES, label_of, move_of
+from engine.evaluation.cache import row_key
+from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.history import of_board
 

@@ -6,7 +6,7 @@ import chess
 import numpy as np
 import pytest
 
-from engine.evaluators import uniform
+from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from engine.search.gumbel import halving_schedule
 from tests.engine.search import reference

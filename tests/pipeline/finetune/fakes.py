@@ -8,11 +8,11 @@ from typing import Any
 
 from engine.progress import Progress, Tick
 from model.checkpoint import save
-from model.network import build, parameters
-from model.presets import preset_row
+from model.network.network import build, parameters
+from model.network.preset import preset_row
+from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
 from pipeline.finetune.stages import Stage, Turn
-from pipeline.shards import publish_json
 from tests.model.synthetic import TINY
 
 SCRIPT = {

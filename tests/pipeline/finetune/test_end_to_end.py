@@ -15,22 +15,22 @@ from typing import Any
 import chess.pgn
 import pytest
 
+from engine.match.sprt import SprtConfig
 from engine.progress import silent
 from engine.search import SearchConfig
-from engine.sprt import SprtConfig
 from model import load as load_player
 from model.checkpoint import load, read_card
-from model.config import TrainConfig
-from model.train import train
-from pipeline.batches import Batches
-from pipeline.chunk import IngestConfig
+from model.training.config import TrainConfig
+from model.training.train import train
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import verify
+from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import EvalConfig, FinetuneConfig, GateConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
-from pipeline.ingest import ingest
-from pipeline.report import Rule, report
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import ExploreConfig
-from pipeline.shards import verify
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 from tests.pipeline.datasets import dump

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from engine.encoding import legal_mask
+from engine.encoding.planes import legal_mask
 from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import _divergences, outsiders
 from pipeline.finetune.pictures import BOARDS, SAMPLES, draw_curves, draw_elo, write_samples

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.arena import decided
-from engine.sprt import RAREST, SprtConfig, llr, score_of
+from engine.match.arena import decided
+from engine.match.sprt import RAREST, SprtConfig, llr, score_of
 from pipeline.finetune.config import EvalConfig, GateConfig
 from pipeline.finetune.gate import verdict
 
@@ -41,7 +41,7 @@ def pair_chances(elo: float, draw_elo: float) -> NDArray[np.float64]:
 
 
 def ratios(counts_MC: NDArray[np.int64], test: SprtConfig) -> NDArray[np.float64]:
-    """Give the log-likelihood ratio of each row of counts, as engine.sprt.llr defines it, by bisection."""
+    """Give the log-likelihood ratio of each row of counts, as engine.match.sprt.llr defines it, by bisection."""
     filled_MC = np.where(counts_MC == 0, RAREST, counts_MC)
     total_M = filled_MC.sum(1)
     shares_MC = filled_MC / total_M[:, None]

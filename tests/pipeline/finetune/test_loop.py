@@ -19,7 +19,7 @@ from filelock import FileLock
 
 from engine.errors import UserError
 from model.checkpoint import load, read_card
-from pipeline.cli import main
+from pipeline.cli.main import main
 from pipeline.errors import Stopped
 from pipeline.finetune import loop, outputs
 from pipeline.finetune.config import EvalConfig, FinetuneConfig, GateConfig

@@ -1,0 +1,1 @@
+"""Positions as bitboards: legal moves, the rules' endings, random numbers."""

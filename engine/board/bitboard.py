@@ -1,0 +1,106 @@
+"""Bitboards: 64 squares as the bits of one uint64, seen by the side to move.
+
+Bit order (the whole project's): bit k is row k // 8, column k % 8 of the picture; row 0 is the mover's eighth rank,
+column 0 the a-file. With White to move that is
+
+      a  b  c  d  e  f  g  h
+  8   0  1  2  3  4  5  6  7      N  = -8   NE = -7
+  7   8  9 10 11 12 13 14 15      E  = +1   SE = +9
+  6  16 17 18 19 20 21 22 23      S  = +8   SW = +7
+  ...                             W  = -1   NW = -9
+  1  56 57 58 59 60 61 62 63
+
+and with Black to move the board is mirrored top to bottom (files stay), so the mover's pawns always go up, to lower bits.
+
+Everything here is unsigned 64-bit. Numba makes int64 of a mix of signed and unsigned 64-bit integers (float64 where
+branches meet), so every constant is `np.uint64` and every shift count is too; tests/engine/board/test_bitboard.py walks the
+compiled types.
+"""
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+U = np.uint64
+
+EMPTY = U(0)
+ALL = U(0xFFFF_FFFF_FFFF_FFFF)
+ONE = U(1)
+FILE_A = U(0x0101_0101_0101_0101)
+FILE_H = U(0x8080_8080_8080_8080)
+RANK_1 = U(0xFF00_0000_0000_0000)
+"""The mover's first rank, row 7."""
+RANK_2 = U(0x00FF_0000_0000_0000)
+RANK_3 = U(0x0000_FF00_0000_0000)
+RANK_8 = U(0x0000_0000_0000_00FF)
+"""The mover's eighth rank, row 0: where own pawns promote."""
+
+# Not wrapped round the edge: squares that a step with an eastward (westward) part may land on.
+NOT_A = U(~int(FILE_A) & int(ALL))
+NOT_H = U(~int(FILE_H) & int(ALL))
+NOT_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL))
+NOT_GH = U(~(int(FILE_H) | int(FILE_H) >> 1) & int(ALL))
+
+# Directions in the order of the move table: N NE E SE S SW W NW.
+DIRECTIONS = ((0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1), (-1, 0), (-1, 1))
+"""(file, rank) steps; north is the way own pawns move."""
+KNIGHT_STEPS = ((1, 2), (2, 1), (2, -1), (1, -2), (-1, -2), (-2, -1), (-2, 1), (-1, 2))
+"""(file, rank) steps in the order of move types 56..63."""
+
+
+def _unary(name: str) -> Any:
+    """Make a Numba intrinsic of the LLVM operation `name` on uint64 (there is no public one for these)."""
+
+    @intrinsic
+    def operation(typing_context: Any, value: Any) -> Any:
+        def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            word = ir.IntType(64)
+            if name == "cttz":
+                return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+            function = builder.module.declare_intrinsic(f"llvm.{name}", (word,))
+            return builder.call(function, (arguments[0],))
+
+        return types.uint64(types.uint64), build
+
+    return operation
+
+
+popcount = _unary("ctpop")
+"""Number of set bits, uint64 -> uint64 (inside compiled code)."""
+lowest = _unary("cttz")
+"""Index of the lowest set bit, uint64 -> uint64; 64 for an empty board (inside compiled code)."""
+flip = _unary("bswap")
+"""Mirror top to bottom, uint64 -> uint64: a byte swap (inside compiled code)."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def bit(square: Any) -> Any:
+    """Give the board with one square, uint64."""
+    return ONE << U(square)
+
+
+@njit(cache=True, nogil=True)
+def knight_attacks(board: Any) -> Any:
+    """Give every square a knight of `board` attacks, uint64."""
+    one_west = (board >> U(1)) & NOT_H
+    two_west = (board >> U(2)) & NOT_GH
+    one_east = (board << U(1)) & NOT_A
+    two_east = (board << U(2)) & NOT_AB
+    near = one_west | one_east
+    far = two_west | two_east
+    return (near << U(16)) | (near >> U(16)) | (far << U(8)) | (far >> U(8))
+
+
+@njit(cache=True, nogil=True)
+def king_attacks(board: Any) -> Any:
+    """Give every square next to a square of `board`, uint64."""
+    row = board | ((board << U(1)) & NOT_A) | ((board >> U(1)) & NOT_H)
+    return (row | (row << U(8)) | (row >> U(8))) & ~board
+
+
+def ascii_board(board: int) -> str:
+    """Draw a bitboard as eight lines of `x` and `.`, row 0 (the mover's eighth rank) on top."""
+    return "\n".join(" ".join("x" if board >> (8 * row + col) & 1 else "." for col in range(8)) for row in range(8))

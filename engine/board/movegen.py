@@ -1,0 +1,272 @@
+"""Legal moves set-wise: 64 planes of from-squares, one per (direction, distance), with no move list.
+
+For each direction all sliders are shifted at once; what lands on an allowed square, shifted back, is a plane of
+from-squares. Pins and checks come from rays out of the king; king steps avoid the squares the opponent attacks with the king
+taken off the board. Legend: plane 13 + t holds the from-squares of legal moves of type t (engine/encoding/planes.py's table).
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.board.bitboard import (
+    DIRECTIONS,
+    EMPTY,
+    KNIGHT_STEPS,
+    NOT_A,
+    NOT_H,
+    RANK_1,
+    RANK_3,
+    RANK_8,
+    U,
+    bit,
+    king_attacks,
+    knight_attacks,
+    lowest,
+    popcount,
+)
+from engine.board.position import BISHOP, CASTLING, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK, key, push
+from engine.board.simd import (
+    alternate,
+    any_lane,
+    both_ways,
+    everywhere,
+    knight_step,
+    knight_step_back,
+    lane,
+    step,
+    steps_back,
+    store,
+    turns,
+    where,
+)
+
+MOVE_PLANES = 13
+"""Index of the first move plane: planes 0..12 are the pieces and the turn."""
+TYPES = 64
+KNIGHT_TYPES = 56
+CASTLE_EAST, CASTLE_WEST = 10, 14
+"""Types of the king's two-square moves: distance 2, directions E and W."""
+
+NORTH, NORTH_EAST, NORTH_WEST = 0, 1, 7
+_STEPS = [distance * turn % 64 for distance in range(1, 8) for turn in turns(DIRECTIONS)] + turns(KNIGHT_STEPS)
+_TURNS = np.array(_STEPS, dtype=np.uint64)
+_CASTLE_EAST_ROOK, _CASTLE_WEST_ROOK = U(1 << 63), U(1 << 56)
+_CASTLE_EAST_EMPTY, _CASTLE_WEST_EMPTY = U(0b110 << 60), U(0b1110 << 56)
+_CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
+
+
+@njit(cache=True, nogil=True)
+def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
+    """Give every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
+
+    What its pawns attack, `pawns`, is given: they alone have a direction.
+    """
+    queens = position[QUEEN + side]
+    current = alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
+    empty = everywhere(~occupied)
+    current = step(current)
+    found = current
+    for _ in range(6):
+        current = step(current & empty)
+        found = found | current
+    return pawns | knight_attacks(position[KNIGHT + side]) | king_attacks(position[KING + side]) | any_lane(found)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def pawns_down(pawns: Any) -> Any:
+    """Give what the opponent's pawns attack, uint64."""
+    return ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def pawns_up(pawns: Any) -> Any:
+    """Give what the mover's pawns attack, uint64."""
+    return ((pawns >> U(7)) & NOT_A) | ((pawns >> U(9)) & NOT_H)
+
+
+@njit(cache=True, nogil=True)
+def _rays(position: Any, own: Any, occupied: Any) -> Any:
+    """Walk the eight rays out of the king: give (check mask, checkers, pinned), boards and Lanes.
+
+    The check mask holds the squares that answer a sliding check: those between, and the checker. What is pinned in a lane
+    (own pieces between the king and a slider) may move along that line alone.
+    """
+    sliders = alternate(position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1])
+    empty, mine = everywhere(~occupied), everywhere(own)
+    near = ray = step(everywhere(position[KING]))  # up to the first piece
+    far = behind = everywhere(EMPTY)  # past an own piece, up to the next
+    for _ in range(6):
+        far = step((far & empty) | (near & mine))
+        near = step(near & empty)
+        ray = ray | near
+        behind = behind | far
+    checking = ray & sliders
+    pinned = where(behind & sliders, ray & mine)
+    return any_lane(where(checking, ray)), any_lane(checking), pinned
+
+
+@njit(cache=True, nogil=True)
+def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> None:
+    """Add the en-passant capture in one direction (NE or NW) if the king is not left in check.
+
+    Both pawns leave their squares at once, so it is tried on the board: this is the one capture that can uncover an attack
+    along the rank that no pin shows.
+    """
+    target = position[EN_PASSANT]
+    captured = target << U(8)
+    behind = (target << U(7)) & NOT_H if direction == 1 else (target << U(9)) & NOT_A
+    source = behind & position[PAWN]
+    if source == EMPTY:
+        return
+    after = (occupied ^ source ^ captured) | target
+    if attacked_by(position, 1, pawns_down(position[PAWN + 1] ^ captured), after) & position[KING] == EMPTY:
+        planes[MOVE_PLANES + direction] |= source
+
+
+@njit(cache=True, nogil=True)
+def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
+    """Add pushes and captures of the mover's pawns; `stuck` (Lanes) may not move in the lane's direction."""
+    pawns = position[PAWN]
+    one = ((pawns & ~lane(stuck, NORTH)) >> U(8)) & empty
+    two = ((one & RANK_3) >> U(8)) & empty
+    planes[MOVE_PLANES] |= (one & target) << U(8)
+    planes[MOVE_PLANES + 8] |= (two & target) << U(16)
+    east = (((pawns & ~lane(stuck, NORTH_EAST)) >> U(7)) & NOT_A) & captures
+    west = (((pawns & ~lane(stuck, NORTH_WEST)) >> U(9)) & NOT_H) & captures
+    planes[MOVE_PLANES + 1] |= east << U(7)
+    planes[MOVE_PLANES + 7] |= west << U(9)
+
+
+@njit(cache=True, nogil=True)
+def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
+    """Write all move planes: bishops, rooks, queens and knights to `target`, the king to squares of `king_to`."""
+    straight = position[ROOK] | position[QUEEN]
+    diagonal = position[BISHOP] | position[QUEEN]
+    wanted, passable = everywhere(target), everywhere(empty)
+    king = everywhere(position[KING])
+    current = step(alternate(straight, diagonal) & ~stuck)
+    kings = where(step(king) & everywhere(king_to), king)
+    store(planes, MOVE_PLANES, steps_back(current & wanted, U(1)) | kings)
+    for distance in range(1, 7):
+        current = step(current & passable)
+        store(planes, MOVE_PLANES + 8 * distance, steps_back(current & wanted, U(distance + 1)))
+    knights = everywhere(position[KNIGHT] & ~any_lane(stuck))
+    store(planes, MOVE_PLANES + KNIGHT_TYPES, knight_step_back(knight_step(knights) & wanted))
+
+
+@njit(cache=True, nogil=True)
+def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
+    """Add castling of a king that is not in check."""
+    rights = position[CASTLING]
+    if (
+        rights & _CASTLE_EAST_ROOK != EMPTY
+        and (occupied & _CASTLE_EAST_EMPTY) | (attacked & _CASTLE_EAST_SAFE) == EMPTY
+    ):
+        planes[MOVE_PLANES + CASTLE_EAST] |= position[KING]
+    if (
+        rights & _CASTLE_WEST_ROOK != EMPTY
+        and (occupied & _CASTLE_WEST_EMPTY) | (attacked & _CASTLE_WEST_SAFE) == EMPTY
+    ):
+        planes[MOVE_PLANES + CASTLE_WEST] |= position[KING]
+
+
+@njit(cache=True, nogil=True)
+def legal_planes(position: Any, planes: Any) -> Any:
+    """Write planes 0..76 of a position into `planes` (uint64[77]) and give the number of checkers (0, 1, 2).
+
+    Mover's view. The position must be playable (engine.board.position.FenError says what is not).
+    """
+    own = opponent = EMPTY
+    for index in range(0, 12, 2):
+        own |= position[index]
+        opponent |= position[index + 1]
+    for index in range(MOVE_PLANES):
+        planes[index] = position[index]
+    occupied = own | opponent
+    king = position[KING]
+    mask, checking, pinned = _rays(position, own, occupied)
+    leapers = knight_attacks(king) & position[KNIGHT + 1]
+    leapers |= pawns_up(king) & position[PAWN + 1]
+    checkers = np.int64(popcount(checking | leapers))
+    target = ~own
+    if checkers > 0:
+        target = mask | leapers if checkers == 1 else EMPTY
+    attacked = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied ^ king)
+    stuck = everywhere(any_lane(pinned)) & ~both_ways(pinned)
+    _pieces(position, planes, ~occupied, target, stuck, ~own & ~attacked)
+    _pawns(position, planes, ~occupied, opponent & target, target, stuck)
+    if checkers == 0 and position[CASTLING] & RANK_1 != EMPTY:
+        _castling(position, planes, occupied, attacked)
+    if position[EN_PASSANT] != EMPTY and checkers < 2:
+        _en_passant(position, occupied, planes, 1)
+        _en_passant(position, occupied, planes, 7)
+    return checkers
+
+
+@njit(cache=True, nogil=True)
+def en_passant_legal(position: Any, planes: Any) -> Any:
+    """Tell whether an en-passant capture is among the legal moves of `planes` (uint64[77])."""
+    if position[EN_PASSANT] == EMPTY:
+        return False
+    east = (planes[MOVE_PLANES + 1] & position[PAWN]) >> U(7)
+    west = (planes[MOVE_PLANES + 7] & position[PAWN]) >> U(9)
+    return ((east & NOT_A) | (west & NOT_H)) & position[EN_PASSANT] != EMPTY
+
+
+@njit(cache=True, nogil=True)
+def legal_key(position: Any, planes: Any) -> Any:
+    """Give engine.board.position.key (uint64) of a position whose planes (uint64[77]) are filled."""
+    return key(position, U(en_passant_legal(position, planes)))
+
+
+@njit(cache=True, nogil=True)
+def no_moves(planes: Any) -> Any:
+    """Tell whether filled planes (uint64[77]) hold no legal move."""
+    moves = EMPTY
+    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        moves |= planes[index]
+    return moves == EMPTY
+
+
+@njit(cache=True, nogil=True)
+def count_moves(position: Any, planes: Any) -> Any:
+    """Count the legal moves of filled planes, a promotion as four, int64."""
+    moves = U(0)
+    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        moves += popcount(planes[index])
+    seventh = position[PAWN] & (RANK_8 << U(8))
+    for direction in (0, 1, 7):
+        moves += U(3) * popcount(planes[MOVE_PLANES + direction] & seventh)
+    return np.int64(moves)
+
+
+@njit(cache=True, nogil=True)
+def step_target(kind: Any, source: Any) -> Any:
+    """Give the landing square (uint64) of a move of type `kind` from bit index `source`."""
+    return (U(source) + _TURNS[kind]) & U(63)
+
+
+@njit(cache=True, nogil=True)
+def perft(position: Any, depth: Any) -> Any:
+    """Count the leaves of the legal move tree `depth` plies deep, int64 (promotions count as four moves)."""
+    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    legal_planes(position, planes)
+    if depth <= 1:
+        return count_moves(position, planes) if depth == 1 else np.int64(1)
+    child = np.empty_like(position)
+    seventh = position[PAWN] & (RANK_8 << U(8))
+    leaves = np.int64(0)
+    for kind in range(TYPES):
+        sources = planes[MOVE_PLANES + kind]
+        while sources != EMPTY:
+            source = lowest(sources)
+            sources &= sources - U(1)
+            target = step_target(kind, source)
+            first, last = (2, 6) if bit(source) & seventh != EMPTY else (0, 1)
+            for promotion in range(first, last):
+                child[:] = position
+                push(child, source, target, promotion)
+                leaves += perft(child, depth - 1)
+    return leaves

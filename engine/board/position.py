@@ -1,0 +1,241 @@
+"""A position as sixteen uint64 words in the mover's view; FEN in and out; push; mirror; the key of a position.
+
+word    meaning                                              seen by
+0..11   own pawns, opponent's pawns, own knights, ...        mover (order of planes 0..11: P p N n B b R r Q q K k)
+12      turn: zero with White to move, all ones with Black   absolute
+13      castling: home squares of rooks that may still castle mover (own on row 7, the opponent's on row 0)
+14      en-passant target square, after every double push    mover (row 2), zero for none
+15      halfmove clock | ply << 16                           ply counts from 0; fullmove number = ply // 2 + 1
+
+The first thirteen words are planes 0..12 of the encoding as they stand. After a push the board is mirrored and the colours
+swap, so the words are always those of the side that is now to move.
+"""
+
+from typing import Any
+
+import chess
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import ALL, EMPTY, RANK_1, RANK_2, RANK_8, U, bit, flip, lowest
+from engine.errors import UserError
+
+WORDS = 16
+TURN = 12
+CASTLING = 13
+EN_PASSANT = 14
+COUNTERS = 15
+
+PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
+"""Word of the mover's pieces; the opponent's follow at + 1."""
+
+HALFMOVE_MASK = U(0xFFFF)
+
+MAX_MOVES = 256
+"""Legal moves of a position at most, promotions as four: no game leads to more than 218, and arrays have this size."""
+_MOST_STEPS = (12, 8, 13, 14, 27, 10)
+"""Moves of a man at most, pawn to king, castling and promotions included."""
+
+_UNPLAYABLE = {
+    chess.STATUS_EMPTY: "there are no pieces",
+    chess.STATUS_NO_WHITE_KING: "White has no king",
+    chess.STATUS_NO_BLACK_KING: "Black has no king",
+    chess.STATUS_TOO_MANY_KINGS: "there are more than two kings",
+    chess.STATUS_PAWNS_ON_BACKRANK: "pawns stand on a last rank",
+    chess.STATUS_OPPOSITE_CHECK: "the side that has moved is in check",
+}
+
+Position = NDArray[np.uint64]
+
+
+class FenError(UserError):
+    """A FEN that is not a standard-chess position that can be played."""
+
+
+def mirrored_square(square: int) -> int:
+    """Give the bit index of python-chess square `square` (a1 = 0) with White to move; the same maps back."""
+    return square ^ 56
+
+
+def from_board(board: chess.Board) -> Position:
+    """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the board states them.
+
+    Raises FenError where there are more than MAX_MOVES legal moves.
+    """
+    position = np.zeros(WORDS, dtype=np.uint64)
+    white = board.turn == chess.WHITE
+    own, opponent = board.occupied_co[board.turn], board.occupied_co[not board.turn]
+    # python-chess counts from a1, so its boards are already upside down: that is the mover's view of Black.
+    kinds = (board.pawns, board.knights, board.bishops, board.rooks, board.queens, board.kings)
+    words = [side & kind for kind in kinds for side in (own, opponent)]
+    most = sum(steps * word.bit_count() for steps, word in zip(_MOST_STEPS, words[::2], strict=True))
+    if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
+        raise FenError(
+            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and there is room for {MAX_MOVES}"
+        )
+    words += [0, int(board.clean_castling_rights()), 0 if board.ep_square is None else 1 << board.ep_square]
+    for index, word in enumerate(words):
+        position[index] = chess.flip_vertical(word) if white else word
+    position[TURN] = 0 if white else ALL
+    ply = 2 * (board.fullmove_number - 1) + (not white)
+    position[COUNTERS] = min(board.halfmove_clock, 0xFFFF) | min(ply, 0xFFFF) << 16
+    return position
+
+
+def from_fen(fen: str) -> Position:
+    """Make a position (uint64[16]) from a FEN.
+
+    Raises FenError when the text is no FEN, or when standard chess cannot be played from it: not one king a side, the side
+    that has moved in check, pawns on a last rank, more than MAX_MOVES legal moves. Castling rights without king and rook at
+    home are dropped, as are en-passant squares that no double push can have left. Odd material (nine queens, ten pawns) is
+    let through.
+    """
+    try:
+        board = chess.Board(fen)
+    except ValueError as error:
+        reason = str(error).partition(":")[0]  # behind the colon it repeats the whole text, however long
+        raise FenError(f"not a FEN: {fen[:100]!r}: {reason}") from error
+    board.castling_rights = board.clean_castling_rights()
+    if board.status() & chess.STATUS_INVALID_EP_SQUARE:
+        board.ep_square = None
+    if reasons := [reason for flag, reason in _UNPLAYABLE.items() if board.status() & flag]:
+        raise FenError(f"not a playable position: {fen[:100]!r}: {', '.join(reasons)}")
+    return from_board(board)
+
+
+def to_board(position: Position) -> chess.Board:
+    """Make a python-chess board from a position; its move stack is empty."""
+    white = bool(position[TURN] == 0)
+    words = [int(word) if not white else chess.flip_vertical(int(word)) for word in position[:COUNTERS]]
+    board = chess.Board(None)
+    for index, word in enumerate(words[:12]):
+        kind, own = chess.PIECE_TYPES[index // 2], index % 2 == 0
+        for square in chess.scan_forward(word):
+            board.set_piece_at(square, chess.Piece(kind, white == own))
+    board.turn = white
+    board.castling_rights = words[CASTLING]
+    board.ep_square = words[EN_PASSANT].bit_length() - 1 if words[EN_PASSANT] else None
+    counters = int(position[COUNTERS])
+    board.halfmove_clock = counters & 0xFFFF
+    board.fullmove_number = (counters >> 16) // 2 + 1
+    return board
+
+
+def to_fen(position: Position) -> str:
+    """Write a position as a FEN, with the en-passant square after every double push (python-chess's `en_passant="fen"`)."""
+    return to_board(position).fen(en_passant="fen")
+
+
+@njit(cache=True, nogil=True)
+def mirror(position: Any) -> None:
+    """Turn the board round in place: flip top to bottom, swap the colours, give the other side the move."""
+    for index in range(0, 12, 2):
+        own = flip(position[index])
+        position[index] = flip(position[index + 1])
+        position[index + 1] = own
+    position[TURN] = ~position[TURN]
+    position[CASTLING] = flip(position[CASTLING])
+    position[EN_PASSANT] = flip(position[EN_PASSANT])
+
+
+@njit(cache=True, nogil=True)
+def word_on(board: Any, square: Any, side: Any) -> Any:
+    """Give the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
+    for word in range(side, TURN, 2):
+        if board[word] & square != EMPTY:
+            return word
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
+    """Play a legal move in place and hand the board to the other side.
+
+    `source` and `target` are bit indices in the mover's view; castling is the king's two-square move; `promotion` is a
+    python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal move leaves a position without meaning.
+    """
+    start, end = bit(source), bit(target)
+    word = 0
+    for index in range(0, 12, 2):
+        if position[index] & start != EMPTY:
+            word = index
+            break
+    halfmove = (position[COUNTERS] & HALFMOVE_MASK) + U(1)
+    if halfmove > HALFMOVE_MASK:
+        halfmove = HALFMOVE_MASK
+    for index in range(1, 11, 2):
+        if position[index] & end != EMPTY:
+            position[index] &= ~end
+            halfmove = U(0)
+    en_passant = position[EN_PASSANT]
+    position[EN_PASSANT] = U(0)
+    position[word] ^= start | end
+    if word == PAWN:
+        halfmove = U(0)
+        if end == en_passant:
+            position[PAWN + 1] &= ~(end << U(8))
+        elif start & RANK_2 != EMPTY and end << U(16) == start:
+            position[EN_PASSANT] = end << U(8)
+        elif end & RANK_8 != EMPTY:
+            position[PAWN] ^= end
+            piece = U(promotion) if U(2) <= U(promotion) < U(5) else U(5)  # an unnamed promotion is a queen
+            position[U(2) * (piece - U(1))] |= end
+    elif word == KING:
+        position[CASTLING] &= ~RANK_1
+        if end == start << U(2):
+            position[ROOK] ^= (end << U(1)) | (end >> U(1))
+        elif end == start >> U(2):
+            position[ROOK] ^= (end >> U(2)) | (end << U(1))
+    position[CASTLING] &= ~(start | end)
+    position[COUNTERS] = (((position[COUNTERS] >> U(16)) + U(1)) << U(16)) | halfmove
+    mirror(position)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _mixed(total: Any, word: Any) -> Any:
+    """Stir a word into a running hash: a bijection of `total` for each word (splitmix64's multiplier)."""
+    total = (total ^ word) * U(0xBF58_476D_1CE4_E5B9)
+    return total ^ (total >> U(29))
+
+
+@njit(cache=True, nogil=True)
+def key(position: Any, en_passant_legal: Any) -> Any:
+    """Hash what makes two positions the same: pieces, turn, castling rights and a *legal* en-passant capture, uint64.
+
+    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Repetitions, duplicates and
+    caches compare keys. Four lanes are stirred side by side, since one chain of fifteen
+    multiplications is what a processor waits for; the last step is splitmix64's (Steele, Lea and Flood 2014).
+    """
+    first, second = U(0x9E37_79B9_7F4A_7C15), U(0xD1B5_4A32_D192_ED03)
+    third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)
+    for index in range(0, 12, 4):
+        first = _mixed(first, position[index])
+        second = _mixed(second, position[index + 1])
+        third = _mixed(third, position[index + 2])
+        fourth = _mixed(fourth, position[index + 3])
+    first = _mixed(first, position[TURN])
+    second = _mixed(second, position[CASTLING])
+    third = _mixed(third, position[EN_PASSANT] * U(en_passant_legal))
+    total = _mixed(_mixed(_mixed(first, second), third), fourth)
+    total = (total ^ (total >> U(30))) * U(0x94D0_49BB_1331_11EB)
+    return total ^ (total >> U(31))
+
+
+@njit(cache=True, nogil=True)
+def castling_bits(position: Any) -> Any:
+    """Pack the rights into four bits, uint64: 1 own king's side, 2 own queen's, 4 opponent's king's, 8 opponent's queen's."""
+    rights = position[CASTLING]
+    return (
+        (rights >> U(63))
+        | ((rights >> U(56)) & U(1)) << U(1)
+        | ((rights >> U(7)) & U(1)) << U(2)
+        | (rights & U(1)) << U(3)
+    )
+
+
+@njit(cache=True, nogil=True)
+def en_passant_file(position: Any) -> Any:
+    """Give the file (0 = a) of the en-passant square after a double push, uint64; 255 for none."""
+    board = position[EN_PASSANT]
+    return U(255) if board == U(0) else lowest(board) & U(7)

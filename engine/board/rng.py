@@ -1,0 +1,83 @@
+"""Random numbers inside compiled code: a stream a game, so that neighbours in a batch cannot change what a game draws.
+
+A stream is a uint64[1] that splitmix64 advances (Steele, Lea and Flood 2014). Integers are exact on every machine; what goes
+through logarithms is as exact as the machine's own.
+"""
+
+from math import cos, log, pi, sqrt
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.board.bitboard import U
+
+_GOLDEN = U(0x9E37_79B9_7F4A_7C15)
+_TINY = 2.0**-53
+
+
+@njit(cache=True, nogil=True)
+def scrambled(word: Any) -> Any:
+    """Stir a word, uint64 -> uint64: splitmix64's last step, a bijection."""
+    word = (word ^ (word >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
+    word = (word ^ (word >> U(27))) * U(0x94D0_49BB_1331_11EB)
+    return word ^ (word >> U(31))
+
+
+@njit(cache=True, nogil=True)
+def seeded(state: Any, seed: Any, game: Any) -> None:
+    """Begin the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
+    state[0] = scrambled(scrambled(seed + _GOLDEN) ^ (game * _GOLDEN + U(1)))
+
+
+@njit(cache=True, nogil=True)
+def draw(state: Any, below: Any) -> Any:
+    """Give a random number in 0..below-1 (int64) and advance the stream."""
+    state[0] += _GOLDEN
+    return np.int64(scrambled(state[0]) % U(below))
+
+
+@njit(cache=True, nogil=True)
+def share(state: Any) -> Any:
+    """Give a random float64 in the open interval (0, 1) and advance the stream."""
+    state[0] += _GOLDEN
+    return (np.float64(scrambled(state[0]) >> U(11)) + 0.5) * _TINY
+
+
+@njit(cache=True, nogil=True)
+def gumbel(state: Any) -> Any:
+    """Give a standard Gumbel number, float64."""
+    return -log(-log(share(state)))
+
+
+@njit(cache=True, nogil=True)
+def _normal(state: Any) -> Any:
+    """Give a standard normal number, float64 (Box and Muller 1958)."""
+    return sqrt(-2.0 * log(share(state))) * cos(2.0 * pi * share(state))
+
+
+@njit(cache=True, nogil=True)
+def gamma(state: Any, alpha: Any) -> Any:
+    """Give a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of a uniform)."""
+    boost = 1.0
+    if alpha < 1.0:
+        boost = share(state) ** (1.0 / alpha)
+        alpha += 1.0
+    wide = alpha - 1.0 / 3.0
+    scale = 1.0 / sqrt(9.0 * wide)
+    while True:
+        normal = _normal(state)
+        cube = (1.0 + scale * normal) ** 3
+        if cube > 0.0 and log(share(state)) < 0.5 * normal * normal + wide - wide * cube + wide * log(cube):
+            return boost * wide * cube
+
+
+@njit(cache=True, nogil=True)
+def dirichlet(state: Any, alpha: Any, out: Any) -> None:
+    """Fill `out` (float64[M]) with one draw of a symmetric Dirichlet(alpha)."""
+    total = 0.0
+    for index in range(len(out)):
+        out[index] = gamma(state, alpha)
+        total += out[index]
+    for index in range(len(out)):
+        out[index] = out[index] / total if total > 0.0 else 1.0 / len(out)

@@ -1,0 +1,55 @@
+"""What stored planes tell of the other columns, for whoever has a position's planes and nothing else.
+
+column       what is supposed
+castling     a right for each king and rook at home: what cannot be seen is whether one of them has moved and come back
+ep_file      the file of an en-passant capture that is legal; a double push that nobody can take is not seen
+halfmove, repetition, ply     0: planes say nothing of them
+
+Columns are `pipeline.dataset.files.shards`'s. Axes: B rows, P planes.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.movegen import MOVE_PLANES
+from engine.board.position import KING, PAWN, ROOK
+from engine.encoding.planes import PIECE_PLANES
+
+_HOME = ((0, 60, 63, 1), (0, 60, 56, 2), (1, 4, 7, 4), (1, 4, 0, 8))
+"""(own or opponent's, king's bit, rook's bit, the right's bit in `castling`)."""
+_THIRD_FROM_TOP = np.uint64(0x0000_0000_00FF_0000)
+_NE, _NW = MOVE_PLANES + 1, MOVE_PLANES + 7
+NO_FILE = 255
+SUPPOSED = ("castling", "ep_file", "halfmove", "repetition", "ply")
+
+
+def _castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    rights_B = np.zeros(len(planes_BP), dtype=np.uint8)
+    for side, king, rook, right in _HOME:
+        home_B = (planes_BP[:, KING + side] >> np.uint64(king)) & (planes_BP[:, ROOK + side] >> np.uint64(rook))
+        rights_B |= ((home_B & np.uint64(1)) * np.uint64(right)).astype(np.uint8)
+    return rights_B
+
+
+def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    pawns_B = planes_BP[:, PAWN]
+    opponent_B = np.bitwise_or.reduce(planes_BP[:, 1:PIECE_PLANES:2], axis=1)
+    reached_B = (planes_BP[:, _NE] & pawns_B) >> np.uint64(7) | (planes_BP[:, _NW] & pawns_B) >> np.uint64(9)
+    taken_B = reached_B & ~opponent_B & _THIRD_FROM_TOP  # a pawn that moves aslant to an empty square
+    row_B = (taken_B >> np.uint64(16)).astype(np.uint8)
+    files_B = np.log2(np.maximum(row_B, 1)).astype(np.uint8)
+    return np.where(row_B != 0, files_B, np.uint8(NO_FILE))
+
+
+def inferred(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
+    """Suppose the columns of SUPPOSED, `[B]`, from stored planes uint64[B, 77]."""
+    zeros_B = np.zeros(len(planes_BP), dtype=np.uint16)
+    return {
+        "castling": _castling(planes_BP),
+        "ep_file": _ep_file(planes_BP),
+        "halfmove": zeros_B.astype(np.uint8),
+        "repetition": zeros_B.astype(np.uint8),
+        "ply": zeros_B,
+    }

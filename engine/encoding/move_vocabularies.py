@@ -1,0 +1,214 @@
+"""Move vocabularies: how systems number their moves, as tables between an index and (label, promotion).
+
+name         index                                        size   under-promotions
+marro4096    type * 64 + from: this project's labels      4096   fall together with the queen's
+fromto4096   from * 64 + to                               4096   likewise
+factored     the same, said as from (64) and to given from (64 x 64)
+az4672       plane * 64 + from, 73 planes                 4672   have indices of their own
+
+The 73 planes are AlphaZero's (Silver et al. 2017, arXiv:1712.01815, "Representation"): 56 queen-like moves (a number of
+squares in a direction), 8 knight moves, 9 under-promotions; every other promotion is a queen's. The paper gives no order
+within each kind. Here the first 64 planes are this project's move types, which are of that form, and plane
+64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2) with a step of -1, 0, +1 files
+(direction 0, 1, 2; -1 is towards the a-file, whoever moves).
+
+Squares and types are those of a frame: the mover's view, or an absolute board, as `engine.encoding.views` has it. A
+function here takes labels in the mover's view and `turned_B`, the rows whose frame is turned top to bottom against it:
+those with Black to move in an absolute view. None of these tables tells a promotion to a queen from a pawn's other
+moves; planes do.
+
+Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for none).
+"""
+
+import difflib
+from dataclasses import dataclass, replace
+from functools import cache
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.position import PAWN
+from engine.encoding.planes import LABELS, legal_mask, steps, target_table
+from engine.encoding.views import view
+from engine.errors import UserError
+
+UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
+NONE = -1
+"""In a table: no such move."""
+_SEVENTH = np.uint64(0x0000_0000_0000_FF00)
+
+
+class UnknownVocabularyError(UserError):
+    """A move vocabulary that does not exist."""
+
+
+class MoveIndexError(UserError):
+    """A number that names no move of its vocabulary."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Vocabulary:
+    """One numbering of moves."""
+
+    name: str
+    """What presets and tables call it."""
+    labels: NDArray[np.int64]
+    """[A] label of each index in the same frame, NONE where the index names no step on the board."""
+    promotions: NDArray[np.int64]
+    """[A] piece of an under-promotion's index, 0 elsewhere (a pawn on the last rank becomes a queen)."""
+    index: NDArray[np.int64]
+    """[L, P] index of each label and promotion (0 to 5); promotions to a queen stand with 0."""
+    turned: NDArray[np.int64]
+    """[A] index of the same move on the board turned top to bottom, its own inverse."""
+    planes: int = 0
+    """Planes of from-squares that the indices are, 0 where they are none."""
+    factored: bool = False
+    """Whether networks answer in it with from and to-given-from."""
+
+    @property
+    def size(self) -> int:
+        """Indices there are."""
+        return len(self.labels)
+
+    @property
+    def under_promotions(self) -> bool:
+        """Whether under-promotions have indices of their own."""
+        return bool(self.promotions.any())
+
+
+def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Invert a vocabulary's tables, int64[L, 6]; without indices of their own, under-promotions are the queen's."""
+    table = np.full((LABELS, 6), NONE, dtype=np.int64)
+    plain = np.flatnonzero((labels_A != NONE) & (promotions_A == 0))
+    special = np.flatnonzero(promotions_A)
+    shared = (0, chess.QUEEN) if len(special) else (0, *UNDER_PROMOTIONS, chess.QUEEN)
+    table[labels_A[plain, None], shared] = plain[:, None]
+    table[labels_A[special], promotions_A[special]] = special
+    return table
+
+
+def _square_pairs() -> NDArray[np.int64]:
+    """Give the label from square to square, int64[64 * 64], NONE where no step leads."""
+    table = np.full(64 * 64, NONE, dtype=np.int64)
+    for label, target in enumerate(target_table().tolist()):
+        if target >= 0:
+            table[label % 64 * 64 + target] = label
+    return table
+
+
+def _under_promotion_labels() -> NDArray[np.int64]:
+    """Give the label of each under-promotion's index, int64[9 * 64], NONE but for pawns one step before a last rank.
+
+    In an absolute frame Black's pawns promote on row 7, from row 6, going south.
+    """
+    kinds = {step: kind for kind, step in enumerate(steps())}
+    table = np.full((3, 3, 64), NONE, dtype=np.int64)
+    for direction, file in enumerate((-1, 0, 1)):
+        for square in (*range(8, 16), *range(48, 56)):
+            label = kinds[file, 1 if square < 32 else -1] * 64 + square
+            if target_table()[label] >= 0:
+                table[:, direction, square] = label
+    return table.reshape(-1)
+
+
+@cache
+def vocabularies() -> dict[str, Vocabulary]:
+    """Give every vocabulary by name."""
+    labels, none = np.arange(LABELS, dtype=np.int64), np.zeros(LABELS, dtype=np.int64)
+    turned_labels = view("chessmarro77").black_labels
+    assert turned_labels is not None
+    pairs = _square_pairs()
+    turned_pairs = ((np.arange(64) ^ 56)[:, None] * 64 + (np.arange(64) ^ 56)[None, :]).reshape(-1).astype(np.int64)
+    squares = Vocabulary(
+        name="fromto4096", labels=pairs, promotions=none, index=_indices(pairs, none), turned=turned_pairs
+    )
+    under = _under_promotion_labels()
+    az_labels = np.concatenate([labels, under])
+    az_promotions = np.concatenate([none, np.where(under != NONE, np.repeat(UNDER_PROMOTIONS, 3 * 64), 0)])
+    turned_under = LABELS + np.arange(len(under)) // 64 * 64 + (np.arange(len(under)) % 64 ^ 56)
+    rows = (
+        Vocabulary(
+            name="marro4096",
+            labels=labels,
+            promotions=none,
+            index=_indices(labels, none),
+            turned=turned_labels,
+            planes=64,
+        ),
+        squares,
+        replace(squares, name="factored", factored=True),
+        Vocabulary(
+            name="az4672",
+            labels=az_labels,
+            promotions=az_promotions,
+            index=_indices(az_labels, az_promotions),
+            turned=np.concatenate([turned_labels, turned_under]),
+            planes=73,
+        ),
+    )
+    assert [row.size for row in rows] == [4096, 4096, 4096, 4672]
+    return {row.name: row for row in rows}
+
+
+def vocabulary(name: str) -> Vocabulary:
+    """Give the vocabulary of that name; raises UnknownVocabularyError with the nearest one."""
+    if name not in vocabularies():
+        near = difflib.get_close_matches(name, vocabularies(), n=1, cutoff=0.0)
+        known = ", ".join(vocabularies())
+        raise UnknownVocabularyError(f"no move vocabulary {name[:40]!r}: did you mean {near[0]!r}? There are {known}")
+    return vocabularies()[name]
+
+
+def index_of(
+    moves: Vocabulary,
+    turned_B: NDArray[np.bool_],
+    labels_B: NDArray[np.integer],
+    promotions_B: NDArray[np.integer],
+) -> NDArray[np.int64]:
+    """Give the index of each move, int64[B], from labels in the mover's view and promotion pieces.
+
+    Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that the vocabulary has not.
+    """
+    labels, promotions = labels_B.astype(np.int64), promotions_B.astype(np.int64)
+    wrong_B = (labels < 0) | (labels >= LABELS) | (promotions < 0) | (promotions > chess.QUEEN)
+    if not wrong_B.any():
+        index_B = moves.index[labels, promotions]
+        wrong_B = index_B == NONE
+    if wrong_B.any():
+        at = int(np.flatnonzero(wrong_B)[0])
+        raise MoveIndexError(f"label {labels[at]} with promotion {promotions[at]} is no move of {moves.name}")
+    return np.where(turned_B, moves.turned[index_B], index_B)
+
+
+def label_of(
+    moves: Vocabulary, turned_B: NDArray[np.bool_], index_B: NDArray[np.integer], planes_BP: NDArray[np.uint64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the label in the mover's view and the promotion piece of each index, int64[B] both; planes are the stored ones.
+
+    A pawn's move to the last rank that is no under-promotion's index is a queen's. Raises MoveIndexError for an index
+    outside the vocabulary, or one that names no step on the board.
+    """
+    index = index_B.astype(np.int64)
+    wrong_B = (index < 0) | (index >= moves.size)
+    if not wrong_B.any():
+        index = np.where(turned_B, moves.turned[index], index)
+        wrong_B = moves.labels[index] == NONE
+    if wrong_B.any():
+        at = int(np.flatnonzero(wrong_B)[0])
+        raise MoveIndexError(f"{int(index_B[at])} is no move of {moves.name}")
+    labels_B, promotions_B = moves.labels[index], moves.promotions[index]
+    promoting_B = (planes_BP[:, PAWN] & _SEVENTH) >> (labels_B % 64).astype(np.uint64) & np.uint64(1)
+    return labels_B, np.where((promotions_B == 0) & (promoting_B != 0), chess.QUEEN, promotions_B)
+
+
+def legal(moves: Vocabulary, turned_B: NDArray[np.bool_], planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Tell which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: their move planes say it."""
+    legal_BL = legal_mask(planes_BP)
+    out_BA: NDArray[np.bool_] = legal_BL[:, moves.labels] & (moves.labels != NONE)
+    if moves.under_promotions:
+        special = np.flatnonzero(moves.promotions)
+        pawns_B = planes_BP[:, PAWN] & _SEVENTH
+        from_A = (moves.labels[special] % 64).astype(np.uint64)
+        out_BA[:, special] &= (pawns_B[:, None] >> from_A & np.uint64(1)) != 0
+    return np.where(turned_B[:, None], out_BA[:, moves.turned], out_BA)

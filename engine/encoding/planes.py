@@ -1,0 +1,153 @@
+"""The 77 planes and the 4096 labels: tables computed from the rules of chess, pinned by a version and a hash.
+
+planes    meaning (mover's view)
+0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings likewise
+12        all ones when Black is to move, zeros when White is
+13..76    plane 13 + t holds the from-squares that have a legal move of type t
+
+type t    distance-major: t = (distance - 1) * 8 + direction, distance 1..7, directions N NE E SE S SW W NW;
+          56..63 the knight moves (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1) (-1,2)
+label     t * 64 + k, k the from-square's bit: legal exactly when bit k of plane 13 + t is set.
+          Castling is the king's two-square move; a promotion is its pawn move (the piece is stored beside it).
+
+Stability: ENCODING_VERSION and `moves_hash()` travel in every manifest and checkpoint. A changed bit is a new version.
+The move types are ChessMarro's; the mover's view and the bit order are this project's.
+
+Axes: B rows, P planes, K squares.
+"""
+
+import hashlib
+from functools import cache
+from typing import Any
+
+import chess
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
+from engine.board.movegen import MOVE_PLANES, TYPES
+from engine.board.position import KING, MAX_MOVES
+from engine.errors import UserError
+
+ENCODING_VERSION = 1
+
+PIECE_PLANES = 12
+TURN_PLANE = 12
+PLANES = MOVE_PLANES + TYPES
+LABELS = TYPES * 64
+PLANE_BYTES = PLANES * 8
+assert (MOVE_PLANES, PLANES, LABELS, PLANE_BYTES) == (13, 77, 4096, 616)
+
+ILLEGAL_TYPE = 255
+"""In `type_table`: no queen-like or knight step leads from the one square to the other."""
+
+
+class PlanesError(UserError):
+    """Planes that are no position's."""
+
+
+class LabelError(UserError):
+    """A label that names no move of the position it was given with."""
+
+
+@cache
+def steps() -> tuple[tuple[int, int], ...]:
+    """Give the (file, rank) step of each of the 64 move types; north is the mover's way up."""
+    straight = [(file * distance, rank * distance) for distance in range(1, 8) for file, rank in DIRECTIONS]
+    return (*straight, *KNIGHT_STEPS)
+
+
+@cache
+def target_table() -> NDArray[np.int8]:
+    """Give the to-square of each label, int8[4096]; -1 where the step leaves the board."""
+    table = np.full(LABELS, -1, dtype=np.int8)
+    for kind, (file, rank) in enumerate(steps()):
+        for square in range(64):
+            row, col = square // 8 - rank, square % 8 + file
+            if 0 <= row < 8 and 0 <= col < 8:
+                table[kind * 64 + square] = 8 * row + col
+    table.setflags(write=False)
+    return table
+
+
+@cache
+def type_table() -> NDArray[np.uint8]:
+    """Give the move type from square to square, uint8[64 from, 64 to]; ILLEGAL_TYPE where there is none."""
+    table = np.full((64, 64), ILLEGAL_TYPE, dtype=np.uint8)
+    for label, target in enumerate(target_table()):
+        if target >= 0:
+            table[label % 64, target] = label // 64
+    table.setflags(write=False)
+    return table
+
+
+@cache
+def moves_hash() -> str:
+    """Hash the plane order, bit order and move table, 16 hex digits."""
+    order = ",".join(f"{side}{piece}" for piece in "PNBRQK" for side in ("own ", "opponent's "))
+    text = f"{order};turn;bit=row*8+col;{steps()};{target_table().tolist()}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def label_of(move: chess.Move, turn: chess.Color) -> int:
+    """Give the label (0..4095) of a python-chess move of the side `turn`; Chess960 castling has none."""
+    flip = 56 if turn == chess.WHITE else 0
+    source, target = move.from_square ^ flip, move.to_square ^ flip
+    kind = int(type_table()[source, target])
+    if kind == ILLEGAL_TYPE:
+        raise LabelError(f"{move.uci()} is no move of standard chess")
+    return kind * 64 + source
+
+
+def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
+    """Give the python-chess move of a label for the side `turn`; `promotion` is a python-chess piece type or 0."""
+    target = int(target_table()[label]) if 0 <= label < LABELS else -1
+    if target < 0:
+        raise LabelError(f"label {label} leaves the board")
+    flip = 56 if turn == chess.WHITE else 0
+    return chess.Move(label % 64 ^ flip, target ^ flip, promotion or None)
+
+
+@njit(cache=True, nogil=True)
+def _strange(planes_BP: Any) -> Any:
+    """Give the first row (int64) that has not one king a side, or more moves than a position can have; -1 for none."""
+    for row in range(len(planes_BP)):
+        moves = U(0)
+        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+            moves += popcount(planes_BP[row, index])
+        kings = popcount(planes_BP[row, KING]) == ONE and popcount(planes_BP[row, KING + 1]) == ONE
+        if moves > U(MAX_MOVES) or not kings:
+            return np.int64(row)
+    return np.int64(-1)
+
+
+def positions(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Give planes as contiguous uint64[B, 77]; raises PlanesError for another shape, or the first row that is no position.
+
+    Compiled code checks no bounds: it may read boards off planes that have come through here, whoever wrote them.
+    """
+    if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
+        raise PlanesError(f"planes are uint64[B, {PLANES}], and these are {list(planes_BP.shape)}")
+    planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
+    row = int(_strange(planes_BP))
+    if row >= 0:
+        raise PlanesError(f"row {row} is no position: it has not one king a side, or more than {MAX_MOVES} moves")
+    return planes_BP
+
+
+def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
+    """Unpack planes uint64[B, 77] into pictures uint8[B, 77, 8, 8] of zeros and ones."""
+    bits = np.unpackbits(np.ascontiguousarray(planes_BP, dtype="<u8").view(np.uint8), axis=-1, bitorder="little")
+    return bits.reshape(*planes_BP.shape, 8, 8)
+
+
+def pack(pictures_BP88: NDArray[Any]) -> NDArray[np.uint64]:
+    """Pack pictures [B, P, 8, 8] of zeros and ones (or booleans) into planes uint64[B, P]: the inverse of `unpack`."""
+    bits = np.asarray(pictures_BP88, dtype=np.uint8).reshape(*pictures_BP88.shape[:-2], 64)
+    return np.packbits(bits, axis=-1, bitorder="little").view("<u8")[..., 0].astype(np.uint64)
+
+
+def legal_mask(planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Tell which labels are legal, bool[B, 4096], from planes uint64[B, 77]."""
+    return unpack(planes_BP[:, MOVE_PLANES:]).reshape(len(planes_BP), LABELS).astype(np.bool_)

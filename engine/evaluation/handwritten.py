@@ -1,0 +1,227 @@
+"""The hand-written evaluator: classical chess knowledge as priors over moves and a value, from planes alone.
+
+Priors: for each legal move, what changes on the piece-square tables, what exchanges win or leave hanging, what it
+threatens, checks, mates, castling, promotion. Value: engine/evaluation/static_evaluation.py, through a logistic curve.
+
+Scores are integers in centipawns up to the last division, so that every machine scores alike. Boards are unsigned
+64-bit (engine/board/bitboard.py), scores int64; the two never meet in one operation.
+
+Axes: B rows, P planes, A labels, M legal moves, W outcomes.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, flip, lowest
+from engine.board.movegen import (
+    CASTLE_EAST,
+    CASTLE_WEST,
+    MOVE_PLANES,
+    TYPES,
+    count_moves,
+    legal_planes,
+    no_moves,
+    step_target,
+)
+from engine.board.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, push, word_on
+from engine.encoding.planes import LABELS, positions
+from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
+from engine.evaluation.static_evaluation import (
+    MATE,
+    PIECE_WORDS,
+    attacks_of,
+    centipawns,
+    hanging,
+    passed_pawns,
+    phase_of,
+    piece_attacks,
+    turn,
+)
+from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, attackers
+
+TEMPERATURE = 140.0
+"""Centipawns a nat: where the priors are likeliest on human moves (mean Elo 1580, rapid)."""
+VALUE_SCALE = 350.0
+"""Centipawns a nat of expected score, fitted to the results of the same games."""
+DRAW_SHARE = 0.08
+"""Probability of a draw in an even position, fitted likewise; it fades with p * (1 - p)."""
+
+
+class Weights(NamedTuple):
+    """What a move's score is made of; centipawns unless a percentage is named."""
+
+    square: int = 100
+    """Percent of the change on the piece-square tables."""
+    capture: int = 100
+    """Percent of the worth taken."""
+    taking: int = 80
+    """For any capture."""
+    danger: int = 100
+    """Percent of the most that the opponent then wins by one exchange."""
+    threat: int = 8
+    """Percent of the most that the moved piece then threatens to win."""
+    check: int = 100
+    """For a check."""
+    castle: int = 100
+    """For castling."""
+    passed: int = 13
+    """For each rank a passed pawn has come when it moves."""
+    retreat: int = 13
+    """Taken off for a step back of a piece."""
+
+
+WEIGHTS = Weights()
+
+
+@njit(cache=True, nogil=True)
+def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> Any:
+    """Tell whether a checking move mates. `scratch` is uint64[77]."""
+    position = np.zeros(WORDS, dtype=np.uint64)
+    position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
+    if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
+        position[EN_PASSANT] = bit(target)
+    push(position, source, target, 0)
+    legal_planes(position, scratch)
+    return no_moves(scratch)
+
+
+@njit(cache=True, nogil=True)
+def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
+    """Play a move without turning the board round; `start`, `end` are boards, `victim` the word taken or -1."""
+    board[word] ^= start | end
+    if victim >= 0:
+        taken = end
+        if board[victim] & end == EMPTY:
+            taken = end << U(8)
+        board[victim] ^= taken
+    if word == PAWN and end & RANK_8 != EMPTY:
+        board[PAWN] ^= end
+        board[QUEEN] ^= end
+    elif word == KING and kind == CASTLE_EAST:
+        board[ROOK] ^= (end << U(1)) | (end >> U(1))
+    elif word == KING and kind == CASTLE_WEST:
+        board[ROOK] ^= (end >> U(2)) | (end << U(1))
+
+
+@njit(cache=True, nogil=True)
+def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
+    """Give what the opponent wins by one exchange on one of `targets`, and a quarter of what hangs besides, int64."""
+    most, second = hanging(board, 1, targets, occupied, gains)
+    return most + second // np.int64(4)
+
+
+@njit(cache=True, nogil=True)
+def _score_move(planes: Any, move: Any, state: Any, weights: Any, work: Any) -> Any:
+    """Score one legal move, int64 centipawns; the board in `state` is a copy of the planes' and is left as it was."""
+    word, kind, source, target = move
+    board, answers, phase, passed = state
+    gains, scratch = work
+    start, end = bit(source), bit(target)
+    victim = word_on(board, end, 1)
+    if word == PAWN and victim < 0 and (source ^ target) & U(7) != EMPTY:
+        victim = PAWN + 1
+    _make(board, word, victim, kind, start, end)
+    own = theirs = EMPTY
+    for index in range(0, PIECE_WORDS, 2):
+        own |= board[index]
+        theirs |= board[index + 1]
+    occupied = own | theirs
+    arrived = QUEEN if word == PAWN and end & RANK_8 != EMPTY else word
+
+    middle = MIDDLEGAME[arrived >> 1, target] - MIDDLEGAME[word >> 1, source]
+    endgame = ENDGAME[arrived >> 1, target] - ENDGAME[word >> 1, source]
+    score = (middle * phase + endgame * (np.int64(FULL_PHASE) - phase)) // np.int64(FULL_PHASE)
+    score = score * weights.square // 100
+    if victim >= 0:
+        score += WORTH[victim] * weights.capture // 100 + weights.taking
+    if word == KING and kind in (CASTLE_EAST, CASTLE_WEST):
+        score += weights.castle
+    if start & passed != EMPTY:
+        score += weights.passed * (np.int64(7) - np.int64(target >> U(3)))
+    if word != PAWN and word != KING and target >> U(3) > source >> U(3):
+        score -= weights.retreat
+    # A piece that leaves an attacked square may have stood before others.
+    exposed = own if start & answers != EMPTY else own & (answers | end)
+    score -= _danger(board, exposed & ~board[KING], occupied, gains) * weights.danger // 100
+    if arrived != KING:
+        aims = piece_attacks(arrived, target, occupied) & theirs
+        if aims & ~board[KING + 1] != EMPTY:
+            score += hanging(board, 0, aims, occupied, gains)[0] * weights.threat // 100
+    if attackers(board, lowest(board[KING + 1]), occupied) & own != EMPTY:
+        score += weights.check
+        if _mates(planes, word, source, target, scratch):
+            score += np.int64(MATE)
+    board[:] = planes[:PIECE_WORDS]
+    return score
+
+
+@njit(cache=True, nogil=True)
+def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) -> Any:
+    """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores int64[MAX_MOVES]; give their number.
+
+    Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
+    """
+    assert count_moves(planes, planes) <= min(len(labels), len(scores))
+    board = planes[:PIECE_WORDS].copy()
+    occupied = EMPTY
+    for word in range(PIECE_WORDS):
+        occupied |= board[word]
+    turned = np.empty(PIECE_WORDS, dtype=np.uint64)
+    turn(board, turned)
+    phase = phase_of(board)
+    state = (board, flip(attacks_of(turned, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
+    count = 0
+    for kind in range(TYPES):
+        sources = planes[MOVE_PLANES + kind]
+        while sources != EMPTY:
+            source = lowest(sources)
+            sources &= sources - U(1)
+            word = word_on(board, bit(source), 0)
+            labels[count] = np.int64(kind) * np.int64(64) + np.int64(source)
+            move = (word, kind, source, step_target(kind, source))
+            scores[count] = _score_move(planes, move, state, weights, work)
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _score_rows(planes_BP: Any, weights: Any, logits_BA: Any, values_B: Any, temperature: Any) -> None:
+    """Fill logits float32[B, 4096] (illegal ones stay) and values int64[B] centipawns."""
+    labels_M = np.empty(MAX_MOVES, dtype=np.int64)
+    scores_M = np.empty(MAX_MOVES, dtype=np.int64)
+    gains = np.empty(MAX_EXCHANGE, dtype=np.int64)
+    work = (gains, np.empty(MOVE_PLANES + TYPES, dtype=np.uint64))
+    for row in range(len(planes_BP)):
+        planes = planes_BP[row]
+        count = score_moves(planes, weights, labels_M, scores_M, work)
+        for index in range(count):
+            logits_BA[row, labels_M[index]] = np.float32(scores_M[index]) / temperature
+        values_B[row] = centipawns(planes, gains)
+
+
+def evaluate(
+    planes_BP: NDArray[np.uint64], weights: Weights = WEIGHTS, temperature: float = TEMPERATURE
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Judge positions by hand: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
+
+    Logits are finite on legal labels and -inf elsewhere. A mated mover has lost for certain; one who is
+    stalemated has drawn. Raises PlanesError for a row that is no position.
+    """
+    planes_BP = positions(planes_BP)
+    logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
+    values_B = np.empty(len(planes_BP), dtype=np.int64)
+    _score_rows(planes_BP, weights, logits_BA, values_B, np.float32(temperature))
+    over_B = np.logical_not(planes_BP[:, MOVE_PLANES:].any(axis=1))
+    return logits_BA, wdl_of(values_B, over_B)
+
+
+def wdl_of(values_B: NDArray[np.int64], over_B: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Turn centipawns into (win, draw, loss), float32[B, 3]; where the game is over, 0 is a draw and -MATE a loss."""
+    expected_B = 1.0 / (1.0 + np.exp(-values_B / VALUE_SCALE))
+    draw_B = 4.0 * DRAW_SHARE * expected_B * (1.0 - expected_B)
+    draw_B = np.where(over_B, (values_B == 0).astype(np.float64), draw_B)
+    expected_B = np.where(over_B, draw_B / 2.0, expected_B)
+    return np.stack([expected_B - draw_B / 2.0, draw_B, 1.0 - expected_B - draw_B / 2.0], axis=1).astype(np.float32)

@@ -1,0 +1,141 @@
+"""Facts of moves: what each legal move wins, risks, leaves and threatens at once, as numbers a network can be shown.
+
+A convolution over the board must learn who attacks what, square by square and move by move; to count it is cheap. AlphaGo's
+first networks were shown the like, what each point captures and endangers (Silver et al. 2016, doi:10.1038/nature16961,
+extended data table 2). Exchanges are `engine.evaluation.static_exchange`'s, so pins and checks are not seen.
+
+fact             in tens of centipawns, 0 to 255, on the board behind the move unless it says otherwise
+takes            worth of what the move captures, and of what a promotion gains (to a queen)
+risks            what the opponent wins by taking on the square the move ends on
+leaves           the most he wins by an exchange on any other square
+leaves_next      the second most: what is lost when the first is seen to
+threatens        the most the mover would win by an exchange, were it his turn again
+threatens_next   the second most: what a fork wins
+stands           the most the opponent would win without the move, were it his turn: the same for all moves of a row
+check            no amount: 1 for check, 2 for mate
+target           no amount: the square the move ends on, as a bit index in the mover's view
+
+Axes: B rows, M legal moves of all rows, one row after the other, F facts.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest, popcount
+from engine.board.movegen import (
+    MOVE_PLANES,
+    TYPES,
+    attacked_by,
+    legal_planes,
+    no_moves,
+    pawns_down,
+    pawns_up,
+    step_target,
+)
+from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, TURN, WORDS, push, word_on
+from engine.encoding.planes import LABELS, positions
+from engine.evaluation.static_evaluation import hanging
+from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, exchange
+
+FACTS_VERSION = 1
+"""Of all numbers that a network is told here and by `model.network.move_head.known`: what was trained on others is refused."""
+FACTS = ("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next", "stands", "check", "target")
+TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(len(FACTS))
+UNIT = 10
+"""Centipawns of one step of an amount."""
+
+
+@njit(cache=True, nogil=True)
+def _occupied(position: Any) -> Any:
+    found = EMPTY
+    for word in range(TURN):
+        found |= position[word]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _amount(centipawns: Any) -> Any:
+    return np.uint8(min(centipawns // UNIT, 255))
+
+
+@njit(cache=True, nogil=True)
+def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, facts: Any) -> None:
+    """Write the facts of one legal move of `position`; `child`, `planes` and `gains` are scratch."""
+    target = step_target(kind, source)
+    start, end = bit(source), bit(target)
+    taken = word_on(position, end, 1)
+    pawn = position[PAWN] & start != EMPTY
+    child[:] = position
+    if pawn and taken < 0 and kind % 8 != 0:  # aslant to an empty square
+        child[EN_PASSANT] = end
+        taken = PAWN
+    takes = WORTH[taken] if taken >= 0 else np.int64(0)
+    if pawn and end & RANK_8 != EMPTY:
+        takes += WORTH[QUEEN] - WORTH[PAWN]
+    facts[TARGET] = np.uint8(target)
+    push(child, source, target, 0)
+    # The board is the opponent's now: he is side 0 and the mover side 1.
+    end = bit(target ^ U(56))
+    occupied = _occupied(child)
+    answers = attacked_by(child, 0, pawns_up(child[PAWN]), occupied)
+    attacks = attacked_by(child, 1, pawns_down(child[PAWN + 1]), occupied)
+    risks = np.int64(0)
+    if answers & end != EMPTY:
+        risks = exchange(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
+    leaves, leaves_next = hanging(child, 0, answers & ~end, occupied, gains)
+    threatens, threatens_next = hanging(child, 1, attacks, occupied, gains)
+    facts[TAKES], facts[RISKS] = _amount(takes), _amount(risks)
+    facts[LEAVES], facts[LEAVES_NEXT] = _amount(leaves), _amount(leaves_next)
+    facts[THREATENS], facts[THREATENS_NEXT] = _amount(threatens), _amount(threatens_next)
+    facts[CHECK] = 0
+    if attacks & child[KING] != EMPTY:
+        legal_planes(child, planes)
+        facts[CHECK] = 2 if no_moves(planes) else 1
+
+
+@njit(cache=True, nogil=True)
+def _count(planes_BP: Any) -> Any:
+    """Count the legal moves of all rows, int64."""
+    count = U(0)
+    for row in range(len(planes_BP)):
+        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+            count += popcount(planes_BP[row, index])
+    return np.int64(count)
+
+
+@njit(cache=True, nogil=True)
+def _fill(planes_BP: Any, moves_M: Any, facts_MF: Any) -> None:
+    """Write all rows' moves and facts."""
+    position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
+    answers = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64)
+    gains = np.zeros(MAX_EXCHANGE, dtype=np.int64)
+    count = 0
+    for row in range(len(planes_BP)):
+        position[:MOVE_PLANES] = planes_BP[row, :MOVE_PLANES]
+        occupied = _occupied(position)
+        threats = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied)
+        stands = _amount(hanging(position, 1, threats, occupied, gains)[0])
+        for kind in range(TYPES):
+            sources = planes_BP[row, MOVE_PLANES + kind]
+            while sources != EMPTY:
+                source = lowest(sources)
+                sources &= sources - U(1)
+                moves_M[count] = row * LABELS + kind * 64 + np.int64(source)
+                _move_facts(position, child, kind, source, answers, gains, facts_MF[count])
+                facts_MF[count, STANDS] = stands
+                count += 1
+
+
+def facts_of(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
+    """Give all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their `facts` uint8[M, F].
+
+    `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises PlanesError.
+    """
+    planes_BP = positions(planes_BP)
+    moves_M = np.empty(_count(planes_BP), dtype=np.int64)
+    facts_MF = np.empty((len(moves_M), len(FACTS)), dtype=np.uint8)
+    _fill(planes_BP, moves_M, facts_MF)
+    return {"moves": moves_M, "facts": facts_MF}

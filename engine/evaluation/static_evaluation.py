@@ -1,0 +1,225 @@
+"""The value of a position by hand: classical knowledge as one number of centipawns, without search.
+
+Piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, passed, isolated
+and doubled pawns, the bishop pair, what hangs on either side, and the bare king driven to the edge. Each term is
+written for the mover's men; the opponent's are scored on the board turned round.
+
+Integer arithmetic throughout, so that every machine values alike. Boards are unsigned 64-bit (engine/board/bitboard.py),
+scores int64; the two never meet in one operation. A *board* is twelve uint64 words as words 0..11 of a position or
+of planes.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.board.bitboard import (
+    EMPTY,
+    FILE_A,
+    NOT_A,
+    NOT_H,
+    U,
+    bit,
+    flip,
+    king_attacks,
+    knight_attacks,
+    lowest,
+    popcount,
+)
+from engine.board.movegen import MOVE_PLANES, TYPES, pawns_down, pawns_up
+from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
+from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
+from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, exchange, straight_attacks
+
+PIECE_WORDS = 12
+MATE = 30_000
+"""Centipawns lost by a side that is mated."""
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _count(board: Any) -> Any:
+    """Count squares as a signed number."""
+    return np.int64(popcount(board))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
+    """Give the attacks of a mover's piece other than the king from a square."""
+    if word == PAWN:
+        return pawns_up(bit(square))
+    if word == KNIGHT:
+        return knight_attacks(bit(square))
+    if word == BISHOP:
+        return diagonal_attacks(square, occupied)
+    if word == ROOK:
+        return straight_attacks(square, occupied)
+    return diagonal_attacks(square, occupied) | straight_attacks(square, occupied)
+
+
+@njit(cache=True, nogil=True)
+def attacks_of(board: Any, occupied: Any) -> Any:
+    """Give the squares the mover's men attack, uint64."""
+    attacks = king_attacks(board[KING])
+    for word in range(0, KING, 2):
+        pieces = board[word]
+        while pieces != EMPTY:
+            attacks |= piece_attacks(word, lowest(pieces), occupied)
+            pieces &= pieces - U(1)
+    return attacks
+
+
+@njit(cache=True, nogil=True)
+def phase_of(board: Any) -> Any:
+    """Give how much of a middlegame it is, int64 0..24."""
+    phase = np.int64(0)
+    for word in range(PIECE_WORDS):
+        phase += PHASE[word >> 1] * _count(board[word])
+    return min(phase, np.int64(FULL_PHASE))
+
+
+@njit(cache=True, nogil=True)
+def turn(board: Any, out: Any) -> None:
+    """Write the twelve boards as the opponent sees them."""
+    for word in range(0, PIECE_WORDS, 2):
+        out[word] = flip(board[word + 1])
+        out[word + 1] = flip(board[word])
+
+
+@njit(cache=True, nogil=True)
+def passed_pawns(own: Any, theirs: Any) -> Any:
+    """Give the mover's pawns that no opponent's pawn can stop or take, uint64."""
+    down = theirs | (theirs << U(8))
+    down |= down << U(16)
+    down |= down << U(32)
+    return own & ~((down << U(8)) | pawns_down(down))
+
+
+@njit(cache=True, nogil=True)
+def _pawns(board: Any, phase: Any) -> Any:
+    """Score the mover's pawn structure and king's shelter, int64 centipawns."""
+    own = board[PAWN]
+    score = np.int64(0)
+    passed = passed_pawns(own, board[PAWN + 1])
+    while passed != EMPTY:
+        advance = np.int64(6) - np.int64(lowest(passed) >> U(3))
+        score += advance * advance * (np.int64(36) - phase) // np.int64(12)
+        passed &= passed - U(1)
+    for file in range(8):
+        line = FILE_A << U(file)
+        here = _count(own & line)
+        if here:
+            beside = ((line << U(1)) & NOT_A) | ((line >> U(1)) & NOT_H)
+            score -= np.int64(10) * (here - np.int64(1))
+            if own & beside == EMPTY:
+                score -= np.int64(12)
+    shield = (king_attacks(board[KING]) >> U(8)) | king_attacks(board[KING])
+    return score + _count(shield & own) * np.int64(6) * phase // np.int64(FULL_PHASE)
+
+
+@njit(cache=True, nogil=True)
+def _side(board: Any, occupied: Any, phase: Any) -> Any:
+    """Score the mover's men alone (int64 centipawns) and give the squares they attack (uint64)."""
+    own = EMPTY
+    for word in range(0, PIECE_WORDS, 2):
+        own |= board[word]
+    guarded = pawns_down(board[PAWN + 1])
+    zone = king_attacks(board[KING + 1]) | board[KING + 1]
+    attacks = king_attacks(board[KING])
+    middle, end, pressure, score = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for word in range(0, PIECE_WORDS, 2):
+        pieces = board[word]
+        while pieces != EMPTY:
+            square = lowest(pieces)
+            pieces &= pieces - U(1)
+            middle += MIDDLEGAME[word >> 1, square]
+            end += ENDGAME[word >> 1, square]
+            if word == KING:
+                continue
+            reach = piece_attacks(word, square, occupied)
+            attacks |= reach
+            if word == PAWN:
+                continue
+            weight = np.int64(1) if word == QUEEN else np.int64(3)
+            score += weight * _count(reach & ~own & ~guarded)
+            pressure += np.int64(word) * _count(reach & zone)
+    if _count(board[BISHOP]) >= 2:
+        score += np.int64(30)
+    score += pressure * phase // np.int64(FULL_PHASE)
+    score += (middle * phase + end * (np.int64(FULL_PHASE) - phase)) // np.int64(FULL_PHASE)
+    return score + _pawns(board, phase), attacks
+
+
+@njit(cache=True, nogil=True)
+def _drive(board: Any, attacks: Any) -> Any:
+    """Give the bonus (int64 >= 0) for an opponent's king without pieces: near the edge, shut in, the king near."""
+    for word in range(KNIGHT + 1, KING, 2):
+        if board[word] != EMPTY:
+            return np.int64(0)
+    theirs, mine = np.int64(lowest(board[KING + 1])), np.int64(lowest(board[KING]))
+    row, col = theirs >> 3, theirs & 7
+    edge = max(np.int64(3) - row, row - np.int64(4)) + max(np.int64(3) - col, col - np.int64(4))
+    shut = _count(king_attacks(board[KING + 1]) & attacks)
+    near = np.int64(14) - abs(row - (mine >> 3)) - abs(col - (mine & 7))
+    return np.int64(30) * edge + np.int64(12) * shut + np.int64(12) * near
+
+
+@njit(cache=True, nogil=True)
+def _drawish(board: Any, score: Any) -> Any:
+    """Shrink a lead that is too small to win without pawns."""
+    if board[PAWN] != EMPTY and board[PAWN + 1] != EMPTY:
+        return score
+    lead = np.int64(0)
+    for word in range(KNIGHT, KING, 2):
+        lead += WORTH[word] * (_count(board[word]) - _count(board[word + 1]))
+    if (score > 0 and board[PAWN] == EMPTY and lead < 400) or (score < 0 and board[PAWN + 1] == EMPTY and lead > -400):
+        return score // np.int64(8)
+    return score
+
+
+@njit(cache=True, nogil=True)
+def hanging(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
+    """Give the most and the second most (int64 both) that `side` wins by one exchange on a square of `attacked`."""
+    most = second = np.int64(0)
+    for word in range(1 - side, KING, 2):
+        victims = board[word] & attacked
+        while victims != EMPTY:
+            won = exchange(board, lowest(victims), WORTH[word], side, occupied, gains)
+            victims &= victims - U(1)
+            if won > most:
+                most, second = won, most
+            elif won > second:
+                second = won
+    return most, second
+
+
+@njit(cache=True, nogil=True)
+def centipawns(planes: Any, gains: Any) -> Any:
+    """Give the value for the mover, int64 centipawns; -MATE when mated, 0 when there is no move otherwise.
+
+    `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
+    """
+    occupied = moves = EMPTY
+    for word in range(PIECE_WORDS):
+        occupied |= planes[word]
+    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+        moves |= planes[index]
+    turned = np.empty(PIECE_WORDS, dtype=np.uint64)
+    turn(planes, turned)
+    phase = phase_of(planes)
+    mine, attacks = _side(planes, occupied, phase)
+    theirs, answers = _side(turned, flip(occupied), phase)
+    answers = flip(answers)
+    if moves == EMPTY:
+        return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
+    score = mine - theirs
+    score += _drive(planes, attacks) if score > 300 else np.int64(0)
+    score -= _drive(turned, flip(answers)) if score < -300 else np.int64(0)
+    if answers & planes[KING] != EMPTY:
+        attacks &= attackers(
+            planes, lowest(planes[KING]), occupied
+        )  # in check: no time to take anything but the checker
+    won, _ = hanging(planes, 0, attacks, occupied, gains)
+    _, second = hanging(planes, 1, answers, occupied, gains)
+    score += won - second // np.int64(2)  # the worst hanging piece can still be saved
+    return _drawish(planes, score + np.int64(12))

@@ -1,0 +1,136 @@
+"""Exchanges on one square: who attacks it, and what the capturing side wins when both take with their cheapest piece.
+
+A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Sliding attacks
+along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to
+bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are not seen, and pawns do not promote
+inside an exchange.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.board.bitboard import EMPTY, NOT_A, NOT_H, U, bit, flip, king_attacks, knight_attacks
+from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
+
+WORTH = np.array([100, 100, 320, 320, 330, 330, 500, 500, 950, 950, 0, 0], dtype=np.int64)
+"""Centipawns of the piece of each word in an exchange; a king is never won."""
+MAX_EXCHANGE = 32
+"""Captures on one square at most: the length of the scratch array."""
+
+
+def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Give, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
+    boards = [0] * 64
+    for square in range(64):
+        for sign in (1, -1):
+            row, col = square // 8 - sign * rank, square % 8 + sign * file
+            while 0 <= row < 8 and 0 <= col < 8:
+                boards[square] |= 1 << (8 * row + col)
+                row, col = row - sign * rank, col + sign * file
+    return np.array(boards, dtype=np.uint64)
+
+
+def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Give the attacks along row 0 from each column for each filling of the six inner squares, uint64[8, 64]."""
+    table = np.zeros((8, 64), dtype=np.uint64)
+    for col in range(8):
+        for inner in range(64):
+            attacks = 0
+            for step in (1, -1):
+                reached = col + step
+                while 0 <= reached < 8:
+                    attacks |= 1 << reached
+                    if (inner << 1) >> reached & 1:
+                        break
+                    reached += step
+            table[col, inner] = attacks
+    return table
+
+
+_FILE = _lines(0, 1)
+_RISING = _lines(1, 1)
+_FALLING = _lines(1, -1)
+_RANK = _rank_table()
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _along(start: Any, line: Any, occupied: Any) -> Any:
+    """Give the attacks of the square `start` both ways along a line with one square a row."""
+    blockers = occupied & line
+    up = blockers - (start << U(1))
+    down = flip(flip(blockers) - (flip(start) << U(1)))
+    return (up ^ down) & line
+
+
+@njit(cache=True, nogil=True)
+def straight_attacks(square: Any, occupied: Any) -> Any:
+    """Give the squares a rook on bit index `square` (uint64) attacks, uint64."""
+    row = square & U(56)
+    inner = (occupied >> (row + U(1))) & U(63)
+    return _along(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
+
+
+@njit(cache=True, nogil=True)
+def diagonal_attacks(square: Any, occupied: Any) -> Any:
+    """Give the squares a bishop on bit index `square` (uint64) attacks, uint64."""
+    start = bit(square)
+    return _along(start, _RISING[square], occupied) | _along(start, _FALLING[square], occupied)
+
+
+@njit(cache=True, nogil=True)
+def attackers(board: Any, square: Any, occupied: Any) -> Any:
+    """Give the pieces of both sides that attack bit index `square` (uint64) when the board holds `occupied`, uint64."""
+    target = bit(square)
+    east, west = target & NOT_A, target & NOT_H
+    found = ((east << U(7)) | (west << U(9))) & board[PAWN]
+    found |= ((east >> U(9)) | (west >> U(7))) & board[PAWN + 1]
+    found |= knight_attacks(target) & (board[KNIGHT] | board[KNIGHT + 1])
+    found |= king_attacks(target) & (board[KING] | board[KING + 1])
+    queens = board[QUEEN] | board[QUEEN + 1]
+    found |= diagonal_attacks(square, occupied) & (board[BISHOP] | board[BISHOP + 1] | queens)
+    found |= straight_attacks(square, occupied) & (board[ROOK] | board[ROOK + 1] | queens)
+    return found & occupied
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _cheapest(board: Any, reach: Any, side: Any) -> Any:
+    """Give the word index (without the side) of the least valuable piece of `side` in `reach`; -1 for none."""
+    for word in range(0, 12, 2):
+        if reach & board[word + side] != EMPTY:
+            return word
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def exchange(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
+    """Give the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by starting to capture on `square`.
+
+    `victim` is the worth of what stands there; `gains` is scratch, int64[MAX_EXCHANGE].
+    """
+    reach = attackers(board, square, occupied)
+    queens = board[QUEEN] | board[QUEEN + 1]
+    diagonal = board[BISHOP] | board[BISHOP + 1] | queens
+    straight = board[ROOK] | board[ROOK + 1] | queens
+    depth = 0
+    standing = np.int64(victim)
+    while depth < MAX_EXCHANGE:
+        word = _cheapest(board, reach, side)
+        if word < 0 or (word == KING and _cheapest(board, reach, side ^ 1) >= 0):
+            break  # nobody left, or a king would step into an attack
+        gains[depth] = standing - (gains[depth - 1] if depth else np.int64(0))
+        standing = WORTH[word]
+        depth += 1
+        mine = reach & board[word + side]
+        occupied ^= mine & (~mine + U(1))
+        if word in (PAWN, BISHOP, QUEEN):
+            reach |= diagonal_attacks(square, occupied) & diagonal
+        if word in (ROOK, QUEEN):
+            reach |= straight_attacks(square, occupied) & straight
+        reach &= occupied
+        side ^= 1
+    while depth > 1:
+        depth -= 1
+        gains[depth - 1] = min(gains[depth - 1], -gains[depth])
+    return max(gains[0], np.int64(0)) if depth else np.int64(0)

@@ -1,0 +1,201 @@
+"""A match: games in pairs, each opening once with either colour, played side by side until they are over.
+
+Where nobody's time is measured, one table holds many games, and all games in which a player is to move are asked of it at
+once: ours answers with one batched search, engines think in parallel. Where time is measured, every table holds one game,
+and there are as many as may think at once without taking each other's time.
+"""
+
+import gc
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.evaluation.evaluator import Evaluator
+from engine.match.config import MatchConfig
+from engine.match.game import Game, GameRecord
+from engine.match.openings import Opening
+from engine.match.players import Greedy, Player, Searching, Side
+from engine.match.sprt import SprtConfig, llr, pair_counts, verdict
+from engine.match.uci_player import External
+
+WIDTH = 64
+"""Games side by side where ours plays ours."""
+
+
+def play(
+    players: tuple[Player, Player],
+    openings: Sequence[Opening],
+    config: MatchConfig,
+    *,
+    done: Iterable[int] = (),
+    report: Callable[[GameRecord], None],
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
+    """Play two games of every opening but for those in `done`, and report each as it ends, one at a time.
+
+    Games begin in the order of their numbers. When `stop` says so (it is asked between moves), games that are not over are
+    given up. A player's fault loses it the game (engine/match/uci_player.py); what is wrong with ours is raised.
+    """
+    finished = set(done)
+    numbers = iter([number for number in range(2 * len(openings)) if number not in finished])
+    left = 2 * len(openings) - len(finished)
+    if left <= 0:
+        return
+    timed = any(player.limit.timed for player in players)
+    tables, width = _tables(players, config, timed, left)
+    lock = threading.Lock()
+    failed = threading.Event()
+
+    def halt() -> bool:
+        return failed.is_set() or stop()
+
+    def draw() -> int | None:
+        with lock:
+            return next(numbers, None)
+
+    def tell(record: GameRecord) -> None:
+        with lock:
+            if not failed.is_set():
+                report(record)
+
+    def sit() -> None:
+        try:
+            _Table(players, openings, config, width).play(draw, tell, halt)
+        except BaseException:
+            failed.set()
+            raise
+
+    with _quiet_heap() if timed else nullcontext(), ThreadPoolExecutor(tables, thread_name_prefix="table") as pool:
+        for seat in [pool.submit(sit) for _ in range(tables)]:
+            seat.result()
+
+
+@contextmanager
+def _quiet_heap() -> Iterator[None]:
+    """Keep what there is from the garbage collector: a full collection took the referee 100 ms, on somebody's clock."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _tables(players: tuple[Player, Player], config: MatchConfig, timed: bool, left: int) -> tuple[int, int]:
+    """Give the number of tables, and of games at each."""
+    if timed:
+        return min(left, config.clocked), 1
+    engines = any(player.evaluator is None for player in players)
+    return 1, min(left, config.concurrency or (8 * config.thinkers if engines else WIDTH))
+
+
+def side_of(player: Player, width: int, workers: int, patience: float) -> Side:
+    """Make a side of `width` slots.
+
+    An engine thinks in at most `workers` games at once; it is waited for `patience` seconds beyond its time, if it has any.
+    """
+    if player.evaluator is None:
+        return External(player, width, workers, patience)
+    evaluator = player.evaluator if player.limit.timed else _in_company(player.evaluator)
+    if player.search is None:
+        return Greedy(evaluator)
+    return Searching(player, evaluator, player.search, width)
+
+
+def _in_company(evaluator: Evaluator) -> Evaluator:
+    """Judge a lone position beside itself.
+
+    A network's last bits differ between one row and several (other kernels multiply a vector), and the games of a match
+    must not depend on how many are still being played; two rows and more were found to agree.
+    """
+
+    def judge(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        if len(planes_BP) != 1:
+            return evaluator(planes_BP)
+        logits_BA, wdl_BW = evaluator(np.repeat(planes_BP, 2, axis=0))
+        return logits_BA[:1], wdl_BW[:1]
+
+    return judge
+
+
+class _Table:
+    """Both players in `width` games."""
+
+    def __init__(
+        self, players: tuple[Player, Player], openings: Sequence[Opening], config: MatchConfig, width: int
+    ) -> None:
+        self.openings, self.config, self.width = openings, config, width
+        self.limits = (players[0].limit, players[1].limit)
+        self.sides: list[Side] = []
+        for player in players:
+            patience = config.margin if player.limit.timed else config.patience
+            self.sides.append(side_of(player, width, config.thinkers, patience))
+        self.games: dict[int, Game] = {}
+
+    def play(
+        self, draw: Callable[[], int | None], tell: Callable[[GameRecord], None], stop: Callable[[], bool]
+    ) -> None:
+        """Play until there are no more games, or stop says so."""
+        with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
+            try:
+                while not stop():
+                    self._seat(draw)
+                    if not self.games:
+                        break
+                    self._round(pool, tell)
+            finally:
+                for side in self.sides:
+                    side.close()
+
+    def _seat(self, draw: Callable[[], int | None]) -> None:
+        """Begin games in the free slots."""
+        for slot in range(self.width):
+            if slot in self.games or (number := draw()) is None:
+                continue
+            game = Game(number, self.openings[number // 2], self.limits, self.config.rules)
+            self.games[slot] = game
+            for side in self.sides:
+                side.begin(slot, game.board, number)
+
+    def _round(self, pool: ThreadPoolExecutor, tell: Callable[[GameRecord], None]) -> None:
+        """Have a move made in every game."""
+        asked = [[slot for slot, game in self.games.items() if game.mover == player] for player in (0, 1)]
+        futures = [
+            pool.submit(side.answers, [self.games[slot].turn(slot) for slot in slots]) if slots else None
+            for side, slots in zip(self.sides, asked, strict=True)
+        ]
+        moves = []
+        for slots, future in zip(asked, futures, strict=True):
+            for slot, answer in zip(slots, future.result() if future else [], strict=True):
+                game = self.games[slot]
+                turn = game.board.turn
+                game.take(answer, self.config.margin)
+                if game.end is None and answer.move is not None:
+                    moves.append((slot, answer.move, turn))
+        for slot in sorted(slot for slot, game in self.games.items() if game.end is not None):
+            tell(self.games.pop(slot).record())
+        if moves:
+            for side in self.sides:
+                side.follow(moves)
+
+
+def decided(points: Sequence[float | None], config: SprtConfig) -> int | None:
+    """Give how many pairs it took to decide between H0 and H1, None if it is not decided.
+
+    `points` are A's of games 0, 1, 2 ..., None where one is not over. Pairs count in the order of their numbers, not as they
+    happen to end, since short games are not a fair sample of all.
+    """
+    counts = [0] * 5
+    for pair in range(len(points) // 2):
+        first, second = points[2 * pair], points[2 * pair + 1]
+        if first is None or second is None:
+            return None
+        for index, count in enumerate(pair_counts((first, second))):
+            counts[index] += count
+        if verdict(llr(counts, config), config) != "undecided":
+            return pair + 1
+    return None

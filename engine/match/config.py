@@ -1,0 +1,81 @@
+"""How a match is played, apart from who plays it; light, since the command line reads it for its help."""
+
+import os
+from dataclasses import dataclass, field
+
+from engine.errors import UserError
+from engine.match.adjudication import Adjudication
+
+
+class PlayerError(UserError):
+    """A player that cannot be had, or was asked for in words that mean nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """What a player may spend on a move. Without a time, ours takes its search's simulations and an engine its nodes."""
+
+    nodes: int | None = None
+    """Nodes of an engine's move."""
+    movetime: float | None = None
+    """Seconds of every move."""
+    base: float | None = None
+    """Seconds on the clock when the game begins."""
+    increment: float = 0.0
+    """Seconds added to the clock after every move."""
+    moves: int | None = None
+    """Moves after which the clock gains `base` again and again; None where that never happens."""
+
+    @property
+    def clock(self) -> str | None:
+        """Write the clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None where there is none."""
+        if self.base is None:
+            return None
+        if self.moves is None:
+            return f"{self.base:g}+{self.increment:g}"
+        return f"{self.moves}/{self.base:g}" + (f"+{self.increment:g}" if self.increment else "")
+
+    @property
+    def timed(self) -> bool:
+        """Tell whether time bounds the moves."""
+        return self.movetime is not None or self.base is not None
+
+
+class MatchError(UserError):
+    """A match that cannot be played as it was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MatchConfig:
+    """How games are played, whoever plays."""
+
+    concurrency: int = 0
+    """Games at a time; 0 for 64 between ours, 8 a worker with engines, and where time is measured one a core but one."""
+    workers: int = 0
+    """Engines that may think at once; 0 for one a core."""
+    margin: float = 0.05
+    """Seconds that a move may be late before it is lost on time."""
+    patience: float = 60.0
+    """Seconds after which an engine whose time is not measured has lost."""
+    rules: Adjudication = field(default_factory=Adjudication)
+    """When games end early."""
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 0 or self.workers < 0:
+            raise MatchError("concurrency and workers must be 0 or more")
+        if not self.margin >= 0 or not self.patience > 0:
+            raise MatchError("margin must be 0 or more seconds, and patience above 0")
+
+    @property
+    def thinkers(self) -> int:
+        """Engines that may think at once."""
+        return self.workers or _cores()
+
+    @property
+    def clocked(self) -> int:
+        """Games at once where time is measured: a core is left to the referee, who would make engines late else."""
+        return self.concurrency or self.workers or max(1, _cores() - 1)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,175 @@
+"""One game of a match: python-chess is the referee, and nothing that a player answers can bend a rule."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import chess
+
+from engine.match.adjudication import Adjudication, adjudicated
+from engine.match.config import Limit
+from engine.match.openings import Opening
+from engine.match.players import Answer, Score, Turn
+
+DRAW = "1/2-1/2"
+MATE_SCORE = 30_000
+"""Centipawns that a mate in sight counts as."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GameRecord:
+    """A finished game, as one line of games.jsonl; lists are of the players' moves, the book's left out."""
+
+    game: int
+    """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
+    fen: str
+    """Where the book's moves begin."""
+    book: list[str]
+    """The book's moves, UCI."""
+    moves: list[str]
+    """The players' moves, UCI."""
+    scores: list[str]
+    """What the mover thought, from White's view: `0.34` pawns, `#-3` mate in 3 for Black, or empty."""
+    clocks: list[float] | None
+    """Seconds left on the mover's clock after the move; None without clocks."""
+    result: str
+    """1-0, 0-1 or 1/2-1/2."""
+    ending: str
+    """checkmate, stalemate, material, repetition, fifty moves, adjudication; of forfeits: crash, timeout, illegal move."""
+    forfeit: str | None
+    """The player that forfeited, `a` or `b`."""
+    detail: str
+    """What is to be said of a forfeit."""
+    late: list[float] | None
+    """By how many seconds A and B overstepped what they had for a move, at most; None where no time is measured."""
+
+    @property
+    def points(self) -> float:
+        """A's points: 0, 0.5 or 1."""
+        if self.result == DRAW:
+            return 0.5
+        return 1.0 if (self.result == "1-0") == (self.game % 2 == 0) else 0.0
+
+    def row(self) -> dict[str, Any]:
+        """Give the record as JSON has it."""
+        return asdict(self)
+
+
+class Game:
+    """A game that is being played. Players are 0 (A) and 1 (B)."""
+
+    def __init__(self, number: int, opening: Opening, limits: tuple[Limit, Limit], rules: Adjudication) -> None:
+        self.number, self.opening, self.limits, self.rules = number, opening, limits, rules
+        self.board = opening.board()
+        self.moves: list[str] = []
+        self.scores: list[str] = []
+        self.sums: list[int | None] = []
+        self.left = [limit.base for limit in limits]
+        self.made = [0, 0]
+        """Moves of each player, the book's left out."""
+        self.clocks: list[float] = []
+        self.late = [0.0, 0.0]
+        self.end: tuple[str, str] | None = None
+        """Result and ending, once it is over."""
+        self.forfeit: str | None = None
+        self.detail = ""
+
+    @property
+    def mover(self) -> int:
+        """The player to move."""
+        return int(self.board.turn == (self.number % 2 == 1))
+
+    def turn(self, slot: int) -> Turn:
+        """Ask the player to move."""
+        white = self.number % 2
+        clocks = (
+            (self.left[white] or 0.0, self.left[1 - white] or 0.0) if any(limit.base for limit in self.limits) else None
+        )
+        moves = self.limits[self.mover].moves
+        return Turn(slot, self.board, clocks, None if moves is None else moves - self.made[self.mover] % moves)
+
+    def take(self, answer: Answer, margin: float) -> None:
+        """Take an answer: play its move, or end the game; `margin` seconds late is not late."""
+        player, limit = self.mover, self.limits[self.mover]
+        allowed = limit.movetime if limit.movetime is not None else self.left[player]
+        if allowed is not None:
+            self.late[player] = max(self.late[player], answer.seconds - allowed)
+        if answer.fault is None and allowed is not None and answer.seconds > allowed + margin:
+            answer = Answer(None, None, answer.seconds, "timeout", f"{answer.seconds:.3f} s of {allowed:.3f}")
+        if answer.move is None:
+            self._forfeit(answer)
+            return
+        if not self.board.is_legal(answer.move):
+            self._forfeit(Answer(None, None, answer.seconds, "illegal move", answer.move.uci()))
+            return
+        if (left := self.left[player]) is not None:
+            self.left[player] = max(0.0, left - answer.seconds) + limit.increment
+        self.made[player] += 1
+        if limit.base is not None and limit.moves is not None and self.made[player] % limit.moves == 0:
+            self.left[player] = (self.left[player] or 0.0) + limit.base
+        self.clocks.append(round(self.left[player] or 0.0, 3))
+        white = self.board.turn == chess.WHITE
+        self.moves.append(answer.move.uci())
+        self.scores.append(_written(answer.score, white))
+        self.sums.append(_whites(answer.score, white))
+        self.board.push(answer.move)
+        self.end = self._over()
+
+    def _forfeit(self, answer: Answer) -> None:
+        """End the game against the player to move."""
+        assert answer.fault is not None, "an answer without a move says why"
+        self.forfeit, self.detail = "ab"[self.mover], answer.detail
+        self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", answer.fault)
+
+    def _over(self) -> tuple[str, str] | None:
+        """Tell result and ending after a move, None while the game goes on."""
+        board = self.board
+        if not any(board.generate_legal_moves()):
+            lost = "0-1" if board.turn == chess.WHITE else "1-0"
+            return (lost, "checkmate") if board.is_check() else (DRAW, "stalemate")
+        if board.is_insufficient_material():
+            return DRAW, "material"
+        if board.is_repetition(3):
+            return DRAW, "repetition"
+        if board.halfmove_clock >= 100:
+            return DRAW, "fifty moves"
+        result = adjudicated(self.rules, self.sums, board.ply())
+        return None if result is None else (result, "adjudication")
+
+    def record(self) -> GameRecord:
+        """Give the finished game."""
+        assert self.end is not None, "only finished games are recorded"
+        timed = any(limit.timed for limit in self.limits)
+        return GameRecord(
+            game=self.number,
+            fen=self.opening.fen,
+            book=list(self.opening.moves),
+            moves=self.moves,
+            scores=self.scores,
+            clocks=self.clocks if all(limit.base is not None for limit in self.limits) else None,
+            result=self.end[0],
+            ending=self.end[1],
+            forfeit=self.forfeit,
+            detail=self.detail,
+            late=[round(seconds, 4) for seconds in self.late] if timed else None,
+        )
+
+
+def _written(score: Score | None, white: bool) -> str:
+    """Write a mover's score from White's view, as Lichess writes it in PGN."""
+    if score is None:
+        return ""
+    if score.mate is not None:
+        return f"#{score.mate if white else -score.mate}"
+    assert score.centipawns is not None, "a score says something"
+    return f"{(score.centipawns if white else -score.centipawns) / 100:.2f}"
+
+
+def _whites(score: Score | None, white: bool) -> int | None:
+    """Turn a mover's score into centipawns from White's view."""
+    if score is None:
+        return None
+    mover = score.centipawns
+    if mover is None:
+        assert score.mate is not None, "a score says something"
+        mover = MATE_SCORE if score.mate > 0 else -MATE_SCORE
+    return mover if white else -mover

@@ -1,0 +1,201 @@
+"""Openings of a match: a book made here from a seed, or the positions of an EPD or PGN file.
+
+A made opening is a short line from the initial position whose moves are drawn by an evaluator's policy and by what it
+expects after them, and which it finds balanced at the end: lines that a person might play, no end position twice, neither
+side lost. Each is played twice with the colours changed, so what imbalance is left weighs on both players alike.
+
+Axes: B lines, P planes, A labels.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import chess
+import chess.pgn
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.movegen import legal_planes
+from engine.board.position import FenError, from_board, from_fen
+from engine.encoding.planes import PLANES, label_of
+from engine.errors import UserError
+from engine.evaluation.evaluator import Evaluator
+
+LINES = 32
+"""Lines that are grown side by side."""
+TEMPERATURE = 0.025
+"""Expected win - loss that is worth one nat of a move's chance of being played."""
+PATIENCE = 20
+"""Batches of lines without a new balanced one before the search for openings is given up."""
+
+
+class BookError(UserError):
+    """A book that cannot be read or made, or has too few openings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where a game starts: a position, and the moves that were played from it by the book."""
+
+    fen: str
+    """The position before the first move."""
+    moves: tuple[str, ...] = ()
+    """Moves in UCI notation."""
+
+    def board(self) -> chess.Board:
+        """Set up the position after the moves, with them on its move stack."""
+        board = chess.Board(self.fen)
+        for move in self.moves:
+            board.push_uci(move)
+        return board
+
+
+def generate(
+    count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8, imbalance: float = 0.15
+) -> list[Opening]:
+    """Make `count` different openings of `plies` half-moves: the first of a longer book are those of a shorter one.
+
+    `imbalance` is the most that the side to move may expect, win - loss in 0..1, either way. Raises BookError when the
+    evaluator finds no more that are balanced.
+    """
+    if count < 0 or not 0 <= plies <= 60 or not 0 < imbalance <= 1:
+        raise BookError("a book needs a count of 0 or more, 0 to 60 plies, and an imbalance above 0 and up to 1")
+    found: dict[str, Opening] = {}
+    chance = np.random.Generator(np.random.PCG64(seed))
+    fruitless = 0
+    while len(found) < count:
+        before = len(found)
+        for board, balance in _grown(evaluator, chance, plies):
+            if abs(balance) <= imbalance and any(board.legal_moves) and not board.is_check():
+                opening = Opening(chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack))
+                found.setdefault(board.epd(), opening)
+        fruitless = 0 if len(found) > before else fruitless + 1
+        if fruitless >= (PATIENCE if plies else 1):
+            raise BookError(
+                f"only {len(found)} balanced openings of {plies} plies were found, and {count} are needed:"
+                " ask for more plies or allow more imbalance"
+            )
+    return list(found.values())[:count]
+
+
+def _grown(evaluator: Evaluator, chance: np.random.Generator, plies: int) -> Iterator[tuple[chess.Board, float]]:
+    """Grow LINES lines and give each that did not end early, with win - loss of the side to move."""
+    boards = [chess.Board() for _ in range(LINES)]
+    for _ in range(plies):
+        boards = [board for board in boards if any(board.legal_moves)]
+        drawn_B = chance.random(LINES)[: len(boards)]
+        for board, (moves, scores_M), drawn in zip(boards, _scored(evaluator, boards), drawn_B, strict=True):
+            weights_M = np.exp(scores_M - scores_M.max())
+            passed_M = np.cumsum(weights_M / weights_M.sum())
+            board.push(moves[min(int(np.searchsorted(passed_M, drawn)), len(moves) - 1)])
+    yield from zip(boards, _balance(evaluator, boards).tolist(), strict=True)
+
+
+def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
+    """Score the moves of boards: the policy's logarithm, and in units of TEMPERATURE what the mover may expect after each."""
+    logits_BA = np.array(evaluator(_planes(boards))[0], dtype=np.float64)  # a copy: the memory may be used again
+    lists = [[move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)] for board in boards]
+    after = []
+    for board, moves in zip(boards, lists, strict=True):
+        for move in moves:
+            board.push(move)
+            after.append(board.copy(stack=False))
+            board.pop()
+    expected = -_balance(evaluator, after)
+    start = 0
+    for board, moves, logits_A in zip(boards, lists, logits_BA, strict=True):
+        priors_M = logits_A[[label_of(move, board.turn) for move in moves]]
+        yield moves, priors_M - priors_M.max() + expected[start : start + len(moves)] / TEMPERATURE
+        start += len(moves)
+
+
+def _balance(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
+    """Give what the side to move may expect on each board, win - loss, float64[B]."""
+    wdl_BW = evaluator(_planes(boards))[1].astype(np.float64)
+    return np.asarray(wdl_BW[:, 0] - wdl_BW[:, 2])
+
+
+def _planes(boards: list[chess.Board]) -> NDArray[np.uint64]:
+    """Give the planes of boards, uint64[B, 77]."""
+    planes_BP = np.zeros((len(boards), PLANES), dtype=np.uint64)
+    for board, planes_P in zip(boards, planes_BP, strict=True):
+        legal_planes(from_board(board), planes_P)
+    return planes_BP
+
+
+def _open(path: Path) -> TextIO:
+    return path.open(encoding="utf-8-sig", errors="replace")
+
+
+def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open) -> list[Opening]:
+    """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD or FEN, one a line.
+
+    `open_text` opens it, and may know how to decompress it (.pgn.zst). Raises BookError with the line or game that is no
+    opening: unreadable, illegal, or over before it begins.
+    """
+    pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
+    try:
+        with open_text(path) as file:
+            openings = list(_from_pgn(path, file, plies) if pgn else _from_epd(path, file.read()))
+    except BookError:
+        raise
+    except (OSError, UserError) as error:
+        raise BookError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    if not openings:
+        raise BookError(f"{path} has no openings: it should be PGN (.pgn), or EPD with one position a line")
+    return openings
+
+
+def _from_epd(path: Path, text: str) -> Iterator[Opening]:
+    """Read EPD or FEN lines; blank ones and those that begin with # are passed over."""
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        counters = words[4:6] if len(words) >= 6 and words[4].isdigit() and words[5].isdigit() else ["0", "1"]
+        yield _checked(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
+
+
+def _from_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
+    """Read the main lines of a PGN's games."""
+    number = 0
+    while (game := chess.pgn.read_game(file)) is not None:
+        number += 1
+        where = f"{path}, game {number}"
+        if game.errors:
+            raise BookError(f"{where}: {game.errors[0]}")
+        moves = [move.uci() for move in game.mainline_moves()]
+        yield _checked(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
+
+
+def _checked(opening: Opening, where: str) -> Opening:
+    """Give an opening that a game can go on from, or raise BookError."""
+    try:
+        from_fen(opening.fen)
+    except FenError as error:
+        raise BookError(f"{where}: {error}") from error
+    board = opening.board()
+    try:
+        from_board(board)
+    except FenError as error:
+        raise BookError(f"{where}: {error}") from error
+    if board.is_game_over(claim_draw=False) or board.is_repetition(3) or board.is_fifty_moves():
+        raise BookError(f"{where}: the game is over at the end of this opening")
+    return opening
+
+
+def chosen(openings: list[Opening], count: int, *, seed: int = 0, repeat: bool = False) -> list[Opening]:
+    """Choose `count` openings of a book in an order that `seed` decides.
+
+    A book that is too short is a BookError, since players without chance would play the same games again; with
+    `repeat` it is gone through again and again.
+    """
+    if count > len(openings) and not repeat:
+        raise BookError(
+            f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer games, take a"
+            " larger book, or let openings repeat"
+        )
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))
+    return [openings[order[index % len(order)]] for index in range(count)]

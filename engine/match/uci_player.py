@@ -1,0 +1,179 @@
+"""Engines that speak UCI, as a side of a match: a process a slot, and no way for one to hang or end the match.
+
+An engine that crashes, does not answer in time, or answers with no legal move has lost that game; it is killed, and a new
+process sits down at the slot's next game.
+"""
+
+import asyncio
+import subprocess
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import chess
+import chess.engine
+
+from engine.match.config import Limit, PlayerError
+from engine.match.players import Answer, Player, Score, Turn
+
+STARTING_SECONDS = 60.0
+"""An engine that is not ready by then does not start."""
+ENDING_SECONDS = 5.0
+"""How long a killed process is waited for."""
+
+
+def start(player: Player) -> chess.engine.SimpleEngine:
+    """Start an engine and set its options, or raise PlayerError."""
+    command = " ".join(player.command)
+    try:
+        engine = chess.engine.SimpleEngine.popen_uci(
+            list(player.command), timeout=STARTING_SECONDS, setpgrp=True, stderr=subprocess.DEVNULL
+        )
+    except (OSError, chess.engine.EngineError, TimeoutError) as error:
+        raise PlayerError(f"{command} cannot be started as a UCI engine: {error or 'no answer'}") from error
+    try:
+        engine.configure(dict(player.options))
+    except (chess.engine.EngineError, TimeoutError) as error:
+        _kill(engine)
+        raise PlayerError(f"{command} refuses its options: {error or 'no answer'}") from error
+    return engine
+
+
+def probe(player: Player) -> str:
+    """Start an engine once and give the name it goes by; PlayerError where it does not work."""
+    engine = start(player)
+    try:
+        return str(engine.id.get("name") or player.command[0])
+    finally:
+        _kill(engine)
+
+
+def _kill(engine: chess.engine.SimpleEngine) -> None:
+    """End a process for certain, and wait until it is gone."""
+    with suppress(ProcessLookupError):  # it is dead already
+        engine.transport.kill()
+    with suppress(TimeoutError):
+        engine.returncode.result(ENDING_SECONDS)
+    engine.close()
+
+
+async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
+    """Tell an engine that a game begins, and wait until it is ready; chess.engine would do so while the clock runs."""
+    protocol = engine.protocol
+    assert isinstance(protocol, chess.engine.UciProtocol), "engines are started as UCI engines"
+    protocol.send_line("ucinewgame")
+    protocol.first_game, protocol.game = False, game
+    await protocol.ping()
+
+
+class External:
+    """A UCI engine in `width` games."""
+
+    def __init__(self, player: Player, width: int, workers: int, patience: float) -> None:
+        self.player, self.patience = player, patience
+        self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
+        self.games: list[int] = [0] * width
+        self.ready: list[int | None] = [None] * width
+        """The game that each slot's process was told to begin."""
+        self.pool = ThreadPoolExecutor(min(workers, width), thread_name_prefix="engine")
+
+    def begin(self, slot: int, board: chess.Board, game: int) -> None:
+        """Sit down at a game; the engine itself is started when it is first asked."""
+        self.games[slot] = game
+
+    def follow(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
+        """Engines are told the whole game with every question."""
+
+    def answers(self, turns: Sequence[Turn]) -> list[Answer]:
+        """Ask as many engines at once as there are workers."""
+        return list(self.pool.map(self._answer, turns))
+
+    def close(self) -> None:
+        """End every process."""
+        self.pool.shutdown()
+        for engine in self.engines:
+            if engine is not None:
+                _kill(engine)
+
+    def _answer(self, turn: Turn) -> Answer:
+        """Ask for one move; whatever goes wrong is an answer with a fault."""
+        try:
+            engine = self._seated(turn.slot)
+        except (PlayerError, chess.engine.EngineError) as error:
+            return self._failed(turn.slot, 0.0, "crash", str(error))
+        except TimeoutError:
+            return self._failed(turn.slot, 0.0, "timeout", "not ready for a new game")
+        begun = time.perf_counter()
+        question = engine.protocol.play(
+            turn.board, _limit(self.player.limit, turn), game=self.games[turn.slot], info=chess.engine.INFO_SCORE
+        )
+        future = asyncio.run_coroutine_threadsafe(question, engine.protocol.loop)
+        try:
+            played = future.result(self._seconds(turn))
+        except TimeoutError:
+            fault, detail = "timeout", f"no move after {time.perf_counter() - begun:.2f} s"
+        except chess.engine.EngineTerminatedError as error:
+            fault, detail = "crash", str(error)
+        except chess.engine.EngineError as error:
+            fault, detail = "illegal move", str(error)
+        else:
+            seconds = time.perf_counter() - begun
+            if played.move and turn.board.is_legal(played.move):
+                return Answer(played.move, _score(played.info, turn.board.turn), seconds)
+            fault, detail = "illegal move", "it answers without a move"
+        future.cancel()
+        return self._failed(turn.slot, time.perf_counter() - begun, fault, detail)
+
+    def _seated(self, slot: int) -> chess.engine.SimpleEngine:
+        """Give the slot's engine, started and ready for its game: what that takes is not on its clock."""
+        engine = self.engines[slot]
+        if engine is None:
+            engine = self.engines[slot] = start(self.player)
+            self.ready[slot] = None
+        if self.ready[slot] != self.games[slot]:
+            asked = asyncio.run_coroutine_threadsafe(_new_game(engine, self.games[slot]), engine.protocol.loop)
+            asked.result(STARTING_SECONDS)
+            self.ready[slot] = self.games[slot]
+        return engine
+
+    def _failed(self, slot: int, seconds: float, fault: str, detail: str) -> Answer:
+        """Kill the slot's engine, and say why there is no move."""
+        engine, self.engines[slot] = self.engines[slot], None
+        if engine is not None:
+            _kill(engine)
+        return Answer(None, None, seconds, fault, detail)
+
+    def _seconds(self, turn: Turn) -> float:
+        """Give how long to wait for a move before the process is killed."""
+        limit = self.player.limit
+        if limit.movetime is not None:
+            return limit.movetime + self.patience
+        if limit.base is not None and turn.clocks is not None:
+            return max(0.0, turn.clocks[0 if turn.board.turn else 1]) + self.patience
+        return self.patience
+
+
+def _limit(limit: Limit, turn: Turn) -> chess.engine.Limit:
+    """Say what a move may cost as chess.engine says it."""
+    if limit.movetime is not None:
+        return chess.engine.Limit(time=limit.movetime)
+    if limit.base is not None and turn.clocks is not None:
+        white, black = turn.clocks
+        return chess.engine.Limit(
+            white_clock=white,
+            black_clock=black,
+            white_inc=limit.increment,
+            black_inc=limit.increment,
+            remaining_moves=turn.moves_to_go,
+        )
+    return chess.engine.Limit(nodes=limit.nodes)
+
+
+def _score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
+    """Take the mover's score out of what an engine said."""
+    if "score" not in info:
+        return None
+    score = info["score"].pov(turn)
+    mate = score.mate()
+    return Score(score.score()) if mate is None else Score(None, mate)

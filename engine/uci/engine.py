@@ -1,0 +1,276 @@
+"""The engine as a process: one thread reads what the GUI says, one thinks; neither ever waits long for the other.
+
+Commands take effect at once or are queued for the thinking thread, which works them off in order; only `stop` and `ponderhit`
+reach into a search that is under way. `quit` and the end of the input wait for its answer, however long loading and compiling
+take before it: what was asked is answered. Only a search that has no end of its own is stopped by them.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from engine.errors import UserError
+from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.handwritten import evaluate
+from engine.jit_cache import kernels_are_compiled
+from engine.uci.commands import parse_go, parse_option, parse_position, shown, split
+from engine.uci.job import Job
+from engine.uci.options import Options, changed, described
+from engine.uci.position import Game
+from engine.uci.thinking import Thinker, warm_up
+
+LONGEST_LINE = 1 << 20
+"""Bytes of a line that are read; what a GUI says of the longest game is 40,000."""
+PATIENCE = 2.0
+"""Seconds that an engine which nobody listens to waits for its search to end."""
+LOOKING_SECONDS = 0.02
+"""Interval at which the wait for the last answer looks whether anybody still listens."""
+COMPILING = "info string compiling kernels (once on this machine, about a minute)"
+
+Load = Callable[[str | None, int, int], Evaluator]
+"""Loads the checkpoint in a directory (None: what the engine plays with by default) as an evaluator that uses so many
+threads and is told this rating of both players (0: none); called in the thread that will use it. Raises UserError."""
+
+
+class LoadError(UserError):
+    """An evaluator that could not be loaded."""
+
+
+class Engine:
+    """The protocol's state: options, game, and the `go` that is being answered."""
+
+    def __init__(
+        self,
+        load: Load,
+        write: Callable[[str], None],
+        *,
+        options: Options | None = None,
+        name: str = "Fianchetto",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Answer by `write`, which takes a line and its newline; `clock` tells the time in seconds."""
+        self._load, self._write, self._name = load, write, name
+        self._defaults = self._options = options or Options()
+        self._game = Game()
+        self._job: Job | None = None
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._loaded = threading.Event()
+        self._failure: UserError | None = None
+        self._telling = 0.0
+        self._cold = False
+        self._speaking = threading.Lock()
+        self._gone: BrokenPipeError | None = None
+        self._clock = clock
+        self._thinker = Thinker(self._say, clock=clock)
+        self._commands: dict[str, Callable[[str], None]] = {
+            "uci": self._uci,
+            "isready": self._isready,
+            "ucinewgame": self._ucinewgame,
+            "position": self._position,
+            "stop": self._stop,
+            "ponderhit": self._ponderhit,
+            "setoption": self._setoption,
+            "debug": self._debug,
+            "register": self._register,
+        }
+        self._thread = threading.Thread(target=self._work, name="thinking", daemon=True)
+
+    def serve(self, lines: BinaryIO) -> None:
+        """Follow the commands until `quit` or the end of them.
+
+        Raises LoadError when there is nothing to play with, and BrokenPipeError when nobody reads the answers any more.
+        """
+        self._cold = not kernels_are_compiled()
+        threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()  # beside torch's import
+        self._thread.start()
+        self._submit_load()
+        try:
+            for line in _lines_of(lines):
+                if line is None:
+                    self._say(f"info string a line of more than {LONGEST_LINE} bytes is skipped")
+                elif not self._follow(line) or self._gone:
+                    break
+            self._finish()
+        finally:
+            self._shut_down()
+        if self._gone:
+            raise self._gone
+
+    def _follow(self, line: str) -> bool:
+        """Do what a line says; false for `quit`. What is wrong with it is told, and the engine goes on."""
+        begun = self._clock()
+        try:
+            command, rest = split(line)
+            if command == "quit":
+                return False
+            if command == "go":
+                self._go(rest, begun - self._telling)
+            elif command:
+                self._commands[command](rest)
+        except LoadError:
+            raise
+        except UserError as error:
+            self._say(f"info string {error}")
+            command = ""
+        self._telling = self._clock() - begun if command == "position" else 0.0
+        return True
+
+    def _uci(self, rest: str) -> None:
+        self._say(f"id name {self._name}")
+        self._say("id author the Fianchetto authors")
+        for line in described(self._defaults):
+            self._say(line)
+        self._say("uciok")
+
+    def _isready(self, rest: str) -> None:
+        if self._job is None or self._job.answered:
+            self._tell_compiling()
+            self._loaded.wait()
+            self._give_up_on_failure()
+        self._say("readyok")
+
+    def _ucinewgame(self, rest: str) -> None:
+        self._game = Game()
+        self._tasks.put(self._thinker.forget)
+
+    def _position(self, rest: str) -> None:
+        wrong = self._game.tell(*parse_position(rest))
+        if wrong:
+            self._say(f"info string {wrong}")
+
+    def _go(self, rest: str, begun: float) -> None:
+        """Queue a `go` that came at time `begun`; one that is under way is answered first, so that each has its answer."""
+        go = parse_go(rest)
+        for problem in go.problems:
+            self._say(f"info string {problem}")
+        if self._loaded.is_set():
+            self._give_up_on_failure()
+        self._tell_compiling()
+        if self._job is not None and not self._job.answered:
+            self._say("info string go while thinking: the search before it is stopped")
+            self._job.stop()
+        job = self._job = Job(go, self._options, self._game.board.copy(), self._game.story(), begun)
+
+        def think() -> None:
+            try:
+                self._thinker.think(job)
+            finally:
+                job.over.set()
+
+        self._tasks.put(think)
+
+    def _stop(self, rest: str) -> None:
+        if self._job is not None:
+            self._job.stop()
+
+    def _ponderhit(self, rest: str) -> None:
+        if self._job is not None and self._job.pondering:
+            self._job.hit(self._clock())
+
+    def _setoption(self, rest: str) -> None:
+        """Set an option for the next `go`; a search under way goes on with those it began with."""
+        name, value = parse_option(rest)
+        before = self._options
+        self._options = changed(before, name, value)
+        if _loaded(self._options) != _loaded(before):
+            self._submit_load()
+
+    def _debug(self, rest: str) -> None:
+        self._thinker.debug = rest != "off"
+
+    def _register(self, rest: str) -> None:
+        """Need no registration."""
+
+    def _submit_load(self) -> None:
+        checkpoint, threads, rating = _loaded(self._options)
+        done = self._loaded = threading.Event()
+
+        def load() -> None:
+            try:
+                self._thinker.use(self._evaluator(checkpoint or None, threads, rating))
+                self._failure = None
+            except Exception as error:  # noqa: BLE001 - whatever is wrong with a checkpoint, the GUI must hear it
+                self._tell_failure(checkpoint, error)
+            finally:
+                done.set()
+
+        self._tasks.put(load)
+
+    def _evaluator(self, checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        """Load a player, at no rating where it knows of none: that must not keep it from being played with."""
+        try:
+            return self._load(checkpoint, threads, rating)
+        except UserError as error:
+            if not rating:
+                raise
+            found = self._load(checkpoint, threads, 0)
+            self._say(f"info string Rating {rating} is not played at: {error}")
+            return found
+
+    def _tell_failure(self, checkpoint: str, error: Exception) -> None:
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 300)}"
+        if self._thinker.evaluator is None:
+            self._failure = LoadError(reason)
+        else:
+            self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
+
+    def _tell_compiling(self) -> None:
+        """Say, once, why there is no answer for a while."""
+        if self._cold and not self._loaded.is_set():
+            self._say(COMPILING)
+        self._cold = False
+
+    def _give_up_on_failure(self) -> None:
+        if self._failure is not None:
+            self._say(f"info string {self._failure}")
+            raise self._failure
+
+    def _say(self, line: str) -> None:
+        """Write a line whole, whichever thread says it; once nobody reads, nothing more is said."""
+        with self._speaking:
+            if self._gone is None:
+                try:
+                    self._write(line + "\n")
+                except BrokenPipeError as error:
+                    self._gone = error
+
+    def _work(self) -> None:
+        for task in iter(self._tasks.get, None):
+            task()
+
+    def _finish(self) -> None:
+        """Wait until the last `go` is answered, or nobody listens; one that would never end is told to."""
+        if self._job is None:
+            return
+        if not self._job.bounded:
+            self._job.stop()
+        while not self._job.over.wait(LOOKING_SECONDS) and not self._gone:
+            pass
+        self._give_up_on_failure()
+
+    def _shut_down(self) -> None:
+        """End the thinking thread; what else it does, loading or compiling, is not waited for."""
+        self._tasks.put(None)
+        if self._job is not None and not self._job.answered:
+            self._job.stop()
+            self._thread.join(PATIENCE)
+
+
+def _loaded(options: Options) -> tuple[str, int, int]:
+    """Give the options that an evaluator is loaded with."""
+    return options.checkpoint, options.threads, options.rating
+
+
+def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
+    """Give the lines of a stream of bytes, whatever they hold; None for one that is too long."""
+    too_long = False
+    while piece := stream.readline(LONGEST_LINE):
+        whole = piece.endswith(b"\n") or len(piece) < LONGEST_LINE
+        if too_long or not whole:
+            if not too_long:
+                yield None
+            too_long = not whole
+            continue
+        yield piece.decode("utf-8", errors="replace")

@@ -1,0 +1,92 @@
+"""What the engine says of a search: `info` lines made of the root, in the protocol's words.
+
+Axes: M root moves.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import chess
+import numpy as np
+
+from engine.encoding.planes import move_of
+from engine.evaluation.score import centipawns
+from engine.search import Root
+
+
+def score(value: float, plies: int) -> str:
+    """Write a score: `mate` in moves where `plies` to a mate are proven (negative: the mover is mated), else `cp`."""
+    if plies:
+        return f"mate {(plies + 1) // 2 if plies > 0 else -(-plies // 2)}"
+    return f"cp {centipawns(value)}"
+
+
+def permille(value: float, draw: float) -> str:
+    """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
+    draw = min(max(draw, 0.0), 1.0 - abs(value))
+    win = round(500 * (1 + value - draw))
+    even = min(round(1000 * draw), 1000 - win)
+    return f"{win} {even} {1000 - win - even}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effort:
+    """What a search has cost so far."""
+
+    seconds: float
+    """Since `go`."""
+    nodes: int
+    """Simulations of this `go`."""
+
+    def __str__(self) -> str:
+        """Write it in the protocol's words."""
+        return f"nodes {self.nodes} nps {round(self.nodes / max(self.seconds, 1e-3))} time {round(self.seconds * 1000)}"
+
+
+def ranked(root: Root, best: int, allowed: Iterable[int]) -> list[int]:
+    """Order the allowed moves of a root by what a player would choose; `best` comes first."""
+    values_M = np.nan_to_num(root.values, nan=-2.0)
+    proven_M = np.where(root.proven == 2, 0, root.proven)
+    rest = sorted(
+        (index for index in allowed if index != best),
+        key=lambda index: (proven_M[index], root.visits[index], values_M[index], root.priors[index]),
+        reverse=True,
+    )
+    return [best, *rest]
+
+
+def moves_of(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:
+    """Write a line of (label, promotion) from a position as UCI moves."""
+    words, turn = [], board.turn
+    for label, promotion in line:
+        words.append(move_of(label, promotion, turn).uci())
+        turn = not turn
+    return words
+
+
+def info_lines(
+    root: Root,
+    order: Sequence[int],
+    line_of: Callable[[int], list[str]],
+    effort: Effort,
+    *,
+    show_wdl: bool,
+) -> list[str]:
+    """Write an `info` line for each root move of `order`, best first; `line_of` gives a move's principal variation.
+
+    depth is the length of that variation (as with CrazyAra): a tree that grows where it likes has no depth of its own.
+    """
+    lines = []
+    for place, index in enumerate(order, 1):
+        seen = root.visits[index] > 0 and math.isfinite(root.values[index])
+        value = float(root.values[index]) if seen else root.value
+        draw = float(root.draws[index]) if seen else root.draw
+        words = line_of(index)
+        parts = [f"info depth {len(words)} seldepth {max(root.seldepth, len(words))} multipv {place}"]
+        parts.append(f"score {score(value, int(root.mates[index]))}")
+        if show_wdl:
+            parts.append(f"wdl {permille(value, draw)}")
+        parts.append(f"{effort} hashfull {min(round(1000 * root.full), 1000)} pv {' '.join(words)}")
+        lines.append(" ".join(parts))
+    return lines

@@ -1,0 +1,79 @@
+"""The game as the GUI tells it: a starting position and the moves since, kept so that a longer telling is quick to follow.
+
+A GUI repeats the whole game with every `position`. Only what is new is played, since at move 200 the rest would cost more
+than a fast move may.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import chess
+
+from engine.board.position import FenError, from_fen, to_board
+from engine.encoding.planes import LabelError, label_of
+from engine.uci.commands import shown
+
+MOST_MEN = {chess.PAWN: 8, chess.KNIGHT: 2, chess.BISHOP: 2, chess.ROOK: 2, chess.QUEEN: 1, chess.KING: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A game so far: two are the same when they were told the same."""
+
+    start: str
+    """FEN of the first position."""
+    moves: tuple[chess.Move, ...]
+    """What was played."""
+
+    def beyond(self, other: "Story") -> tuple[chess.Move, ...] | None:
+        """Give the moves by which this game goes on from the other; None when it does not."""
+        told = len(other.moves)
+        goes_on = self.start == other.start and self.moves[:told] == other.moves
+        return self.moves[told:] if goes_on else None
+
+
+class Game:
+    """What the last `position` said."""
+
+    def __init__(self) -> None:
+        self.board = chess.Board()
+        self._start = chess.STARTING_FEN
+        self._words: list[str] = []
+
+    def tell(self, fen: str | None, words: Sequence[str]) -> str | None:
+        """Follow a `position` (None: the starting position), and give what was wrong with it, if anything was.
+
+        After an impossible FEN all is as it was; an illegal move ends the telling, and the position before it stands, as
+        with Stockfish.
+        """
+        start = fen or chess.STARTING_FEN
+        if start != self._start or list(words[: len(self._words)]) != self._words:
+            try:
+                self.board = possible(start)
+            except FenError as error:
+                return str(error)
+            self._start, self._words = start, []
+        for word in words[len(self._words) :]:
+            try:
+                move = self.board.parse_uci(word.lower())
+                label_of(move, self.board.turn)  # a null move has none
+            except (chess.InvalidMoveError, chess.IllegalMoveError, LabelError):
+                return f"illegal move {shown(word)}: the position before it stands"
+            self.board.push(move)
+            self._words.append(word)
+        return None
+
+    def story(self) -> Story:
+        """Give what was told so far."""
+        return Story(self._start, tuple(self.board.move_stack))
+
+
+def possible(fen: str) -> chess.Board:
+    """Read a FEN, or raise a FenError; more men than promotions can make would overflow what holds their moves."""
+    board = to_board(from_fen(fen))
+    for side in chess.COLORS:
+        men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
+        promoted = sum(max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN)
+        if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
+            raise FenError(f"no game leads to {shown(fen)}: too many men of {chess.COLOR_NAMES[side]}")
+    return board

@@ -1,0 +1,151 @@
+"""What a person reaches for first: a checkpoint that chooses a move on a python-chess board.
+
+    from model import load
+
+    choice = load("datasets/checkpoints/xs").choose(chess.Board(), temperature=1.0)
+    choice.move, choice.probabilities, choice.value
+
+Axes: A legal moves.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.polyglot
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.movegen import legal_planes
+from engine.board.position import castling_bits, en_passant_file, from_board, mirror
+from engine.encoding.planes import PIECE_PLANES, PLANES, TURN_PLANE, label_of
+from engine.encoding.views import NO_LAST_MOVE, last_moves, view
+from engine.errors import UserError
+from model.data.inputs import reads
+from model.inference.evaluator import KnownError, NetworkEvaluator, evaluator
+
+
+class GameOverError(UserError):
+    """A position without a legal move to choose from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A move and what the network thinks of the position."""
+
+    move: chess.Move
+    """The move chosen; a promotion is to a queen, as labels do not tell the piece."""
+    probabilities: dict[chess.Move, float]
+    """The network's policy over legal moves, likeliest first, before any temperature; under-promotions are in the queen's."""
+    value: float
+    """Win minus loss for the side to move, -1 to 1."""
+    wdl: tuple[float, float, float]
+    """Probabilities of win, draw, loss for the side to move."""
+
+
+class Player:
+    """A network that is asked about boards."""
+
+    def __init__(self, network: NetworkEvaluator) -> None:
+        self.evaluator = network
+
+    def choose(
+        self,
+        board: chess.Board,
+        temperature: float = 1.0,
+        *,
+        elo: int | None = None,
+        opponent_elo: int | None = None,
+        clock: int | None = None,
+        random: np.random.Generator | None = None,
+    ) -> Choice:
+        """Choose a move by the policy at a temperature: 1 draws by its probabilities, 0 takes the likeliest.
+
+        Ratings, and the mover's clock in seconds, are for networks that read them (KnownError for others); None is unknown.
+        The board's move stack is used where the network reads history or repetitions. Raises GameOverError.
+        """
+        moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
+        if not moves:
+            raise GameOverError(f"there is no legal move in {board.fen()}")
+        if not 0 <= temperature < float("inf"):
+            raise UserError(f"temperature is {temperature}, and must be 0 or more")
+        told = {"elo": elo, "opponent_elo": opponent_elo, "clock": clock}
+        columns = self._columns(board, {name: value for name, value in told.items() if value is not None})
+        logits_BL, wdl_B3 = self.evaluator(columns.pop("planes"), columns)
+        scores_A = logits_BL[0, [label_of(move, board.turn) for move in moves]].astype(np.float64)
+        share_A = _softmax(scores_A)
+        if temperature == 0:
+            chosen = int(scores_A.argmax())
+        else:
+            drawn_A = _softmax(scores_A / temperature)
+            chosen = int((random or np.random.default_rng()).choice(len(moves), p=drawn_A))
+        order = np.argsort(-share_A, kind="stable").tolist()
+        win, draw, loss = (float(part) for part in wdl_B3[0])
+        likely = {moves[index]: float(share_A[index]) for index in order}
+        return Choice(moves[chosen], likely, win - loss, (win, draw, loss))
+
+    def _columns(self, board: chess.Board, told: dict[str, int]) -> dict[str, NDArray[Any]]:
+        """Write a board as one row of a shard, with all that the network reads and a board tells."""
+        names = reads(self.evaluator.preset)
+        for name in told:
+            if name not in names:
+                raise KnownError(
+                    f"the network {self.evaluator.preset.name} cannot be told {name!r}: it does not read it"
+                )
+        position = from_board(board)
+        planes_BP = np.zeros((1, PLANES), dtype=np.uint64)
+        legal_planes(position, planes_BP[0])
+        columns: dict[str, NDArray[Any]] = {
+            "planes": planes_BP,
+            "castling": np.array([castling_bits(position)], np.int64),
+            "ep_file": np.array([en_passant_file(position)], np.int64),
+            "halfmove": np.array([min(board.halfmove_clock, 255)], np.int64),
+            "ply": np.array([board.ply()], np.int64),
+        }
+        if "repetition" in names:
+            columns["repetition"] = np.array([_earlier_occurrences(board)], np.int64)
+        if "last_move" in names:
+            columns["last_move"] = np.array([_last_move(board)], np.int64)
+        if "history" in names:
+            columns["history"] = _history(board, view(self.evaluator.preset.view).history)
+        return columns | {name: np.array([value], np.int64) for name, value in told.items()}
+
+
+def _softmax(scores_A: NDArray[np.float64]) -> NDArray[np.float64]:
+    powers_A = np.exp(scores_A - scores_A.max())
+    return powers_A / powers_A.sum()  # type: ignore[no-any-return]
+
+
+def _earlier_occurrences(board: chess.Board) -> int:
+    """Count how often the board's position has stood before in its game."""
+    here, past, count = chess.polyglot.zobrist_hash(board), board.copy(), 0
+    while past.move_stack and past.halfmove_clock:
+        past.pop()
+        count += chess.polyglot.zobrist_hash(past) == here
+    return count
+
+
+def _last_move(board: chess.Board) -> int:
+    """Give the opponent's last move as shards have it."""
+    if not board.move_stack or not board.peek():
+        return NO_LAST_MOVE
+    return int(last_moves(np.array([label_of(board.peek(), not board.turn)]))[0])
+
+
+def _history(board: chess.Board, steps: int) -> NDArray[np.uint64]:
+    """Give the pieces of earlier positions, uint64[1, T, 12], the last one first, in the view of the board's mover."""
+    past_TP = np.zeros((1, steps, PIECE_PLANES), dtype=np.uint64)
+    past, turn = board.copy(), from_board(board)[TURN_PLANE]
+    for step in range(min(steps, len(board.move_stack))):
+        past.pop()
+        position = from_board(past)
+        if position[TURN_PLANE] != turn:
+            mirror(position)
+        past_TP[0, step] = position[:PIECE_PLANES]
+    return past_TP
+
+
+def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:
+    """Load a checkpoint to be asked about boards, or raise a CheckpointError by name."""
+    return Player(evaluator(Path(directory), device=device, amp=amp))

@@ -1,0 +1,130 @@
+"""Parts that networks are assembled from: activations, gates, convolutional residual blocks.
+
+A new kind of part is a new row in one of the tables here or in `model.network.network`, and a preset names it.
+
+Axes: B batch, C channels, Y row (0 = the 8th rank of whom the view looks from), X column (0 = a-file).
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from model.network.preset import Preset
+
+SQUARES = 64
+
+
+class Gate(nn.Module):
+    """Scale each channel by what the whole board says, and with `bias` shift it too.
+
+    The board's mean passes a small bottleneck. Source: Hu et al. 2018, arXiv:1709.01507; the shift is Leela's.
+    """
+
+    def __init__(self, width: int, hidden: int, activation: Callable[[], nn.Module], *, bias: bool) -> None:
+        super().__init__()
+        self.squeeze = nn.Linear(width, hidden)
+        self.activation = activation()
+        self.excite = nn.Linear(hidden, 2 * width if bias else width)
+        self.bias = bias
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Gate `[B, C, Y, X]`."""
+        gate_BC = self.excite(self.activation(self.squeeze(board_mean(x_BCYX))))
+        if not self.bias:
+            return x_BCYX * torch.sigmoid(gate_BC)[:, :, None, None]
+        scale_BC, shift_BC = gate_BC.chunk(2, 1)
+        return torch.addcmul(shift_BC[:, :, None, None], x_BCYX, torch.sigmoid(scale_BC)[:, :, None, None])
+
+
+def board_mean(x_BCYX: Tensor) -> Tensor:
+    """Average each channel over the board, `[B, C]`.
+
+    As a matrix product: on a processor, `mean` and its gradient take four times as long in channels-last bf16.
+    """
+    x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
+    weights_B1S = x_BSC.new_full((1, 1, SQUARES), 1 / SQUARES).expand(x_BSC.shape[0], -1, -1)
+    return torch.bmm(weights_B1S, x_BSC)[:, 0]
+
+
+def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
+    """Give a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
+    return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
+
+
+class PostBlock(nn.Module):
+    """Convolve, norm, activate, convolve, norm, gate, add, activate (He et al. 2015, arXiv:1512.03385)."""
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.conv1 = conv3(row.width, row.width)
+        self.norm1 = nn.BatchNorm2d(row.width)
+        self.act1 = ACTIVATIONS[row.activation]()
+        self.conv2 = conv3(row.width, row.width)
+        self.norm2 = nn.BatchNorm2d(row.width)
+        self.gate = gate(row)
+        self.act2 = ACTIVATIONS[row.activation]()
+        nn.init.zeros_(self.norm2.weight)  # the block begins as the identity, which makes the first steps steeper
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Transform `[B, C, Y, X]`."""
+        y = self.act1(self.norm1(self.conv1(x_BCYX)))
+        y = self.gate(self.norm2(self.conv2(y)))
+        return self.act2(y.add_(x_BCYX))  # type: ignore[no-any-return]
+
+
+class PreBlock(nn.Module):
+    """Norm, activate, convolve, twice, gate and add (He et al. 2016, arXiv:1603.05027)."""
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(row.width)
+        self.act1 = ACTIVATIONS[row.activation]()
+        self.conv1 = conv3(row.width, row.width)
+        self.norm2 = nn.BatchNorm2d(row.width)
+        self.act2 = ACTIVATIONS[row.activation]()
+        self.conv2 = conv3(row.width, row.width)
+        self.gate = gate(row)
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Transform `[B, C, Y, X]`."""
+        y = self.conv1(self.act1(self.norm1(x_BCYX)))
+        y = self.conv2(self.act2(self.norm2(y)))
+        return self.gate(y) + x_BCYX  # type: ignore[no-any-return]
+
+
+class Flat(nn.Module):
+    """Flatten a board to `[B, C * 64]` with the square running fastest, whatever the memory format."""
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Flatten `[B, C, Y, X]`."""
+        return x_BCYX.flatten(1)
+
+
+class Exact(nn.Module):
+    """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost first choices."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the layer to any shape."""
+        with torch.autocast(x.device.type, enabled=False):
+            return self.layer(x.float())  # type: ignore[no-any-return]
+
+
+def gate(row: Preset) -> nn.Module:
+    """Build the gate that each of a preset's blocks has."""
+    return GATES[row.gate](row)
+
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
+    "relu": lambda: nn.ReLU(inplace=True),
+    "mish": nn.Mish,
+}
+GATES: Mapping[str, Callable[[Preset], nn.Module]] = {
+    "none": lambda row: nn.Identity(),
+    "scale": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=False),
+    "affine": lambda row: Gate(row.width, row.squeeze, ACTIVATIONS[row.activation], bias=True),
+}

@@ -1,0 +1,136 @@
+"""Inputs beside the board: both players' ratings and the mover's clock, any of which may be unknown.
+
+A number is written as soft membership of fixed steps (two neighbours share it), and one more place says "unknown", so
+that a network reads known and unknown alike, and a rating between two steps is between what it learned of them.
+
+column                    steps                                             unknown
+elo, opponent_elo         600, 750 ... 3000 (17)                            0
+clock                     0, 1, 2, 4 ... 4096 s, by the logarithm (14)      65535
+base                      15, 30 ... 7680 s, by the logarithm (10)          65535
+increment                 0, 1, 2, 4 ... 64 s, by the logarithm (8)         255
+
+Axes: B batch, N steps, C channels.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from engine.encoding.views import NO_LAST_MOVE
+
+HIDDEN_SHARE = 8
+"""In training one row in so many has its ratings hidden, one its clock, and one the last move: unknown must be learned."""
+HIDING_VERSION = 2
+"""How those rows are drawn: 1 by game and ply alone, the same rows in each epoch; 2 anew in each step. A card names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How one column is written."""
+
+    unknown: int
+    """What stands for null in a batch."""
+    low: float
+    """First step."""
+    size: float
+    """Distance between steps."""
+    count: int
+    """How many there are."""
+    logarithm: bool = False
+    """Whether the steps are of log2(1 + value)."""
+
+
+STEPS: Mapping[str, Steps] = {
+    "elo": Steps(0, 600, 150, 17),
+    "opponent_elo": Steps(0, 600, 150, 17),
+    "clock": Steps(65535, 0, 1, 14, logarithm=True),
+    "base": Steps(65535, 4, 1, 10, logarithm=True),
+    "increment": Steps(255, 0, 1, 8, logarithm=True),
+}
+RATINGS = ("elo", "opponent_elo")
+CLOCKS = ("clock", "base", "increment")
+CONDITIONS: Mapping[str, tuple[str, ...]] = {"none": (), "ratings": RATINGS, "ratings_clock": (*RATINGS, *CLOCKS)}
+"""Columns that each word of a preset's `condition` reads."""
+
+
+UNKNOWN: Mapping[str, int] = {**{name: steps.unknown for name, steps in STEPS.items()}, "last_move": NO_LAST_MOVE}
+"""What stands for unknown in the columns that may be hidden."""
+
+
+def features(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """Write columns `[B]` as memberships, float32 `[B, N]`: each column's add up to one."""
+    return torch.cat([_memberships(columns[name], STEPS[name]) for name in names], 1)
+
+
+def width(names: tuple[str, ...]) -> int:
+    """Count the numbers that columns are written as."""
+    return sum(STEPS[name].count + 1 for name in names)
+
+
+def _memberships(column_B: Tensor, steps: Steps) -> Tensor:
+    known_B = column_B != steps.unknown
+    value_B = column_B.float()
+    if steps.logarithm:
+        value_B = torch.log1p(value_B) / math.log(2)
+    place_B1 = ((value_B - steps.low) / steps.size).clamp(0, steps.count - 1)[:, None]
+    places_N = torch.arange(steps.count, device=column_B.device)
+    shares_BN = (1 - (place_B1 - places_N).abs()).clamp(min=0) * known_B[:, None]
+    return torch.cat([shares_BN, (~known_B)[:, None].float()], 1)
+
+
+def draw_of(seed: int, step: int) -> int:
+    """Return the draw of hidden rows of one step of a run, 32 bits, by splitmix64 (Steele et al. 2014).
+
+    It depends on nothing else, so that a run that is killed and resumed sees what it would have seen.
+    """
+    mixed = seed
+    for number in (step, 0):
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+        mixed ^= mixed >> 31
+    return mixed >> 32
+
+
+def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> dict[str, Tensor]:
+    """Return columns in which the ratings of some rows, the clocks of others and the last moves of others are unknown.
+
+    Which rows follows from a hash of (game, ply, draw), 32 bits, with the finalizer of MurmurHash3: not from a row's place
+    in a batch, so that the parts of a batch, and processes, hide what one would.
+    """
+    out = dict(columns)
+    mixed_B = (columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77 + draw) & 0xFFFFFFFF
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed_B = ((mixed_B ^ (mixed_B >> shift)) * factor) & 0xFFFFFFFF
+    mixed_B ^= mixed_B >> 16
+    for group, shift in ((RATINGS, 12), (CLOCKS, 20), (("last_move",), 4)):
+        hidden_B = (mixed_B >> shift) % HIDDEN_SHARE == 0
+        for name in group:
+            if name in names:
+                out[name] = torch.where(hidden_B, torch.full_like(columns[name], UNKNOWN[name]), columns[name])
+    return out
+
+
+class Condition(nn.Module):
+    """Scale and shift each channel by what is known of the players (FiLM: Perez et al. 2018, arXiv:1709.07871)."""
+
+    def __init__(self, names: tuple[str, ...], hidden: int, channels: int, places: int) -> None:
+        super().__init__()
+        self.places = places
+        self.layers = nn.Sequential(
+            nn.Linear(width(names), hidden), nn.ReLU(), nn.Linear(hidden, 2 * places * channels)
+        )
+        with torch.no_grad():
+            self.layers[2].weight.mul_(0.1)  # type: ignore[operator]
+
+    def forward(self, features_BN: Tensor) -> tuple[Tensor, ...]:
+        """Give a scale and a shift `[B, C, 1, 1]` for each place in the network, in turn."""
+        return self.layers(features_BN)[:, :, None, None].chunk(2 * self.places, 1)  # type: ignore[no-any-return]
+
+
+def conditioned(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Apply one place's scale and shift; zeros change nothing."""
+    return torch.addcmul(x_BCYX + shift.to(x_BCYX.dtype), x_BCYX, scale.to(x_BCYX.dtype))

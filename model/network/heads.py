@@ -1,0 +1,126 @@
+"""Heads: what a trunk's board says of the move, of the result, and of how long the game will last.
+
+Axes: B batch, C channels, Y row, X column, A index of the preset's move vocabulary, F from-square, T to-square.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from engine.encoding.move_vocabularies import vocabulary
+from model.network.blocks import ACTIVATIONS, SQUARES, Exact, Flat, board_mean, conv3
+from model.network.preset import Preset
+
+Policy = Tensor | tuple[Tensor, Tensor]
+"""Logits `[B, A]`; of a factored head from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+
+
+def _hidden(row: Preset) -> list[nn.Module]:
+    """Give the hidden 3x3 convolution of a policy head, where the preset has one."""
+    if not row.policy_width:
+        return []
+    return [conv3(row.width, row.policy_width), nn.BatchNorm2d(row.policy_width), ACTIVATIONS[row.activation]()]
+
+
+def planes_policy(row: Preset) -> nn.Module:
+    """Build a head with a plane of from-squares for each kind of move: flattened, they are indices (plane * 64 + from)."""
+    planes = vocabulary(row.moves).planes
+    return nn.Sequential(*_hidden(row), Exact(nn.Conv2d(row.policy_width or row.width, planes, 1)), Flat())
+
+
+def linear_policy(row: Preset) -> nn.Module:
+    """Build a 1x1 bottleneck and one linear layer to all indices."""
+    hidden = row.policy_width
+    return nn.Sequential(
+        nn.Conv2d(row.width, hidden, 1, bias=False),
+        nn.BatchNorm2d(hidden),
+        ACTIVATIONS[row.activation](),
+        Flat(),
+        Exact(nn.Linear(hidden * SQUARES, vocabulary(row.moves).size)),
+    )
+
+
+class FactoredPolicy(nn.Module):
+    """Say from which square, and for each from-square, to which: 1 + 64 planes."""
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.hidden = nn.Sequential(*_hidden(row))
+        self.planes = Exact(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
+
+    def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
+        """Give from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+        planes_BPS = self.planes(self.hidden(x_BCYX)).flatten(2)
+        return planes_BPS[:, 0], planes_BPS[:, 1:]
+
+
+class AttentionPolicy(nn.Module):
+    """Score each pair of squares by a query of the from-square and a key of the to-square: `from * 64 + to`.
+
+    Source: the source-destination head of Chessformer, arXiv:2605.19091, without its promotion part.
+    """
+
+    def __init__(self, row: Preset) -> None:
+        super().__init__()
+        self.query = Exact(nn.Linear(row.width, row.policy_width))
+        self.key = Exact(nn.Linear(row.width, row.policy_width))
+        self.scale = row.policy_width**-0.5
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Give logits `[B, F * T]`, in float32 under any autocast."""
+        tokens_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
+        query_BFC, key_BTC = self.query(tokens_BSC), self.key(tokens_BSC)
+        with torch.autocast(x_BCYX.device.type, enabled=False):
+            logits_BFT = torch.bmm(query_BFC * self.scale, key_BTC.transpose(1, 2))
+        return logits_BFT.flatten(1)
+
+
+class Pool(nn.Module):
+    """Average over the board, `[B, C]`."""
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Average `[B, C, Y, X]`."""
+        return board_mean(x_BCYX)
+
+
+class PliesLeft(nn.Module):
+    """Keep a number of half-moves positive; 40 where the layer before says nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Turn any real number into plies."""
+        return F.softplus(x) * (40 / 0.6931)
+
+
+class NoValue(nn.Module):
+    """Say nothing of the result."""
+
+    def forward(self, x_BCYX: Tensor) -> Tensor:
+        """Give `[B, 0]`."""
+        return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
+
+
+def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
+    """Build a 1x1 convolution, the preset's neck, a hidden layer, `outputs` numbers and a last function over them."""
+    neck, size = (Pool(), row.value_width) if row.value_neck == "pool" else (Flat(), row.value_width * SQUARES)
+    return nn.Sequential(
+        nn.Conv2d(row.width, row.value_width, 1, bias=False),
+        nn.BatchNorm2d(row.value_width),
+        ACTIVATIONS[row.activation](),
+        neck,
+        nn.Linear(size, row.value_hidden),
+        ACTIVATIONS[row.activation](),
+        Exact(nn.Linear(row.value_hidden, outputs)),
+        last,
+    )
+
+
+def moves_left_head(row: Preset) -> nn.Module:
+    """Build a head that says how many half-moves the game will still last, `[B, 1]`."""
+    return nn.Sequential(
+        nn.Conv2d(row.width, row.moves_left, 1, bias=False),
+        nn.BatchNorm2d(row.moves_left),
+        ACTIVATIONS[row.activation](),
+        Flat(),
+        Exact(nn.Linear(row.moves_left * SQUARES, 1)),
+        PliesLeft(),
+    )

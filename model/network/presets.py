@@ -1,0 +1,173 @@
+"""The table of networks: one row for each system that this project descends from, and this project's own family.
+
+The seed systems are built from what is written of them; where that leaves a size open, the row's comment says what was
+chosen. Rows of the family that are larger than xs have not been trained yet: their sizes are for a GPU.
+"""
+
+import difflib
+from dataclasses import replace
+from functools import cache
+
+from engine.errors import UserError
+from model.network.preset import Preset
+
+
+class UnknownPresetError(UserError):
+    """Name the preset that does not exist, and the one that was probably meant."""
+
+
+def _fianchetto() -> tuple[Preset, ...]:
+    xs = Preset(
+        name="fianchetto-xs",
+        view="marro77",
+        width=64,
+        blocks=6,
+        block="post",
+        activation="relu",
+        gate="affine",
+        squeeze=16,
+        policy="planes",
+        policy_width=0,
+        value="wdl",
+        value_width=16,
+        value_hidden=64,
+    )
+    # xs that is told both players' ratings, with a plainer trunk: at this size, in an hour on two cores, the gate's share of
+    # the time (13 %) is better spent on more positions (docs/log.md). In search the ratings are unknown, which it has learned.
+    rated = replace(xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32)
+    # The same for predicting people: it sees the opponent's last move, which says where the game is, and is told what each
+    # legal move wins, risks, leaves and threatens, which makes the move planes superfluous (docs/log.md).
+    human = replace(rated, name="fianchetto-human", view="marro13+last", facts_width=128)
+    # Players beside the planes: ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
+    # en-passant file are left out: search has planes alone, and the 77 hold every legal castling and capture.
+    s = replace(
+        xs,
+        name="fianchetto-s",
+        width=128,
+        blocks=8,
+        squeeze=32,
+        value_width=32,
+        value_hidden=128,
+        moves_left=4,
+        condition="ratings_clock",
+        condition_width=64,
+    )
+    m = replace(s, name="fianchetto-m", width=192, blocks=12, squeeze=48, value_hidden=256, condition_width=128)
+    large = replace(m, name="fianchetto-l", width=320, blocks=15, squeeze=64)
+    # The other trunk to compare with m: about its parameters, as a transformer over the squares.
+    squares = replace(
+        m,
+        name="fianchetto-squares",
+        width=256,
+        blocks=10,
+        block="attention",
+        activation="mish",
+        gate="none",
+        squeeze=0,
+        heads=8,
+        feedforward=768,
+        bias="geometric",
+        moves="fromto4096",
+        policy="attention",
+        policy_width=128,
+    )
+    return xs, rated, human, s, m, large, squares
+
+
+def _chessmarro() -> tuple[Preset, ...]:
+    # As it was published: six blocks, and in a later form twelve.
+    six = Preset(
+        name="chessmarro",
+        view="chessmarro77",
+        width=256,
+        blocks=6,
+        block="pre",
+        activation="mish",
+        gate="scale",
+        squeeze=16,
+        policy="linear",
+        policy_width=32,
+        value="tanh",
+        value_width=32,
+        value_hidden=256,
+    )
+    return six, replace(six, name="chessmarro-12", blocks=12)
+
+
+def _plane_systems() -> tuple[Preset, ...]:
+    """Give the systems of 18 and 19 planes: all post-activation with ReLU and a value in -1..1."""
+    # Two networks, policy 64 x 64 and value. Open: width and blocks, the bottleneck, the value's hidden units.
+    bishop = Preset(
+        name="bishop",
+        view="planes18",
+        moves="fromto4096",
+        width=64,
+        blocks=6,
+        block="post",
+        towers=2,
+        activation="relu",
+        gate="none",
+        squeeze=0,
+        policy="linear",
+        policy_width=8,
+        value="tanh",
+        value_width=16,
+        value_hidden=128,
+    )
+    # A convolution, 19 blocks and AlphaZero's heads: a convolution before the 73 planes, one channel and 256 for the value.
+    alphazero = replace(
+        bishop,
+        name="alphazero19",
+        view="planes19",
+        moves="az4672",
+        width=256,
+        blocks=19,
+        towers=1,
+        policy="planes",
+        policy_width=256,
+        value_width=1,
+        value_hidden=256,
+    )
+    # 64 x 8 with bare 1x1 heads has 0.6 million parameters and the system states 1 to 2: a hidden 3x3 convolution before the
+    # 73 planes, its width our guess, stands for what is not written.
+    chess_policy = replace(
+        alphazero,
+        name="chess-policy",
+        view="planes18",
+        width=64,
+        blocks=8,
+        policy_width=768,
+        value_neck="pool",
+        value_width=32,
+        value_hidden=32,
+    )
+    self_learning = replace(
+        bishop,
+        name="self-learning",
+        moves="factored",
+        towers=1,
+        policy="factored",
+        policy_width=0,
+        value_width=16,
+        value_hidden=128,
+        init="kaiming",
+    )
+    policy_only = replace(chess_policy, name="chess-policy-only", value="none")
+    return bishop, alphazero, chess_policy, policy_only, self_learning
+
+
+@cache
+def presets() -> dict[str, Preset]:
+    """Return every row by name."""
+    rows = (*_fianchetto(), *_chessmarro(), *_plane_systems())
+    assert len({row.name for row in rows}) == len(rows)
+    return {row.name: row for row in rows}
+
+
+def preset(name: str) -> Preset:
+    """Find a preset by name, or raise UnknownPresetError with the nearest name there is."""
+    rows = presets()
+    if name in rows:
+        return rows[name]
+    near = difflib.get_close_matches(name, rows, n=1, cutoff=0.0)
+    raise UnknownPresetError(f"there is no preset {name[:60]!r}; did you mean {near[0]}? (presets: {', '.join(rows)})")

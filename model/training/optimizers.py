@@ -1,0 +1,159 @@
+"""The rules that change weights, as rows of a table, and one object that runs whichever was chosen.
+
+Weights are of two kinds: matrices (convolutions and linear layers), which decay, and norms and biases, which do not: they
+are no measure of complexity. A row says how each kind is stepped, and what a rule keeps of a weight between steps: that
+is made at once and not at the first step, so that a run can be saved and restored at any step, the first included.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from model.training.config import TrainConfig
+
+State = Callable[[Tensor], dict[str, Tensor]]
+"""Makes what a rule keeps of a weight, by the names that torch's optimizer gives it."""
+Group = dict[str, Any]
+
+BETAS = (0.9, 0.99)
+
+
+def _adam_state(weight: Tensor) -> dict[str, Tensor]:
+    return {
+        "step": torch.zeros((), device=weight.device),
+        "exp_avg": torch.zeros_like(weight),
+        "exp_avg_sq": torch.zeros_like(weight),
+    }
+
+
+def _nadam_state(weight: Tensor) -> dict[str, Tensor]:
+    return {
+        "step": torch.zeros(()),
+        "mu_product": torch.ones(()),
+        "exp_avg": torch.zeros_like(weight),
+        "exp_avg_sq": torch.zeros_like(weight),
+    }
+
+
+def _momentum_state(weight: Tensor) -> dict[str, Tensor]:
+    return {"momentum_buffer": torch.zeros_like(weight)}
+
+
+def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
+
+
+def _nadamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    return torch.optim.NAdam(groups, lr=config.learning_rate, betas=BETAS, decoupled_weight_decay=True)
+
+
+def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    nesterov = config.momentum > 0
+    return torch.optim.SGD(groups, lr=config.learning_rate, momentum=config.momentum, nesterov=nesterov)
+
+
+def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
+    """Muon (kellerjordan.github.io/posts/muon), its steps as long as AdamW's (Liu et al. 2025, arXiv:2502.16982)."""
+    return torch.optim.Muon(
+        groups, lr=config.learning_rate, momentum=config.momentum, adjust_lr_fn="match_rms_adamw", weight_decay=0.0
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One way to step weights."""
+
+    make: Callable[[TrainConfig, list[Group]], torch.optim.Optimizer]
+    state: State
+
+
+ADAMW, NADAMW = Rule(_adamw, _adam_state), Rule(_nadamw, _nadam_state)
+SGD, MUON = Rule(_sgd, _momentum_state), Rule(_muon, _momentum_state)
+
+OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
+    "adamw": (ADAMW, ADAMW),
+    "nadamw": (NADAMW, NADAMW),
+    "sgd": (SGD, SGD),
+    "muon": (MUON, ADAMW),
+}
+"""By the setting `optimizer`: the rule of matrices, and that of norms and biases."""
+
+
+def as_matrix(weight: Tensor) -> Tensor:
+    """Show a weight of two or more axes as a matrix `[outputs, inputs]` over the same memory.
+
+    A convolution that is channels last in memory has its inputs in the order of that memory, which is one to Muon.
+    """
+    if weight.ndim == 4 and not weight.is_contiguous():
+        weight = weight.permute(0, 2, 3, 1)
+    return weight.view(len(weight), -1)
+
+
+class Optimiser:
+    """The optimizers of a network. To a gradient scaler it is one optimizer over all weights."""
+
+    def __init__(self, config: TrainConfig, network: nn.Module) -> None:
+        named = list(network.named_parameters())
+        self.param_groups: list[Group] = [{"params": [weight for _, weight in named]}]
+        self.stepped: dict[str, Tensor] = {}  # by name: the weight, or the matrix that stands for it
+        self.matrices: list[tuple[Tensor, Tensor]] = []
+        rules = OPTIMIZERS[config.optimizer]
+        groups: tuple[Group, Group] = (
+            {"params": [], "weight_decay": config.weight_decay},
+            {"params": [], "weight_decay": 0.0},
+        )
+        for name, weight in named:
+            flat = weight.ndim < 2
+            self.stepped[name] = weight
+            if rules[flat] is MUON:
+                self.stepped[name] = nn.Parameter(as_matrix(weight.data))
+                self.matrices.append((weight, self.stepped[name]))
+            groups[flat]["params"].append(self.stepped[name])
+        if rules[0] is rules[1]:
+            self.parts = [(rules[0], rules[0].make(config, list(groups)))]
+        else:
+            self.parts = [(rule, rule.make(config, [group])) for rule, group in zip(rules, groups, strict=True)]
+        for rule, part in self.parts:
+            for group in part.param_groups:
+                for weight in group["params"]:
+                    part.state[weight] = rule.state(weight)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps."""
+        for _, part in self.parts:
+            for group in part.param_groups:
+                group["lr"] = rate
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for weight in self.param_groups[0]["params"]:
+            weight.grad = None
+
+    def step(self) -> None:
+        """Step every weight."""
+        for weight, matrix in self.matrices:
+            if weight.grad is not None:
+                layout = torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
+                matrix.grad = as_matrix(weight.grad.contiguous(memory_format=layout))
+        for _, part in self.parts:
+            part.step()
+        for _, matrix in self.matrices:
+            matrix.grad = None
+
+    def as_torch(self) -> torch.optim.Optimizer:
+        """Give this object to torch.amp.GradScaler, which asks for `param_groups` and `step` alone."""
+        return cast("torch.optim.Optimizer", self)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Give what is kept between steps, by `<weight>.<name>`; writing to these tensors restores it."""
+        states: dict[Tensor, dict[str, Tensor]] = {}
+        for _, part in self.parts:
+            states |= part.state
+        return {
+            f"{name}.{moment}": tensor
+            for name, weight in self.stepped.items()
+            for moment, tensor in states[weight].items()
+        }

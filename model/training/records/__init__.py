@@ -1,0 +1,1 @@
+"""What a run writes beside its weights: metrics, curves, provenance."""

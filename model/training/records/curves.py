@@ -1,0 +1,48 @@
+"""curves.png: how loss and first choices went, against positions seen."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from model.checkpoint import write_atomically
+from model.training.records.metrics_log import lines
+
+NAME = "curves.png"
+PANELS = (
+    ("policy_loss", "validation_cross_entropy", "policy cross-entropy among legal moves [nats]"),
+    ("top1", "validation_top1", "human's move is the first choice"),
+)
+
+
+def draw(directory: Path) -> Path | None:
+    """Draw a run's curves beside its metrics; None when it has none yet."""
+    entries = lines(directory)
+    if not entries:
+        return None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    for axes, (training, validation, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
+        axes.plot(*_series(entries, training), color="tab:blue", alpha=0.6, linewidth=1, label="training")
+        axes.plot(
+            *_series(entries, validation),
+            color="tab:orange",
+            marker="o",
+            markersize=3,
+            label="validation (averaged weights)",
+        )
+        axes.set_xlabel("positions seen")
+        axes.set_title(title, fontsize=10)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    picture = BytesIO()
+    canvas.print_png(picture)  # type: ignore[no-untyped-call]
+    write_atomically(directory / NAME, picture.getvalue())
+    return directory / NAME
+
+
+def _series(entries: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
+    points = [(entry["positions"], entry[name]) for entry in entries if name in entry and "positions" in entry]
+    return [x for x, _ in points], [y for _, y in points]

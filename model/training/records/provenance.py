@@ -1,0 +1,36 @@
+"""Where a checkpoint comes from: the commit of the code, and why its arithmetic is what it is."""
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+
+
+@cache
+def commit() -> str | None:
+    """Give the git commit of this code as `commit_of` does."""
+    return commit_of(Path(__file__).resolve().parents[3])
+
+
+def commit_of(root: Path) -> str | None:
+    """Give a checkout's commit, with `-dirty` when its tracked files differ; None when it is none or there is no git."""
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+
+    def ask(*words: str) -> str:
+        command = [git, "--no-optional-locks", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    head = ask("rev-parse", "--verify", "--quiet", "HEAD")
+    changed = ask("status", "--porcelain", "--untracked-files=no")
+    return f"{head}-dirty" if head and changed else head or None
+
+
+def dtype_name(dtype: torch.dtype, amp: str) -> str:
+    """Say which arithmetic was used and why."""
+    name = str(dtype).removeprefix("torch.")
+    why = {"auto": "the processor has bf16" if name == "bfloat16" else "the processor has no bf16"}
+    return f"{name} ({why.get(amp, 'as configured')})"

@@ -1,0 +1,67 @@
+"""What follows from how far a run has come: the learning rate, the averaged weights' decay, the pull to the seed."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from model.training.config import TrainConfig
+
+
+def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
+    """Give the length of a run in steps, None when it is given in minutes; `epoch_rows` are the rows of one epoch."""
+    if config.epochs is None:
+        return config.steps
+    assert epoch_rows is not None, "whoever trains by epochs says how many rows one has"
+    return max(1, math.ceil(config.epochs * epoch_rows / config.batch_size))
+
+
+def progressed(config: TrainConfig, steps: int | None, step: int, seconds: float) -> float:
+    """Tell how much of a run of `steps` is done, 0 to 1, before `step` and after `seconds` of training."""
+    if steps is not None:
+        return min(1.0, step / steps)
+    assert config.minutes is not None
+    return min(1.0, seconds / (60 * config.minutes))
+
+
+def _cosine(config: TrainConfig, after: float) -> float:
+    return config.final_rate + (1 - config.final_rate) * ((1 + math.cos(math.pi * after)) / 2)
+
+
+def _linear(config: TrainConfig, after: float) -> float:
+    return config.final_rate + (1 - config.final_rate) * (1 - after)
+
+
+def _step(config: TrainConfig, after: float) -> float:
+    """Fall by the same factor each time: a floor of a thousandth stands in for a final rate of zero."""
+    fallen = min(config.drops, int(after * (config.drops + 1) + 1e-9))
+    return float(max(config.final_rate, 1e-3) ** (fallen / config.drops))
+
+
+def _none(config: TrainConfig, after: float) -> float:
+    return 1.0
+
+
+DECAYS: Mapping[str, Callable[[TrainConfig, float], float]] = {
+    "cosine": _cosine,
+    "linear": _linear,
+    "step": _step,
+    "none": _none,
+}
+"""Share of the highest rate, by the fraction 0 to 1 of what comes after the warm-up."""
+
+
+def learning_rate(config: TrainConfig, fraction: float) -> float:
+    """Give the rate when that fraction of the run is done: a straight rise, then the decay."""
+    if fraction < config.warmup:
+        return config.learning_rate * max(fraction / config.warmup, 0.01)
+    after = (fraction - config.warmup) / max(1e-9, 1 - config.warmup)
+    return config.learning_rate * DECAYS[config.decay](config, after)
+
+
+def seed_weight(config: TrainConfig, fraction: float) -> float:
+    """Give the weight of the divergence from the seed when that fraction of the run is done."""
+    return config.seed_kl_weight + (config.seed_kl_final - config.seed_kl_weight) * fraction
+
+
+def ema_decay(config: TrainConfig, step: int) -> float:
+    """Give the decay of the average after `step` steps: short at first, to forget the fresh weights."""
+    return min(config.ema, (1 + step) / (10 + step)) if config.ema else 0.0

@@ -1,0 +1,95 @@
+"""The command that plays: uci."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.evaluation.evaluator import Evaluator
+from pipeline.cli.commands.base import Common
+from pipeline.errors import ConfigError
+
+EMBEDDED = Path(__file__).resolve().parents[3] / "datasets" / "embedded"
+"""The checkpoint shipped with the project, where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Uci(Common):
+    """Play as a UCI engine: for a chess GUI or a match runner on the other end of standard input and output.
+
+    Plays with the checkpoint shipped with the project if there is one, else with the hand-written evaluator.
+    """
+
+    checkpoint: Path | None = None
+    """Directory of a checkpoint to play with."""
+    evaluator: Literal["hand-written", "uniform"] | None = None
+    """Play with this evaluator, which needs no network."""
+
+    def run(self) -> dict[str, Any]:
+        """Answer until `quit` or the end of the input."""
+        from importlib.metadata import version
+
+        from engine.uci import Engine
+
+        if self.checkpoint is not None and self.evaluator is not None:
+            raise ConfigError("give --checkpoint or --evaluator, not both")
+        engine = Engine(
+            loader(self.checkpoint, self.evaluator),
+            _write,
+            name=f"Fianchetto {version('fianchetto')}",
+        )
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below
+        try:
+            engine.serve(sys.stdin.buffer)
+        except KeyboardInterrupt:
+            os._exit(130)
+        sys.stdout.flush()
+        # At once: taking torch apart takes 0.8 s, a thread amid a compilation cannot be ended in a friendlier way, and
+        # whoever listens to a UCI engine expects no result after the last answer.
+        os._exit(0)
+
+
+def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
+    """Give what loads a checkpoint's directory, or for None what the command was started with.
+
+    An exported network (`fianchetto export`) needs no torch, whose import takes a second.
+    """
+    default = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
+
+    def load(directory: str | None, threads: int, rating: int) -> Evaluator:
+        place = Path(directory) if directory else default
+        if place is not None:
+            return _network(place, threads, {"elo": rating, "opponent_elo": rating} if rating else {})
+        if rating:
+            raise ConfigError(f"the evaluator {evaluator or 'hand-written'} plays at no rating: a network may")
+        if evaluator == "uniform":
+            from engine.evaluation.evaluator import uniform
+
+            return uniform
+        from engine.evaluation.handwritten import evaluate
+
+        return evaluate
+
+    return load
+
+
+def _network(directory: Path, threads: int, known: Mapping[str, int]) -> Evaluator:
+    from model.inference.onnx_evaluator import exported
+
+    found = exported(directory, threads=threads, known=known)
+    if found is not None:
+        return found
+    import torch
+
+    from model.inference.evaluator import evaluator
+
+    torch.set_num_threads(threads)
+    return evaluator(directory, known=known)
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

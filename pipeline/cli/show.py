@@ -1,0 +1,170 @@
+"""What the network sees: the 77 planes of a position as text and as a picture.
+
+Pure functions: a FEN in, text or a picture file out. Planes are shown as the view holds them; moves
+in UCI, as people write them.
+
+Axes: P planes.
+"""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.bitboard import DIRECTIONS
+from engine.board.movegen import KNIGHT_TYPES, MOVE_PLANES, legal_planes
+from engine.board.position import Position, from_fen, to_board
+from engine.encoding.planes import PIECE_PLANES, TURN_PLANE, legal_mask, move_of, steps, unpack
+from engine.encoding.views import View, apply, apply_labels
+from engine.encoding.views import view as find_view
+from engine.errors import UserError
+from pipeline.storage.stores import publish
+
+COLUMNS = 7
+"""Planes in a row of the grid: 77 planes make eleven rows."""
+_NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
+_COMPASS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
+_LIGHT, _DARK, _MARK, _INK = "#f0d9b5", "#b58863", "#1f6f50", "#222222"
+
+
+class ShowError(UserError):
+    """A position that cannot be shown as asked."""
+
+
+def titles(shown: View) -> list[str]:
+    """Name the 77 planes of a view: `own pawns`, `turn`, `N1`, `NE3`, `knight (1,2)`."""
+    sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
+    pieces = [f"{side} {name}" for name in _NAMES for side in sides]
+    rays = [f"{_COMPASS[kind % len(DIRECTIONS)]}{kind // len(DIRECTIONS) + 1}" for kind in range(KNIGHT_TYPES)]
+    knights = [f"knight ({file},{rank})" for file, rank in steps()[KNIGHT_TYPES:]]
+    return [*pieces, "turn", *rays, *knights]
+
+
+def _planes(fen: str, view: str) -> tuple[View, Position, NDArray[np.uint64], NDArray[np.uint64]]:
+    """Give the view, the position, its stored planes [1, 77] and the view's planes [1, P]."""
+    shown = find_view(view)
+    if shown.planes != MOVE_PLANES + len(steps()):
+        raise ShowError(f"the view {view!r} has {shown.planes} planes; only views of 77 planes can be shown")
+    position = from_fen(fen)
+    stored_BP = np.zeros((1, MOVE_PLANES + len(steps())), dtype=np.uint64)
+    legal_planes(position, stored_BP[0])
+    return shown, position, stored_BP, apply(shown, stored_BP)
+
+
+def moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
+    """List the legal moves as (label in the view, UCI), by label; a promotion stands once, as a queen."""
+    shown, position, stored_BP, _ = _planes(fen, view)
+    board = to_board(position)
+    labels = np.flatnonzero(legal_mask(stored_BP)[0])
+    black_B = np.full(len(labels), board.turn == chess.BLACK)
+    named = []
+    for stored, label in zip(labels.tolist(), apply_labels(shown, black_B, labels).tolist(), strict=True):
+        move = move_of(stored, 0, board.turn)
+        last = chess.square_rank(move.to_square) in (0, 7)
+        if last and board.piece_type_at(move.from_square) == chess.PAWN:
+            move.promotion = chess.QUEEN
+        named.append((label, move.uci()))
+    return sorted(named)
+
+
+def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int) -> list[str]:
+    """Lay titled 8 x 8 pictures side by side, `across` in a row."""
+    lines: list[str] = []
+    for start in range(0, len(cells), across):
+        row = cells[start : start + across]
+        lines.append("  ".join(f"{title:<15}" for title, _ in row).rstrip())
+        for rank in range(8):
+            lines.append("  ".join(" ".join("x" if bit else "." for bit in picture[rank]) for _, picture in row))
+        lines.append("")
+    return lines
+
+
+def show(fen: str, view: str = "marro77", across: int = 6) -> str:
+    """Write a position, its planes that are not empty, and its legal moves as text.
+
+    Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's eighth rank.
+    """
+    shown, position, _, planes_BP = _planes(fen, view)
+    board = to_board(position)
+    pictures = unpack(planes_BP)[0]
+    filled = [(f"{i} {title}", pictures[i]) for i, title in enumerate(titles(shown)) if pictures[i].any()]
+    legal = moves(fen, view)
+    words = [f"{label:>4} {uci:<5}" for label, uci in legal]
+    listed = ["   ".join(words[i : i + 8]).rstrip() for i in range(0, len(words), 8)]
+    mover = "White" if board.turn == chess.WHITE else "Black"
+    return "\n".join(
+        [
+            board.fen(en_passant="fen"),
+            "",
+            str(board),
+            "",
+            f"{mover} to move; view {shown.name}; {len(filled)} of {shown.planes} planes are not empty",
+            "",
+            *_grid(filled, across),
+            f"{len(legal)} legal labels (label, move)",
+            *listed,
+        ]
+    )
+
+
+def _draw_board(axes: Any, board: chess.Board) -> None:
+    """Draw the position as people see it, White below."""
+    squares = (np.indices((8, 8)).sum(axis=0) % 2).astype(np.float64)
+    from matplotlib.colors import ListedColormap
+
+    axes.imshow(squares, cmap=ListedColormap([_LIGHT, _DARK]), vmin=0, vmax=1)
+    for square, piece in board.piece_map().items():
+        row, col = 7 - chess.square_rank(square), chess.square_file(square)
+        glyph = chess.UNICODE_PIECE_SYMBOLS[piece.symbol().lower()]
+        fill = "white" if piece.color == chess.WHITE else "black"
+        text = axes.text(
+            col, row + 0.04, glyph, fontsize=24, ha="center", va="center", color=fill, family="DejaVu Sans"
+        )
+        if piece.color == chess.WHITE:
+            from matplotlib.patheffects import withStroke
+
+            text.set_path_effects([withStroke(linewidth=1.6, foreground=_INK)])
+    axes.set_xticks(range(8), "abcdefgh")
+    axes.set_yticks(range(8), "87654321")
+    axes.tick_params(length=0)
+
+
+def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
+    """Draw the board and the planes, seven across and eleven down, into `out` (its suffix names the format)."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+
+    shown, position, _, planes_BP = _planes(fen, view)
+    board = to_board(position)
+    pictures = unpack(planes_BP)[0]
+    rows = shown.planes // COLUMNS
+    figure = Figure(figsize=(16.0, 15.0), dpi=100, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    halves: Any = figure.subfigures(1, 2, width_ratios=(1.0, 1.5))
+    left, right = halves
+    axes = left.subplots()
+    _draw_board(axes, board)
+    mover = "White" if board.turn == chess.WHITE else "Black"
+    axes.set_title(f"{mover} to move, {int(pictures[MOVE_PLANES:].sum())} legal labels\nview {shown.name}", fontsize=14)
+    axes.set_xlabel(board.fen(en_passant="fen"), fontsize=8)
+    colors = ListedColormap(["#eeeeee", _MARK])
+    for index, (title, cell) in enumerate(zip(titles(shown), right.subplots(rows, COLUMNS).flat, strict=True)):
+        cell.imshow(pictures[index], cmap=colors, vmin=0, vmax=1)
+        filled = bool(pictures[index].any())
+        cell.set_title(title, fontsize=7, pad=2, color=_INK if filled else "#aaaaaa")
+        cell.set_xticks([])
+        cell.set_yticks([])
+        for spine in cell.spines.values():
+            spine.set_color(_INK if index < PIECE_PLANES else "#888888" if index == TURN_PLANE else "#bbbbbb")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
+    try:
+        canvas.print_figure(drawn, format=out.suffix.removeprefix(".") or "png")
+    except ValueError as error:
+        raise ShowError(f"{out}: {error}") from error
+    publish(out.parent, out.name, 0, lambda target: target.write(drawn.getvalue()))
+    return out

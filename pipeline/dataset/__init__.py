@@ -1,0 +1,1 @@
+"""Datasets: shards, batches, training sets, mixtures, and what is counted over them."""

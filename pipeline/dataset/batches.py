@@ -1,0 +1,306 @@
+"""Shards into batches: shuffled, packed, resumable at any step; the bits are unpacked on the training device.
+
+    row groups in a random order -> blocks of many groups -> batches of rows picked at random in a block
+
+The stream is one endless sequence of rows, fixed by (seed, files): epoch after epoch, each row once an epoch. Step k is its
+rows k * batch_size and on, so a run that is killed and resumed sees exactly the batches that it would have seen.
+
+A batch is a dict of the columns asked for as numpy arrays, as `pipeline.dataset.files.shards.batch_columns` gives them.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.encoding.planes import PLANES
+from pipeline.dataset.files.permute import gather_rows
+from pipeline.dataset.files.plane_pages import read_group, read_planes
+from pipeline.dataset.files.shard_files import check_footer, check_rows, reading
+from pipeline.dataset.files.shards import Batch, schema
+from pipeline.dataset.strata import Thinning
+from pipeline.dataset.training_set import kept_rows, split_shards
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.storage.stores import opened
+
+BLOCK_ROWS = 1 << 18
+"""Rows that are shuffled together: 161 MB of planes; two blocks are in memory, one read ahead."""
+
+SHUFFLED, DRAWN = 0x6B6C62, 0x64726E
+"""What our random streams are told apart by. A stream without a number of its own is another's: numpy takes the seeds
+(0, 0, 0) and (0, 0, 0, 0) for the same, and the permutation that ingest shuffles a chunk by was undone here."""
+
+HUMAN_COLUMNS = tuple(name for name in schema().names if name not in ("visits", "root_value"))
+"""The columns that batches hold unless others are asked for: all that human games fill."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group of a shard."""
+
+    path: Path
+    index: int
+    rows: int
+    games: int | None = None
+    """Games of its dataset."""
+    thinning: Thinning | None = None
+    """Which of its rows count; `rows` are those."""
+
+
+def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict[Path, pq.FileMetaData]]:
+    """List the row groups of a split, and the footers of their files; raises DatasetError for a shard that is none."""
+    groups: list[_Group] = []
+    footers: dict[Path, pq.FileMetaData] = {}
+    for directory in directories:
+        for shard in split_shards(directory, split):
+            path = shard.path
+            with reading(path):
+                footer = pq.read_metadata(opened(path))
+                check_footer(path, footer, shard.rows)
+            footers[path] = footer
+            whole = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+            rows = shard.kept if shard.thinning is not None else whole
+            if len(rows) != len(whole) or any(kept > count for kept, count in zip(rows, whole, strict=True)):
+                raise DatasetError(f"{path} has other row groups than its training set says: join the datasets again")
+            groups += [_Group(path, index, count, shard.games, shard.thinning) for index, count in enumerate(rows)]
+    return groups, footers
+
+
+class _Block:
+    """Rows that are shuffled together, as they were read; its memory is used for one block after another.
+
+    All columns of numbers but the planes lie in one array of records, so that a row picked at random is two waits for memory
+    and not eighteen.
+    """
+
+    def __init__(self, columns: Sequence[str], largest: int) -> None:
+        """Make room for `largest` rows."""
+        self.columns, self.largest = columns, largest
+        self.planes_RP = np.empty((largest if "planes" in columns else 0, PLANES), dtype=np.uint64)
+        self.records_R: NDArray[Any] = np.empty(0)
+        self.objects: dict[str, NDArray[np.object_]] = {}
+        self.order_R = np.empty(0, dtype=np.int64)
+        """Which of the rows is first, second, ..."""
+
+    def put(self, rows: slice, columns: Batch) -> None:
+        """Keep columns of some rows."""
+        kinds = {name: kept.dtype for name, kept in columns.items() if name != "planes" and kept.dtype != object}
+        if kinds and not len(self.records_R):
+            size = sum(kind.itemsize for kind in kinds.values())
+            filler = ("", f"V{-size % 8}")  # to whole words, for the kernel that copies them
+            self.records_R = np.empty(self.largest, dtype=[*kinds.items(), filler])
+        for name, values in columns.items():
+            if name == "planes":
+                self.planes_RP[rows] = values
+            elif values.dtype == object:
+                self.objects.setdefault(name, np.empty(self.largest, dtype=object))[rows] = values
+            else:
+                self.records_R[name][rows] = values
+
+    def take(self, first: int, last: int, step: int = 1) -> Batch:
+        """Copy the rows from `first` to `last` of the block's order."""
+        picked = self.order_R[first:last:step]
+        records = self.records_R
+        if len(records):
+            words = self.records_R.view(np.uint64).reshape(len(self.records_R), -1)
+            records = _gathered(words, picked).reshape(-1).view(records.dtype)
+        batch: Batch = {}
+        for name in self.columns:
+            if name == "planes":
+                batch[name] = _gathered(self.planes_RP, picked)
+            elif name in self.objects:
+                batch[name] = self.objects[name][picked]
+            else:
+                batch[name] = records[name].copy()
+        return batch
+
+
+@contextmanager
+def _set_at_end(closing: Event) -> Iterator[None]:
+    """Set an event in the end."""
+    try:
+        yield
+    finally:
+        closing.set()
+
+
+def _joined(parts: Sequence[Batch]) -> Batch:
+    """Put rows behind each other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _gathered(rows_RW: NDArray[np.uint64], picked: NDArray[np.int64]) -> NDArray[np.uint64]:
+    rows = np.empty((len(picked), rows_RW.shape[1]), dtype=np.uint64)
+    gather_rows(rows_RW, picked, rows)
+    return rows
+
+
+class Batches:
+    """The batches of one split of some datasets or training sets."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        split: str = "train",
+        *,
+        batch_size: int = 512,
+        seed: int = 0,
+        rank: int = 0,
+        world: int = 1,
+        columns: Sequence[str] = HUMAN_COLUMNS,
+        block_rows: int | None = None,
+    ) -> None:
+        """Find the shards; `rank` of `world` processes gets its equal part of every batch.
+
+        Raises DatasetError where there is no dataset, no such split, or nothing in it.
+        """
+        if batch_size < 1 or not 0 <= rank < world or batch_size % world:
+            raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
+        self.groups, self.metadata = _groups(directories, split)
+        self.rows = sum(group.rows for group in self.groups)
+        """Rows of one epoch."""
+        self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
+        self.block_rows = block_rows or BLOCK_ROWS
+        self.columns = list(columns)
+
+    def _blocks(self, epoch: int) -> list[list[_Group]]:
+        """Give the blocks of an epoch: row groups in a random order, `block_rows` together."""
+        order = np.random.Generator(np.random.PCG64((self.seed, epoch))).permutation(len(self.groups))
+        blocks: list[list[_Group]] = [[]]
+        rows = 0
+        for index in order:
+            if rows >= self.block_rows:
+                blocks.append([])
+                rows = 0
+            blocks[-1].append(self.groups[index])
+            rows += self.groups[index].rows
+        return blocks
+
+    def _read(self, closing: Event, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
+        """Read a block's rows and draw their order."""
+        at = 0
+        for group in groups:
+            if closing.is_set():  # nobody waits for the block any more
+                return block
+            rows = slice(at, at + group.rows)
+            with self._file(group) as file:
+                block.put(rows, self._rows(file, group, block.planes_RP[rows]))
+            at += group.rows
+        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
+        block.order_R = np.empty(at, dtype=np.int64)
+        block.order_R[places] = np.arange(at)
+        return block
+
+    @contextmanager
+    def _file(self, group: _Group) -> Iterator[pq.ParquetFile]:
+        """Open the shard of a group; a damaged one raises DatasetError wherever it is found to be."""
+        with (
+            reading(group.path),
+            pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file,
+        ):
+            yield file
+
+    def _rows(self, file: pq.ParquetFile, group: _Group, planes_RP: NDArray[np.uint64] | None = None) -> Batch:
+        """Read the rows of one group in their order; raises ValueError for values that no row has.
+
+        Planes go to `planes_RP` where it is given and nothing is thinned, and are not in the batch then.
+        """
+        straight = planes_RP is not None and group.thinning is None and "planes" in self.columns
+        columns = [name for name in self.columns if not straight or name != "planes"]
+        rows = read_group(file, group.path, group.index, columns)
+        if straight:
+            assert planes_RP is not None
+            read_planes(file, group.path, group.index, planes_RP)
+        check_rows({**rows, "planes": planes_RP} if straight else rows, group.games)  # type: ignore[dict-item]
+        if group.thinning is None:
+            return rows
+        kept = kept_rows(file, group.index, group.thinning)
+        if int(kept.sum()) != group.rows:
+            raise ValueError(f"{int(kept.sum())} rows of a row group stay, and the training set says {group.rows}")
+        return {name: values[kept] for name, values in rows.items()}
+
+    def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
+        """Give shuffled blocks for ever and the first row of each that counts, from row `skip` of an epoch on.
+
+        A block is valid until the next but one is asked for: its memory is used again, for fresh pages cost more than rows.
+        """
+
+        def plan() -> Iterator[tuple[list[_Group], int, int, int]]:
+            number_of_epoch, left = epoch, skip
+            while True:
+                for number, groups in enumerate(self._blocks(number_of_epoch)):
+                    rows = sum(group.rows for group in groups)
+                    if left >= rows:
+                        left -= rows
+                        continue
+                    yield groups, number_of_epoch, number, left
+                    left = 0
+                number_of_epoch += 1
+
+        largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
+        now, later = _Block(self.columns, largest), _Block(self.columns, largest)
+        closing = Event()
+        with ThreadPoolExecutor(1, "read-ahead") as reader, _set_at_end(closing):
+            steps = plan()
+            groups, *where, left = next(steps)
+            ahead = reader.submit(self._read, closing, now, groups, *where)
+            while True:
+                current, drop = ahead.result(), left
+                groups, *where, left = next(steps)
+                ahead = reader.submit(self._read, closing, later, groups, *where)
+                now, later = later, now
+                yield current, drop
+
+    def from_step(self, step: int) -> Iterator[Batch]:
+        """Give batches for ever, beginning with that of `step`."""
+        epoch, skip = divmod(step * self.batch_size, self.rows)
+        parts: list[Batch] = []
+        have = 0
+        for block, first in self._epochs(epoch, skip):
+            rows, at = len(block.order_R), first
+            while rows - at >= (need := self.batch_size - have):
+                if parts:  # the batch that lies across blocks
+                    whole = _joined([*parts, block.take(at, at + need)])
+                    yield {name: values[self.rank :: self.world] for name, values in whole.items()}
+                    parts, have = [], 0
+                else:
+                    yield block.take(at + self.rank, at + need, self.world)
+                at += need
+            if at < rows:
+                parts.append(block.take(at, rows))
+                have += rows - at
+
+    def once(self) -> Iterator[Batch]:
+        """Give every row once in the order of the files; the last batch of a row group may be smaller."""
+        for group in self.groups:
+            with self._file(group) as file:
+                rows = self._rows(file, group)
+            for at in range(0, group.rows, self.batch_size):
+                yield {name: values[at : at + self.batch_size] for name, values in rows.items()}
+
+    def drawn(self, count: int) -> Iterator[Batch]:
+        """Give `count` rows drawn at random from all there are, or all of them, none twice, in the order of the files."""
+        chance = np.random.Generator(np.random.PCG64((self.seed, DRAWN)))
+        chosen = np.sort(chance.choice(self.rows, min(count, self.rows), replace=False, shuffle=False))
+        parts: list[Batch] = []
+        have = first = 0
+        for group in self.groups:
+            low, high = np.searchsorted(chosen, (first, first + group.rows))
+            if low < high:
+                with self._file(group) as file:
+                    rows = self._rows(file, group)
+                parts.append({name: values[chosen[low:high] - first] for name, values in rows.items()})
+                have += high - low
+            first += group.rows
+            if parts and (have >= self.batch_size or first == self.rows):
+                whole = _joined(parts)
+                for at in range(0, have, self.batch_size):
+                    yield {name: values[at : at + self.batch_size] for name, values in whole.items()}
+                parts, have = [], 0

@@ -1,0 +1,218 @@
+"""The planes of a row group, read page by page, their bytes brought together eight rows at a time.
+
+A shard's planes are Parquet's BYTE_STREAM_SPLIT, 616 streams a page: byte b of all of a page's rows, then byte b + 1 of all of
+them. Arrow's decoder goes a byte at a time for values this wide, and was half of what a row cost to read (docs/log.md). zstd
+and the file's footer stay pyarrow's. Source: parquet-format's Encodings.md and parquet.thrift; Thrift's compact protocol.
+
+Axes: R rows, S streams of bytes, C words of a stream (eight rows each), P planes.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import U
+from engine.encoding.planes import PLANE_BYTES, PLANES
+from pipeline.dataset.files.shards import Batch, batch_columns
+
+ROWS_OF_WORD = 8
+"""Rows whose bytes of one stream are one word."""
+TILE_WORDS = 8
+"""Words of each stream that are brought together at a time: a cache line of each, and 64 rows, 39 kB, to write them to."""
+
+DEEPEST = 8
+"""Structs in structs of a page's header; Parquet has two."""
+
+_BYTES, _PAIRS, _FOURS = U(0x00FF00FF00FF00FF), U(0x0000FFFF0000FFFF), U(0x00000000FFFFFFFF)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _swapped(one: Any, other: Any, by: Any, mask: Any) -> Any:
+    """Swap the upper parts of `one` with the lower ones of `other` (Hacker's Delight, 7-3)."""
+    crossed = ((one >> by) ^ other) & mask
+    return one ^ (crossed << by), other ^ crossed
+
+
+@njit(cache=True, nogil=True)
+def _join_streams(streams_SC: Any, out_RP: Any) -> None:
+    """Bring the bytes of a page's streams, uint64[8 * P, C], together as rows: `out_RP`, uint64[8 * C, P]."""
+    for first in range(0, streams_SC.shape[1], TILE_WORDS):
+        last = min(first + TILE_WORDS, streams_SC.shape[1])
+        for plane in range(out_RP.shape[1]):
+            for word in range(first, last):
+                a, b = streams_SC[8 * plane, word], streams_SC[8 * plane + 1, word]
+                c, d = streams_SC[8 * plane + 2, word], streams_SC[8 * plane + 3, word]
+                e, f = streams_SC[8 * plane + 4, word], streams_SC[8 * plane + 5, word]
+                g, h = streams_SC[8 * plane + 6, word], streams_SC[8 * plane + 7, word]
+                a, b = _swapped(a, b, U(8), _BYTES)
+                c, d = _swapped(c, d, U(8), _BYTES)
+                e, f = _swapped(e, f, U(8), _BYTES)
+                g, h = _swapped(g, h, U(8), _BYTES)
+                a, c = _swapped(a, c, U(16), _PAIRS)
+                b, d = _swapped(b, d, U(16), _PAIRS)
+                e, g = _swapped(e, g, U(16), _PAIRS)
+                f, h = _swapped(f, h, U(16), _PAIRS)
+                a, e = _swapped(a, e, U(32), _FOURS)
+                b, f = _swapped(b, f, U(32), _FOURS)
+                c, g = _swapped(c, g, U(32), _FOURS)
+                d, h = _swapped(d, h, U(32), _FOURS)
+                row = ROWS_OF_WORD * word
+                out_RP[row, plane], out_RP[row + 1, plane] = a, b
+                out_RP[row + 2, plane], out_RP[row + 3, plane] = c, d
+                out_RP[row + 4, plane], out_RP[row + 5, plane] = e, f
+                out_RP[row + 6, plane], out_RP[row + 7, plane] = g, h
+
+
+def _join_page(page: NDArray[np.uint8], out_RP: NDArray[np.uint64]) -> None:
+    """Bring the bytes of a page, uint8[616 * R], together as rows."""
+    streams = page.reshape(PLANE_BYTES, len(out_RP))
+    if len(out_RP) % ROWS_OF_WORD:  # the last page of a file
+        out_RP[:] = np.ascontiguousarray(streams.T).view("<u8")
+    else:
+        _join_streams(streams.view("<u8"), out_RP)
+
+
+_INTEGERS, _BINARY, _STRUCT = (4, 5, 6), 8, 12
+_SIZES = {1: 0, 2: 0, 3: 1, 7: 8}
+"""Types of fields in Thrift's compact protocol, and the bytes of those that say nothing here: true, false, byte, double."""
+
+
+class _Header:
+    """A page's header: the fields of a Thrift struct in the compact protocol."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        """Read the struct at `at`; raises ValueError for bytes that are none (IndexError where they end)."""
+        self.data, self.at, self.depth = data, at, 0
+        self.fields = self._struct()
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.data[self.at]
+            self.at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits")
+
+    def _integer(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)
+
+    def _value(self, kind: int) -> Any:
+        if kind in _INTEGERS:
+            return self._integer()
+        if kind == _STRUCT:
+            return self._struct()
+        if kind == _BINARY:
+            size = self._varint()
+            self.at += size
+        elif kind in _SIZES:
+            self.at += _SIZES[kind]
+        else:
+            raise ValueError(f"a field of the unknown type {kind}")
+        return None
+
+    def _struct(self) -> dict[int, Any]:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError("structs nested too deep")
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self.data[self.at]:
+            self.at += 1
+            number = number + (head >> 4) if head >> 4 else self._integer()
+            fields[number] = self._value(head & 15)
+        self.at += 1
+        self.depth -= 1
+        return fields
+
+
+_DATA_PAGE, _BYTE_STREAM_SPLIT = 0, 9
+"""Of parquet.thrift's PageType and Encoding."""
+
+
+def _split(file: pq.ParquetFile, column: pq.ColumnChunkMetaData) -> bool:
+    """Tell whether a column is as `pipeline.dataset.files.shards.write_rows` writes planes: split by bytes, zstd, no
+    nulls or dictionary.
+    """
+    return bool(
+        column.path_in_schema == "planes"
+        and column.compression == "ZSTD"
+        and "BYTE_STREAM_SPLIT" in column.encodings
+        and not column.has_dictionary_page
+        and file.schema.column(0).max_definition_level == 0
+    )
+
+
+def _pages(data: bytes, rows: int) -> Iterator[tuple[int, int, pa.Buffer]]:
+    """Give each page of a column as the number of its first row, its rows, and its bytes.
+
+    Raises ValueError for pages that do not come to `rows` of planes.
+    """
+    codec = pa.Codec("zstd")
+    whole = memoryview(data)
+    first = at = 0
+    while first < rows:
+        header = _Header(data, at)
+        kind, unpacked, packed, page = (header.fields.get(number) for number in (1, 2, 3, 5))
+        if kind != _DATA_PAGE or not isinstance(page, dict) or page.get(2) != _BYTE_STREAM_SPLIT:
+            raise ValueError(f"the page before byte {header.at} of the column is none of planes")
+        count = page.get(1)
+        if not isinstance(count, int) or not 0 < count <= rows - first or unpacked != count * PLANE_BYTES:
+            raise ValueError(f"the page at byte {header.at} of the column has {count} rows in {unpacked} bytes")
+        if not isinstance(packed, int) or not 0 < packed <= len(data) - header.at:
+            raise ValueError(f"the page at byte {header.at} of the column is cut off")
+        at = header.at + packed
+        yield first, count, codec.decompress(whole[header.at : at], unpacked)
+        first += count
+
+
+def _join_pages(path: Path, column: Any, out_RP: NDArray[np.uint64]) -> None:
+    """Read planes that are split by bytes."""
+    with cast("BinaryIO", path.open("rb")) as file:
+        file.seek(column.data_page_offset)
+        data = file.read(column.total_compressed_size)
+    try:
+        for first, count, page in _pages(data, len(out_RP)):
+            _join_page(np.frombuffer(page, dtype=np.uint8), out_RP[first : first + count])
+    except IndexError as error:
+        raise ValueError("a page ends within its header") from error
+
+
+def read_planes(file: pq.ParquetFile, path: Path, group: int, out_RP: NDArray[np.uint64]) -> None:
+    """Read the planes of a shard's row group into `out_RP`, uint64[R, 77] with as many rows as the group.
+
+    `file` is the shard, opened, and `path` where it lies. Planes that were written another way are read by pyarrow.
+    Raises ValueError, OSError or ArrowException for a damaged file.
+    """
+    column = file.metadata.row_group(group).column(0)
+    if len(out_RP) != column.num_values:
+        raise ValueError(f"{column.num_values} rows of planes where {len(out_RP)} were to be")
+    if _split(file, column):
+        _join_pages(path, column, out_RP)
+    else:
+        out_RP[:] = batch_columns(file.read_row_group(group, columns=["planes"], use_threads=False))["planes"]
+
+
+def read_group(file: pq.ParquetFile, path: Path, group: int, columns: Sequence[str]) -> Batch:
+    """Read a shard's row group in its order: numpy arrays by column, as `pipeline.dataset.files.shards.batch_columns`
+    gives them.
+
+    Raises what `read_planes` raises.
+    """
+    rest = [name for name in columns if name != "planes"]
+    batch = batch_columns(file.read_row_group(group, columns=rest, use_threads=False)) if rest else {}
+    if len(rest) < len(columns):
+        rows = file.metadata.row_group(group).num_rows
+        batch["planes"] = np.empty((rows, PLANES), dtype=np.uint64)
+        read_planes(file, path, group, batch["planes"])
+    return batch

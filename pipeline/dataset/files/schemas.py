@@ -1,0 +1,252 @@
+"""What the JSON files of datasets say, as schemas: whoever reads one knows that its fields are there, and within bounds.
+
+A file is read with `engine.json_files`, held against its schema once, and used as the plain object that it is. Fields that a
+schema does not name are let through: older versions wrote some that nobody reads.
+Stability: a field that is required here has been written since the format version that its file must have.
+"""
+
+import itertools
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from engine.json_files import shown
+from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, SPLITS
+
+MOST_GAMES = 1 << 32
+"""Games are numbered by a uint32."""
+
+
+def _file_name(value: object) -> object:
+    """Refuse what is no bare name of a file: it would lie outside the dataset."""
+    bare = isinstance(value, str) and value not in ("", ".", "..") and PurePath(value).name == value
+    if not bare or not str(value).isprintable() or "\\" in str(value):
+        raise ValueError(f"names a file outside the dataset: {shown(value)}")
+    return value
+
+
+def _one_line(value: object) -> object:
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise ValueError(f"{shown(value)} is no name")
+    return value
+
+
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, BeforeValidator(_file_name), Field(max_length=200)]
+Name = Annotated[str, BeforeValidator(_one_line), Field(max_length=4096)]
+Said = Annotated[str, Field(max_length=1 << 16)]
+
+
+class Schema(BaseModel):
+    """A JSON object: no value is turned into another type, and fields besides are let through."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class FileEntry(Schema):
+    """A file of a dataset, as its manifest and the notes of chunks name it."""
+
+    name: FileName
+    split: Literal["train", "val", "test"] | None
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+
+
+class SourceEntry(Schema):
+    """A dump that a dataset was made of."""
+
+    name: Said
+    bytes: Count
+    sha256: Sha256
+    damage: Said
+
+
+class GameCounts(Schema):
+    """Games by what became of them."""
+
+    read: Annotated[int, Field(ge=0, le=MOST_GAMES)]
+    used: Count
+    dropped: dict[str, Count]
+
+
+class PositionCounts(Schema):
+    """Positions by split."""
+
+    total: Count
+    train: Count
+    val: Count
+    test: Count
+
+
+class Manifest(Schema):
+    """manifest.json of a dataset. Counts agree with each other; `pipeline.dataset.files.vouch` holds the files against
+    them.
+    """
+
+    sources: list[SourceEntry]
+    config: dict[str, Any]
+    games: GameCounts
+    positions: PositionCounts
+    positions_dropped: dict[str, Count] = {}
+    bytes_per_position: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    label_collisions: Count
+    files: list[FileEntry]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        """Hold the counts against those of the files."""
+        seen: set[str] = set()
+        for entry in self.files:
+            if entry.name in seen:
+                raise ValueError(f"files names {entry.name} twice")
+            seen.add(entry.name)
+            if entry.name == GAMES and (entry.split is not None or entry.rows != self.games.read):
+                raise ValueError(f"games.read is {self.games.read}, and {GAMES} has {entry.rows} games")
+        counted = {
+            split: sum(entry.rows for entry in self.files if entry.split == split and entry.name != GAMES)
+            for split in SPLITS
+        }
+        for split, rows in counted.items():
+            if getattr(self.positions, split) != rows:
+                raise ValueError(
+                    f"positions.{split} is {getattr(self.positions, split)}, and its files have {rows} rows"
+                )
+        if self.positions.total != sum(counted.values()):
+            raise ValueError(f"positions.total is {self.positions.total}, and the splits have {sum(counted.values())}")
+        if self.games.used > self.games.read:
+            raise ValueError(f"games.used is {self.games.used} of {self.games.read} that were read")
+        return self
+
+
+class ChunkNote(Schema):
+    """.parts/00000.json: what a finished chunk of an ingest gave."""
+
+    text_sha256: Sha256
+    config: str = ""
+    """A generation of self-play has one writer and leaves it out."""
+    games: Annotated[int, Field(ge=0, le=MOST_GAMES)]
+    status: dict[str, Count]
+    rows: Count
+    rows_dropped: dict[str, Count]
+    label_collisions: Count
+    files: list[FileEntry]
+
+
+class JoinSettings(Schema):
+    """The settings of a training set; the ranges of `pipeline.dataset.join.JoinConfig`."""
+
+    hold_out: Name
+    rating_edges: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=1000)]
+    rating_shares: list[Annotated[float, Field(ge=0.0, lt=1e9)]]
+    time_shares: list[Annotated[float, Field(ge=0.0, lt=1e9)]]
+    seed: Annotated[int, Field(ge=0, lt=1 << 32)]
+
+    @model_validator(mode="after")
+    def _ascend(self) -> Self:
+        if any(low >= high for low, high in itertools.pairwise(self.rating_edges)):
+            raise ValueError("config.rating_edges do not ascend")
+        return self
+
+
+class BothSides(Schema):
+    """Games that train holds, and a test too."""
+
+    val: Count
+    test: Count
+    latest: Count
+    examples: list[Said]
+
+
+class JoinedPositions(Schema):
+    """Positions of a training set by split."""
+
+    train: Count
+    val: Count
+    test: Count
+    latest: Count
+
+
+class Joined(Schema):
+    """A dataset of a training set."""
+
+    name: Name
+    path: Name
+    manifest_sha256: Sha256
+    held_out: bool
+    first_date: Said | None = None
+    last_date: Said | None = None
+    kept: dict[FileName, list[Annotated[int, Field(ge=0, le=LARGEST_GROUP)]]] = {}
+
+
+class TrainingSet(Schema):
+    """training_set.json."""
+
+    config: JoinSettings
+    positions: JoinedPositions
+    games_on_both_sides: BothSides
+    shares_before: dict[str, dict[str, Share]] | None
+    rates: list[list[Share]] | None
+    datasets: Annotated[list[Joined], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        names = [entry.name for entry in self.datasets]
+        if len(set(names)) < len(names):
+            raise ValueError("datasets: a name stands twice")
+        bands = len(self.config.rating_edges) + 2
+        if self.rates is not None and (len(self.rates) != bands or len({len(row) for row in self.rates}) != 1):
+            raise ValueError(f"rates are not a row for each of {bands} bands of rating")
+        return self
+
+
+class ShardNote(Schema):
+    """.parts/shard-....json: a shard of set size that is finished."""
+
+    plan: str
+    files: list[FileEntry]
+
+
+class Verdict(Schema):
+    """What became of a generation's candidate."""
+
+    promoted: bool
+    undone: bool
+    reason: Said
+
+
+class Generation(Schema):
+    """A generation of a fine-tuning; what its stages found is theirs to say, by name."""
+
+    number: Count
+    stages: dict[str, dict[str, Any]]
+    seconds: dict[str, Number]
+    ended: dict[str, Said]
+    verdict: Verdict = Verdict(promoted=False, undone=False, reason="")
+
+
+class FinetuneRun(Schema):
+    """One start of a fine-tuning."""
+
+    began: Said
+    device: Said
+    host: Said
+
+
+class FinetuneState(Schema):
+    """state.json of a fine-tuning."""
+
+    format_version: int
+    seconds: Annotated[float, Field(ge=0.0, lt=1e12)]
+    runs: list[FinetuneRun]
+    generations: list[Generation]
+
+    @model_validator(mode="after")
+    def _follow(self) -> Self:
+        if [one.number for one in self.generations] != list(range(len(self.generations))):
+            raise ValueError("its generations do not follow each other")
+        return self

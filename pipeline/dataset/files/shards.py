@@ -1,0 +1,286 @@
+"""Shards (format version 2): Parquet files of packed rows, and the manifest that vouches for them.
+
+A dataset directory holds `train-00000-0.parquet ...` (a shard or more a chunk of the dump) or `train-00000-of-00016.parquet`
+and on (drawn from the whole), `val-...`, `test-...`, `games.parquet` and `manifest.json`.
+Stability: FORMAT_VERSION, ENCODING_VERSION and `moves_hash()` stand in the manifest; a changed column or bit is a new
+version. Files appear under their final names whole (`pipeline.storage.stores`), the manifest last: a directory without
+one is not a dataset.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.encoding.planes import ENCODING_VERSION, PLANE_BYTES, moves_hash
+from engine.encoding.views import NO_LAST_MOVE
+from engine.json_files import check, read_json, shown
+from pipeline.dataset.files.layout import GAMES as GAMES
+from pipeline.dataset.files.layout import LARGEST_GROUP as LARGEST_GROUP
+from pipeline.dataset.files.layout import MANIFEST as MANIFEST
+from pipeline.dataset.files.layout import PARTS as PARTS
+from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
+from pipeline.dataset.files.layout import RUN as RUN
+from pipeline.dataset.files.layout import SHARD_NOTE as SHARD_NOTE
+from pipeline.dataset.files.layout import SPLITS as SPLITS
+from pipeline.dataset.files.vouch import hash_of, vouch
+from pipeline.errors import DatasetError
+from pipeline.storage.stores import file_hash as file_hash
+from pipeline.storage.stores import opened
+from pipeline.storage.stores import publish as publish
+from pipeline.storage.stores import publish_json as publish_json
+
+FORMAT_VERSION = 2
+PAGE_ROWS = 512
+"""Rows of a page of planes, 315 kB: it stays in a core's cache while its bytes are split, and packs as well as a larger."""
+
+COLUMN_ENCODING = {"result": "DELTA_BINARY_PACKED"}
+"""Encodings of columns where BYTE_STREAM_SPLIT takes more bytes and time."""
+
+BATCH_SENTINELS = {
+    "last_move": NO_LAST_MOVE,
+    "eval": -32768,
+    "clock": 65535,
+    "elo": 0,
+    "opponent_elo": 0,
+    "base": 65535,
+    "increment": 255,
+}
+"""What stands for null in a batch's arrays, by column."""
+
+
+def schema() -> pa.Schema:
+    """Give the columns of a shard (architecture section 4)."""
+    visits = pa.list_(pa.struct([pa.field("label", pa.uint16(), False), pa.field("share", pa.float32(), False)]))
+    required = {
+        "planes": pa.binary(PLANE_BYTES),
+        "label": pa.uint16(),
+        "promotion": pa.uint8(),
+        "castling": pa.uint8(),
+        "ep_file": pa.uint8(),
+        "halfmove": pa.uint8(),
+        "repetition": pa.uint8(),
+        "result": pa.int8(),
+        "ply": pa.uint16(),
+        "plies": pa.uint16(),
+        "game": pa.uint32(),
+    }
+    optional = {
+        "last_move": pa.uint16(),
+        "eval": pa.int16(),
+        "clock": pa.uint16(),
+        "elo": pa.uint16(),
+        "opponent_elo": pa.uint16(),
+        "base": pa.uint16(),
+        "increment": pa.uint8(),
+        "visits": visits,
+        "root_value": pa.float32(),
+    }
+    fields = [pa.field(name, kind, nullable=False) for name, kind in required.items()]
+    fields += [pa.field(name, kind, nullable=True) for name, kind in optional.items()]
+    metadata = {"fianchetto_format": str(FORMAT_VERSION), "encoding_version": str(ENCODING_VERSION)}
+    return pa.schema(fields, metadata={**metadata, "moves_hash": moves_hash()})
+
+
+def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Make an Arrow array of numbers without copying them; those that are not `known` are null.
+
+    Not by `pa.array`, whose first call imports pandas where it is installed, as those of `to_numpy` and `pq.read_table` do: a
+    third of the time a worker takes to start.
+    """
+    values = np.ascontiguousarray(values)
+    valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
+
+
+def array_numbers(array: pa.Array) -> NDArray[Any]:
+    """Give an Arrow array of numbers, none of them null, as numpy has it without copying: the inverse of `number_array`."""
+    kind = array.type.to_pandas_dtype()
+    if not len(array):
+        return np.empty(0, dtype=kind)
+    return np.frombuffer(array.buffers()[1], dtype=kind, count=array.offset + len(array))[array.offset :]
+
+
+MOST_GAMES = 1 << 32
+"""Games that the column `game` can number."""
+
+
+def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
+    """Return the column `game`: numbers within a chunk, counted on from the chunk's first; DatasetError beyond MOST_GAMES."""
+    number_R = game_R.astype(np.int64) + first_game
+    if len(number_R) and not 0 <= int(number_R.min()) <= int(number_R.max()) < MOST_GAMES:
+        raise DatasetError(
+            f"game number {int(number_R.max()):,} is beyond the {MOST_GAMES:,} games of a dataset: ingest the dumps into "
+            "several, and join them"
+        )
+    return number_R.astype(np.uint32)
+
+
+def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> pa.Table:
+    """Make a shard's table from planes uint64[R, 77] and the other columns, BATCH_SENTINELS standing for null.
+
+    `visits` and `root_value` are null where they are not given.
+    """
+    wanted = schema()
+    rows = len(planes_RP)
+    data = pa.py_buffer(np.ascontiguousarray(planes_RP, dtype="<u8"))
+    arrays = [pa.FixedSizeBinaryArray.from_buffers(pa.binary(PLANE_BYTES), rows, [None, data])]
+    for field in list(wanted)[1:]:
+        if field.name not in columns:
+            assert field.nullable, f"column {field.name} is missing"
+            arrays.append(pa.nulls(rows, field.type))
+            continue
+        values = columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
+        missing = BATCH_SENTINELS.get(field.name)
+        arrays.append(number_array(values, None if missing is None else values != missing))
+    return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def write_rows(table: pa.Table, path: Path, compression_level: int = 1) -> None:
+    """Write a shard's table as Parquet, all zstd: a byte stream a byte of a value, which is cheaper than a dictionary."""
+    pq.write_table(
+        table,
+        path,
+        row_group_size=ROW_GROUP,
+        data_page_size=PAGE_ROWS * PLANE_BYTES,
+        write_batch_size=PAGE_ROWS,  # a page ends with a batch
+        compression="zstd",
+        compression_level=compression_level,
+        use_dictionary=False,
+        column_encoding={
+            name: COLUMN_ENCODING.get(name, "BYTE_STREAM_SPLIT") for name in table.schema.names if name != "visits"
+        },
+        write_statistics=["label", "ply", "elo", "game"],
+        store_schema=True,
+    )
+
+
+LARGEST_MANIFEST = 1 << 28
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Read and check a dataset's manifest.
+
+    Raises DatasetError for a directory without one, one that is not by `pipeline.dataset.files.schemas`, or another
+    format or encoding.
+    """
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        raise DatasetError(f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out DIR`")
+    if not path.is_file():
+        hint = "an ingest was stopped there: run it again to finish" if (directory / PARTS).is_dir() else "no dataset"
+        raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
+    manifest = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
+    if not isinstance(manifest, dict):
+        raise DatasetError(f"{path} is not a manifest of this project")
+    for name, ours in (
+        ("format_version", FORMAT_VERSION),
+        ("encoding_version", ENCODING_VERSION),
+        ("moves_hash", moves_hash()),
+    ):
+        if manifest.get(name) != ours:
+            raise DatasetError(
+                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}: ingest the dump again"
+            )
+    from pipeline.dataset.files.schemas import Manifest  # pydantic is no matter of a worker that encodes
+
+    check(path, manifest, Manifest, DatasetError, hint=": it is damaged")
+    return manifest
+
+
+def read_note(path: Path, *, of_shard: bool = False) -> dict[str, Any]:
+    """Read and check what an unfinished ingest noted of a chunk, or of a shard of set size; raises DatasetError."""
+    from pipeline.dataset.files.schemas import ChunkNote, ShardNote
+
+    note = read_json(path, DatasetError)
+    hint = f": it is damaged; delete {path.parent.parent} and ingest again"
+    check(path, note, ShardNote if of_shard else ChunkNote, DatasetError, hint=hint)
+    return note  # type: ignore[no-any-return]
+
+
+def shard_paths(directory: Path, split: str) -> list[Path]:
+    """Give the files of a split as the manifest lists them; raises DatasetError where a file differs, or there is none."""
+    manifest = read_manifest(directory)
+    if split not in SPLITS:
+        raise DatasetError(f"no split {split!r}: there are {', '.join(SPLITS)}")
+    paths = [directory / entry["name"] for entry in manifest["files"] if entry.get("split") == split]
+    vouch(directory, manifest)
+    if not paths:
+        raise DatasetError(f"{directory} has no positions in its {split} split")
+    return paths
+
+
+def verify(directory: Path) -> list[str]:
+    """Compare every file with the manifest: give a line for each that is missing or differs in size, hash or rows."""
+    wrong = []
+    for entry in read_manifest(directory)["files"]:
+        path = directory / entry["name"]
+        if not path.is_file():
+            wrong.append(f"{path.name}: missing")
+        elif path.stat().st_size != entry["bytes"] or hash_of(path) != entry["sha256"]:
+            wrong.append(f"{path.name}: differs from its hash")
+        elif _rows_of(path) != entry["rows"]:
+            wrong.append(f"{path.name}: differs in rows")
+    return wrong
+
+
+def _rows_of(path: Path) -> int | None:
+    """Count the rows of a Parquet file by its footer; None where it has none that can be read."""
+    try:
+        return int(pq.read_metadata(opened(path)).num_rows)
+    except (OSError, ValueError, pa.ArrowException):
+        return None
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    """Give a column as one array; a single piece is given as it is, since joining would copy it."""
+    pieces = column.chunks
+    if len(pieces) == 1:
+        return pieces[0]
+    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, column.type)
+
+
+def _visits(column: pa.ListArray) -> NDArray[Any]:
+    """Give each row's visits, views of one array of records; None for a row that was not searched."""
+    rows = np.empty(len(column), dtype=object)
+    if column.null_count == len(column):
+        return rows
+    moves = column.values
+    records = np.empty(len(moves), dtype=[("label", np.uint16), ("share", np.float32)])
+    for name, values in zip(("label", "share"), moves.flatten(), strict=True):
+        records[name] = values.fill_null(0).to_numpy()
+    ends = column.offsets.to_numpy()
+    for row in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)):
+        rows[row] = records[ends[row] : ends[row + 1]]
+    return rows
+
+
+Batch = dict[str, NDArray[Any]]
+"""Rows as numpy arrays by column."""
+
+
+def batch_columns(table: pa.Table) -> Batch:
+    """Turn rows of a shard's table into a batch: numpy arrays by column name, BATCH_SENTINELS for null.
+
+    `planes` is uint64[R, 77] little-endian; `root_value` is NaN for null, and `visits` has an object a row: None for null, or
+    the records `label` and `share` of its moves.
+    """
+    batch: Batch = {}
+    for name in table.schema.names:
+        column = _whole(table.column(name))
+        if name == "planes":
+            words = np.frombuffer(column.buffers()[1], dtype="<u8", count=77 * (column.offset + len(column)))
+            batch[name] = words.reshape(-1, 77)[column.offset :]
+        elif name == "visits":
+            batch[name] = _visits(column)
+        elif name == "root_value":
+            batch[name] = array_numbers(column.fill_null(float("nan")))
+        elif column.null_count:
+            batch[name] = array_numbers(column.fill_null(BATCH_SENTINELS[name]))
+        else:
+            batch[name] = array_numbers(column)
+    return batch

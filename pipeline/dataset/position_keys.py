@@ -1,0 +1,63 @@
+"""Keys of stored positions: what makes two of them the same to a network, in 64 bits.
+
+Two rows have one key when their planes and castling rights are the same: pieces, turn, rights, and a legal en-passant capture,
+which is a move plane. That is the sameness of the rules' threefold repetition, and of ingest's own keys, which are not stored.
+
+Axes: R rows, P planes.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding.planes import PLANES
+from pipeline.dataset.strata import mixed
+from pipeline.dataset.training_set import Shard, row_groups
+from pipeline.errors import Stopped
+
+KEYED_BY = ("planes", "castling")
+"""The columns that a key is made of."""
+BLOCK = 1024
+"""Rows that are hashed together: what is in hand stays in a core's cache."""
+_ODD = 0xD6E8_FEB8_6659_FD93
+
+
+@cache
+def _salts() -> NDArray[np.uint64]:
+    """Give each plane, and the castling rights, a word of its own [P + 1]."""
+    return mixed(np.arange(PLANES + 1, dtype=np.uint64) << np.uint64(32))
+
+
+def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> NDArray[np.uint64]:
+    """Hash positions, uint64[R]: each plane is stirred with its own salt, and the sum of them once more."""
+    keys = np.empty(len(planes_RP), dtype=np.uint64)
+    salts = _salts()
+    for begin in range(0, len(planes_RP), BLOCK):
+        rows = slice(begin, begin + BLOCK)
+        words = planes_RP[rows] ^ salts[:PLANES]
+        words *= np.uint64(_ODD)
+        words ^= words >> np.uint64(32)
+        words *= np.uint64(_ODD)
+        words ^= words >> np.uint64(32)
+        keys[rows] = words.sum(axis=1, dtype=np.uint64)
+    return mixed(keys ^ mixed(castling_R.astype(np.uint64) ^ salts[PLANES]))
+
+
+def stand_in(
+    keys_R: NDArray[np.uint64], shards: Iterable[Shard], stop: Callable[[], bool] = lambda: False
+) -> NDArray[np.bool_]:
+    """Tell which keys are of positions that the shards hold, bool[R]: exact, in the memory of the keys and a row group."""
+    if not len(keys_R):
+        return np.zeros(0, dtype=np.bool_)
+    asked, places = np.unique(keys_R, return_inverse=True)
+    found = np.zeros(len(asked), dtype=np.bool_)
+    for rows in row_groups(shards, KEYED_BY):
+        if stop():
+            raise Stopped("stopped while looking for positions in train")
+        keys = position_keys(rows["planes"], rows["castling"])
+        at = np.searchsorted(asked, keys).clip(max=len(asked) - 1)
+        found[at[asked[at] == keys]] = True
+    return found[places]

@@ -1,0 +1,1 @@
+"""Launchpad forms, made from the command line's own dataclasses."""

@@ -1,0 +1,139 @@
+"""What each asset's launchpad form asks, on top of the command line's own options."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from model.training.config import TrainConfig
+from pipeline.dataset.files.shards import MANIFEST, file_hash
+from pipeline.dataset.join import JoinConfig
+from pipeline.errors import ConfigError
+from pipeline.evaluation.report import Rule
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.ingest.chunk import IngestConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PositionsOptions:
+    """How a dump becomes positions."""
+
+    workers: int = 0
+    """Worker processes, 0 for one for each core that this process may use."""
+    replace: bool = False
+    """Build them anew where this dump has positions already, of other options too; those stay until the new ones are whole."""
+    verified_rows: int = 64
+    """Random rows that are replayed from the dump with python-chess and compared."""
+    ingest: IngestConfig = field(default_factory=IngestConfig)
+    """Filters, splits and the layout of the shards, as `fianchetto ingest` has them."""
+
+    def __post_init__(self) -> None:
+        _within("workers", self.workers, 1024)
+        _within("verified_rows", self.verified_rows, 1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingSetOptions:
+    """Which positions are joined, and how."""
+
+    positions: tuple[str, ...] = ()
+    """Positions datasets to join by name, none for all that are complete."""
+    name: str = ""
+    """Folder in datasets/training_sets; one that exists is added to. "" makes one from the datasets and the options."""
+    remove: tuple[str, ...] = ()
+    """Datasets to take out of a training set that exists; their files stay."""
+    audit: bool = True
+    """Count copies, overlap and drift over all rows, 16 bytes each in a temporary folder meanwhile."""
+    players: bool = False
+    """Count the players of train and test in the audit too, for which the dumps are read again."""
+    join: JoinConfig = field(default_factory=JoinConfig)
+    """What is held out, and how train is thinned, as `fianchetto join` has it."""
+
+    def named_by(self, datasets: Sequence[Path]) -> str:
+        """Make a name that says what is joined: the same datasets and options, the same name."""
+        told = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
+        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+        return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointOptions:
+    """What is trained, and on what."""
+
+    preset: str = "fianchetto-xs"
+    """Network to train, a name of `model/network/presets.py`."""
+    training_set: str = ""
+    """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
+    name: str = ""
+    """Folder in datasets/checkpoints; a name that exists is continued. "" makes one from the preset and the run."""
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=30.0))
+    """Length, batches and the optimiser, as `fianchetto train` has them."""
+    processes: int = 0
+    """Processes that share each batch where the resource `compute` is Ray; 0 for one a GPU that it has, or one."""
+
+    def __post_init__(self) -> None:
+        _within("processes", self.processes, 1024)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportOptions:
+    """What is measured, and on what."""
+
+    checkpoint: str = ""
+    """Folder in datasets/checkpoints, "" for that of this run, or else the one materialised last."""
+    positions: tuple[str, ...] = ()
+    """Positions datasets to measure on by name, none for all that are complete."""
+    split: Literal["train", "val", "test"] = "test"
+    """Split to measure on."""
+    rule: Rule = field(default_factory=Rule)
+    """Which positions of the split count, as `fianchetto report` has it."""
+    drawn: int = 6
+    """Positions drawn as boards with the network's first choices."""
+
+    def __post_init__(self) -> None:
+        _within("drawn", self.drawn, 64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TunedOptions:
+    """What is fine-tuned, and how."""
+
+    checkpoint: str = ""
+    """Folder in datasets/checkpoints to begin with, "" for that of this run, or else the one materialised last."""
+    positions: tuple[str, ...] = ()
+    """Human positions datasets by name, to mix in and to measure on; none for all that are complete."""
+    name: str = ""
+    """Folder in datasets/tuned; a name that exists is continued. "" makes one from the checkpoint and the run."""
+    finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
+    """The loop, as `fianchetto finetune` has it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StrengthOptions:
+    """Whom a tuned network meets, and how often."""
+
+    tuned: str = ""
+    """Folder in datasets/tuned, "" for that of this run, or else the one materialised last."""
+    simulations: tuple[int, ...] = (64,)
+    """Simulations of the network's moves, a row each; its seed plays with as many as the first."""
+    games: int = 200
+    """Games against each opponent."""
+    hand_written: int = 64
+    """Simulations of the hand-written opponent; 0 leaves it out."""
+    engine: str = "stockfish"
+    """Command of an engine that is an opponent where it is installed; "" leaves it out."""
+    nodes: tuple[int, ...] = (100,)
+    """Nodes of that engine's moves, an opponent each."""
+
+    def __post_init__(self) -> None:
+        if self.games < 2 or self.games % 2:
+            raise ConfigError(f"games come in pairs: 2, 4, 6 ..., not {self.games}")
+        if not self.simulations or min(self.simulations) < 1 or self.hand_written < 0 or min(self.nodes, default=1) < 1:
+            raise ConfigError("simulations and nodes must be 1 or more, and one simulation count is needed")
+
+
+def _within(name: str, value: int, most: int) -> None:
+    """Refuse a number of things that is negative, or so large that it must be a slip."""
+    if not 0 <= value <= most:
+        raise ConfigError(f"{name} is {value}, and must be from 0 to {most}")

@@ -1,0 +1,1 @@
+"""What a person reads on an asset's page."""

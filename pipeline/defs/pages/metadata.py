@@ -1,0 +1,177 @@
+"""What a person reads on an asset's page: counts, tables, schema, pictures."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+
+from pipeline.dataset.files.shard_files import read_games
+from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
+from pipeline.defs.pages import pictures
+from pipeline.errors import DatasetError
+from pipeline.validation.verify import sample_rows
+
+Metadata = dict[str, Any]
+PROBED = 1024
+"""Rows of a dataset that a checkpoint is probed on."""
+FIGURES = (
+    "positions",
+    "top1",
+    "top3",
+    "top5",
+    "cross_entropy",
+    "legal_mass",
+    "value_brier",
+    "hand_written_top1",
+    "chance_top1",
+)
+SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
+JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out")
+LONGEST_TABLE = 200
+"""Rows of a table that a page shows without getting slow."""
+
+
+def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | None) -> Metadata:
+    """Describe a positions dataset; `seconds` is how long this run took to make it, None if it was there already."""
+    games, rows = manifest["games"], manifest["positions"]["total"]
+    dropped = games["dropped"] or {"none": 0}
+    speed = {"seconds": round(seconds, 2), "positions_per_second": round(rows / seconds)} if seconds else {}
+    files = [file for file in manifest["files"] if file["name"] != GAMES]
+    try:
+        drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
+        boards = pictures.boards(drawn)
+        elo = pictures.png(elo_picture(directory, manifest), "Elo of the players")
+    except DatasetError as error:  # the checks say what is wrong with the files, each by its name
+        boards = elo = str(error)
+    return {
+        "path": dg.MetadataValue.path(directory),
+        "dagster/uri": directory.as_uri(),
+        "dagster/row_count": rows,
+        "dagster/column_schema": column_schema(),
+        "games_read": games["read"],
+        "games_used": games["used"],
+        "games_dropped": games["read"] - games["used"],
+        "dropped_games": table([{"reason": name, "games": count} for name, count in dropped.items()]),
+        "positions": table([{"split": name, "positions": count} for name, count in manifest["positions"].items()]),
+        **speed,
+        "bytes_per_position": manifest["bytes_per_position"],
+        "label_collisions": manifest["label_collisions"],
+        "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
+        "elo": dg.MetadataValue.md(elo),
+        "sample_of_positions": dg.MetadataValue.md(boards),
+    }
+
+
+def of_training_set(
+    directory: Path, page: Mapping[str, Any], audit: Mapping[str, Any] | None, folder: Path
+) -> Metadata:
+    """Describe a training set by its page, and by its audit, whose files lie in `folder`, if there is one."""
+    found: Metadata = {
+        "path": dg.MetadataValue.path(directory),
+        "dagster/uri": directory.as_uri(),
+        "dagster/row_count": page["positions"]["train"],
+        "positions": table([{"split": name, "positions": count} for name, count in page["positions"].items()]),
+        "datasets": table([{name: f"{entry[name]}" for name in JOINED_COLUMNS} for entry in page["datasets"]]),
+    }
+    if audit is None:
+        return found
+    drift = [row for name in ("between_splits", "between_datasets") for row in audit["drift"][name]]
+    return found | {
+        "copies_share": audit["copies"]["copies_share"],
+        "test_positions_in_train": table(audit["in_train"]),
+        "labels": table([{"what": name, "value": float(value)} for name, value in audit["labels"].items()]),
+        "drift": table(drift),
+        "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "what is in the training set")),
+        "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
+    }
+
+
+def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
+    """Describe a checkpoint by its card, its last figures and its curves."""
+    curves = directory / "curves.png"
+    figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
+    pictured = {"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}
+    return {
+        "path": dg.MetadataValue.path(directory),
+        "dagster/uri": directory.as_uri(),
+        "card_sha256": file_hash(directory / "checkpoint.json"),
+        **pictured,
+        **figures,
+        "card": dg.MetadataValue.json(dict(card)),
+    }
+
+
+def drawings(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> list[pictures.Drawing]:
+    """Draw the rows of a split that the `probe` task gave the network's first choices of."""
+    rows = sample_rows(directory, read_manifest(directory), PROBED, split)
+    return [pictures.Drawing(row=row, choices=chosen) for row, chosen in zip(rows, choices, strict=False)]
+
+
+def of_report(
+    network: Path, reports: Mapping[str, Mapping[str, Any]], folder: Path, drawings: Sequence[pictures.Drawing]
+) -> Metadata:
+    """Describe the accuracy on each dataset and over all, with boards of what the network would play.
+
+    `folder` holds a subfolder with the files of `write_report` for each dataset.
+    """
+    numbers = [{"dataset": name} | {figure: report[figure] for figure in FIGURES} for name, report in reports.items()]
+    drawn = [pictures.png(folder / name / "report.png", f"accuracy on {name}") for name in reports]
+    first = next(iter(reports.values()))
+    slices = {name: table(rows) for name, rows in first["slices"].items()} if len(reports) == 1 else {}
+    return {
+        "checkpoint": dg.MetadataValue.path(network),
+        **overall(reports),
+        "rule": "; ".join(report["rule"] for report in reports.values()),
+        "report": dg.MetadataValue.md("\n\n".join(drawn)),
+        "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
+        "datasets": table(numbers),
+        **slices,
+        "path": dg.MetadataValue.path(folder),
+    }
+
+
+def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Add positions up over the datasets, and average the other figures weighted by them."""
+    total = sum(report["positions"] for report in reports.values())
+    means = {}
+    for name in FIGURES:
+        known = [
+            report for report in reports.values() if report[name] is not None
+        ]  # positions of no game have no results
+        if name != "positions" and known:
+            weights = [report["positions"] for report in known]
+            means[name] = round(float(np.average([report[name] for report in known], weights=weights)), 6)
+    return {"positions": total} | means
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Show records as a table, the first ones if there are too many for a page."""
+    kinds = {int: "int", float: "float", bool: "bool"}
+    shown = [
+        dg.TableRecord({name: round(value, 6) if isinstance(value, float) else value for name, value in record.items()})
+        for record in records[:LONGEST_TABLE]
+    ]
+    columns = list(records[0].items()) if records else [("nothing", "")]
+    schema = dg.TableSchema([dg.TableColumn(name, kinds.get(type(value), "string")) for name, value in columns])
+    return dg.MetadataValue.table(shown, schema)
+
+
+def column_schema() -> dg.TableSchema:
+    """Describe a shard's columns, which are those of the format version that its manifest has."""
+    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema()])
+
+
+def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
+    """Draw the Elo of both players over all games of a dump; raises DatasetError."""
+    columns = read_games(directory, manifest, ("white_elo", "black_elo"))
+    values = np.concatenate([np.asarray(column.drop_null()) for column in columns.itercolumns()])
+    return pictures.histogram(values[values > 0], "Elo of the players", "Elo")
+
+
+def data_version(*inputs: Any) -> dg.DataVersion:
+    """Hash inputs and options: the same version means the same data."""
+    return dg.DataVersion(hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:16])

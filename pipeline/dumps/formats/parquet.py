@@ -1,0 +1,106 @@
+"""Tables as Parquet: Lichess's published games, and ChessMarro's own positions.
+
+Lichess's (huggingface.co/datasets/Lichess/standard-chess-games) has a column for each tag and one, `movetext`, for the
+moves. ChessMarro's has the FEN, the best move and 77 x 8 x 8 booleans, of which the first two are read and the planes made
+anew. Only a file can be read so: Parquet's index lies at its end.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from pipeline.dumps.formats.best_moves import first_move
+from pipeline.dumps.formats.text import gathered, position, tag_lines
+from pipeline.errors import DumpError
+from pipeline.pgn import tags
+
+MAGIC = b"PAR1"
+BATCH = 4096
+"""Rows that are in memory at a time."""
+MOVETEXT = "movetext"
+LICHESS_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
+MARRO_COLUMNS = ("fen_original", "best_uci")
+LONGEST_MOVETEXT = 1 << 20
+"""Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
+
+
+def pgn(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[bytes]]:
+    """Say what a Parquet file is, and turn it into PGN text; `on_share` hears what share of its rows was read.
+
+    Raises DumpError for a file that cannot be opened, or whose columns are not known.
+    """
+    try:
+        file = pq.ParquetFile(name, memory_map=True, pre_buffer=False)
+    except (OSError, pa.ArrowException) as error:
+        raise DumpError(f"{name} begins like Parquet and cannot be read: {str(error).splitlines()[0][:200]}") from error
+    columns = file.schema_arrow.names
+    if MOVETEXT in columns:
+        wanted = [*(tag for tag in LICHESS_TAGS if tag in columns), MOVETEXT]
+        return "Lichess games (Parquet)", gathered(_rows(name, file, wanted, _game, on_share))
+    if all(column in columns for column in MARRO_COLUMNS):
+        return "ChessMarro positions (Parquet)", gathered(_rows(name, file, MARRO_COLUMNS, _best, on_share))
+    raise DumpError(
+        f"{name} is Parquet with the columns {', '.join(columns)[:200]}: games have {MOVETEXT}, positions "
+        f"{' and '.join(MARRO_COLUMNS)}"
+    )
+
+
+def _rows(
+    name: str,
+    file: pq.ParquetFile,
+    columns: Sequence[str],
+    write: Callable[[int, dict[str, str | None]], str],
+    on_share: Callable[[float], None],
+) -> Iterator[str]:
+    """Give each row as PGN, its values as text, null and NaN as None; what is damaged is an OSError."""
+    number, total = 0, max(file.metadata.num_rows, 1)
+    with file:
+        batches = file.iter_batches(BATCH, columns=list(columns), use_threads=False)
+        while True:
+            try:
+                batch = next(batches, None)
+            except pa.ArrowException as error:
+                raise OSError(str(error).splitlines()[0][:200]) from error
+            if batch is None:
+                return
+            values = [_texts(name, column, batch.column(column)) for column in columns]
+            for row in zip(*values, strict=True):
+                number += 1
+                yield write(number, dict(zip(columns, row, strict=True)))
+            on_share(number / total)
+
+
+def _texts(name: str, column: str, values: pa.Array) -> list[str | None]:
+    """Turn a column of numbers, dates or strings into texts; raises DumpError for another kind."""
+    try:
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary_decode()
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_finite(values), values, None)
+        texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    except pa.ArrowException as error:
+        raise DumpError(f"{name}: the column {column} is {values.type}, and no text can be made of it") from error
+    return texts
+
+
+def _game(number: int, row: dict[str, Any]) -> str:
+    """Write a row of Lichess's games as its dump has it."""
+    movetext = " ".join((row.pop(MOVETEXT) or "").split())
+    if len(movetext) > LONGEST_MOVETEXT:
+        movetext = ""
+    for date in ("Date", "UTCDate"):
+        if row.get(date):
+            row[date] = row[date][:10].replace("-", ".")
+    first = {"Event": row.get("Event") or "?", "Site": row.get("Site") or f"row-{number}"}  # a game begins by its Event
+    others = {name: value or "" for name, value in row.items() if name not in first}
+    # A space before it keeps hostile movetext from beginning a tag; a blank line behind it closes what it left open.
+    return f"{tag_lines({**first, **others})}\n {movetext} {others.get('Result', '')}\n\n"
+
+
+def _best(number: int, row: dict[str, Any]) -> str:
+    """Write a row of ChessMarro's positions."""
+    move = first_move(row["best_uci"] or "")
+    return position(row["fen_original"] or "", move, event="ChessMarro", site=f"row-{number}")

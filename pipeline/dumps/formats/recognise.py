@@ -1,0 +1,48 @@
+"""What a file is, by what it begins with and never by its name."""
+
+import bz2
+import zlib
+from collections.abc import Callable, Iterator
+
+import zstandard
+
+from pipeline.dumps.formats import best_moves, epd, puzzles
+from pipeline.dumps.formats.text import Readable
+
+Convert = Callable[[str, Readable], Iterator[bytes]]
+"""(name of the file, its decompressed bytes) to PGN text."""
+
+HEAD = 1 << 20
+"""Raw bytes that are looked at: a block of bz2 may take 900 kB, and nothing can be told before its end."""
+FIRST = 1 << 16
+"""Decompressed bytes that are looked at."""
+
+INPUTS: tuple[tuple[str, Callable[[str], bool], Convert], ...] = (
+    ("Lichess puzzles (CSV)", puzzles.recognise, puzzles.pgn),
+    ("best moves (CSV)", best_moves.recognise, best_moves.pgn),
+    ("EPD", epd.recognise, epd.pgn),
+)
+"""What an input is called in the manifest, how its first line is told, and what turns it into PGN."""
+
+
+def begin(head: bytes, compression: str | None) -> bytes:
+    """Decompress the first bytes of an archive from its head, as far as they go."""
+    try:
+        if compression == "zstd":
+            with zstandard.ZstdDecompressor().stream_reader(head, read_across_frames=True) as reader:
+                return bytes(reader.read(FIRST))
+        if compression == "gzip":
+            return zlib.decompressobj(31).decompress(head, FIRST)
+        if compression == "bz2":
+            return bz2.BZ2Decompressor().decompress(head, FIRST)
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError):
+        return b""  # damage is found, and said, by who reads on
+    return head[:FIRST]
+
+
+def recognise(first: bytes) -> tuple[str, Convert] | None:
+    """Tell an input by its first bytes: its name and what turns it into PGN; None for PGN and what is not known."""
+    if b"\0" in first[:4096]:
+        return None
+    line = next((line for line in first.decode("utf-8", "replace").splitlines() if line.strip()), "")
+    return next(((name, convert) for name, matches, convert in INPUTS if matches(line)), None)

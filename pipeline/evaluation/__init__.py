@@ -1,0 +1,1 @@
+"""What a checkpoint is worth on unseen games: figures, tables, pictures."""

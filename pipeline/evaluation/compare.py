@@ -1,0 +1,95 @@
+"""Presets side by side: each trained as long on the same data and machine, measured on the same unseen games, one table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.progress import Progress, silent
+from pipeline.dataset.files.shards import publish, publish_json
+from pipeline.errors import ConfigError, Stopped
+from pipeline.evaluation.report import Rule, report
+from pipeline.storage.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
+from pipeline.storage.preflight import require_folder
+from pipeline.training.train import has, train_on
+
+if TYPE_CHECKING:
+    from model.training.config import TrainConfig
+
+KEPT = ("top1", "top1_low", "top1_high", "top3", "top5", "cross_entropy", "value_brier", "value_calibration_error")
+
+
+def compare(
+    positions: Sequence[Path],
+    presets: Sequence[str],
+    config: "TrainConfig",
+    out: Path,
+    *,
+    rule: Rule | None = None,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train every preset with one configuration and give `rows`, best top-1 first, and the table as `text`.
+
+    Each preset has a directory in `out` and is not trained again; the figures are of the first dataset's test split.
+    Raises UnknownPresetError and ConfigError before any time is spent, what train_on raises, and Stopped: the same call
+    goes on.
+    """
+    from model.network.presets import preset
+
+    if not presets:
+        raise ConfigError("name at least one preset to compare")
+    for name in presets:
+        preset(name)
+    if not positions or not has(positions[:1], "test"):
+        raise ConfigError("presets are compared on the first dataset's test split: name one that has test positions")
+    require_folder(out)
+    require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
+    require_apart(out, positions, ConfigError)
+    rows = []
+    for name in dict.fromkeys(presets):
+        card = train_on(positions, name, replace(config), out / name, progress, stop)
+        if not card["finished"]:
+            raise Stopped(f"stopped in {out / name}; run the same command to continue")
+        found = report(out / name, positions=positions[0], rule=rule, progress=progress)
+        rows.append(
+            {
+                "preset": name,
+                "parameters": card["parameters"],
+                "positions": card["positions"],
+                "positions_per_second": round(card["positions"] / max(card["seconds"], 1e-9), 1),
+                "valued": preset(name).value != "none",
+                **{figure: found[figure] for figure in KEPT},
+                "common_rule_top1": found["common_rule"].get("top1"),
+                "rule": found["rule"],
+            }
+        )
+    rows.sort(key=lambda row: -row["top1"])
+    table = table_of(rows)
+    publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
+    publish_json(out, "comparison.json", {"rows": rows})
+    return {"out": str(out), "rows": rows, "text": table}
+
+
+def _begun(entry: Path) -> bool:
+    """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
+    from model.network.presets import presets
+
+    return entry.name in presets() and is_free(entry, "metrics.jsonl")
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> str:
+    """Write the table in Markdown: positions seen in training, positions a second, and the figures on unseen games."""
+    lines = [
+        "| preset | parameters | positions seen | a second | top-1 (95 %) | top-3 | top-5 | cross-entropy | Brier |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        low, high = row["top1_low"], row["top1_high"]
+        top1 = f"{row['top1']:.4f} ({'too few games' if low is None else f'{low:.4f} to {high:.4f}'})"
+        brier = f"{row['value_brier']:.4f}" if row["valued"] else "no value"
+        lines.append(
+            f"| {row['preset']} | {row['parameters']:,} | {row['positions']:,} | {row['positions_per_second']:,.0f} "
+            f"| {top1} | {row['top3']:.4f} | {row['top5']:.4f} | {row['cross_entropy']:.4f} | {brier} |"
+        )
+    return "\n".join(lines)

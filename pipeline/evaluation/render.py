@@ -1,0 +1,106 @@
+"""A report for people: text, tables and pictures of what `pipeline.evaluation.report` measured."""
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.dataset.files.shards import publish, publish_json
+from pipeline.errors import ConfigError
+from pipeline.storage.claims import REPORT, require_own
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEADLINE = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier")
+
+
+def plain_text(result: dict[str, Any], indent: int = 0) -> str:
+    """Write a result as aligned lines; nested objects are indented, tables of slices drawn by polars."""
+    lines = []
+    width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
+    for name, value in result.items():
+        if name == "slices":
+            lines += [f"\n{slice_name.replace('_', ' ')}\n{text_table(rows)}" for slice_name, rows in value.items()]
+        elif isinstance(value, dict):
+            lines += [" " * indent + name, plain_text(value, indent + 2)]
+        else:
+            lines.append(" " * indent + f"{name:<{width}}  {_shown(value)}")
+    return "\n".join(lines)
+
+
+def _shown(value: Any) -> str:
+    """Write one value: counts with separators, figures with four places."""
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def text_table(rows: list[dict[str, Any]]) -> str:
+    """Draw rows as a text table."""
+    import polars as pl
+
+    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=3):
+        return str(pl.DataFrame(rows))
+
+
+def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:
+    """Draw top-1 by band, the hand-written evaluator's beside it."""
+    axes.set_title(title, fontsize=9)
+    if not rows:
+        axes.text(0.5, 0.5, "not known of these games", ha="center", va="center", fontsize=9, color="0.5")
+        axes.axis("off")
+        return
+    places = range(len(rows))
+    axes.bar([place - 0.2 for place in places], [row["top1"] for row in rows], 0.4, label="network")
+    axes.bar([place + 0.2 for place in places], [row["hand_written_top1"] for row in rows], 0.4, label="hand-written")
+    axes.set_xticks(list(places), [row["band"] for row in rows], rotation=35, ha="right", fontsize=7)
+    axes.set_ylabel("top-1")
+
+
+def draw_report(result: dict[str, Any]) -> bytes:
+    """Draw a report as one PNG: top-1 by ply, rating, choice of moves and clock, and the value's calibration."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    slices = result["slices"]
+    figure = Figure(figsize=(11, 6.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, 3)
+    titles = {
+        "by_ply": "by ply",
+        "by_elo": "by mover's rating",
+        "by_legal_moves": "by legal moves",
+        "by_clock": "by clock",
+    }
+    for axes, (name, title) in zip(panels.flat, titles.items(), strict=False):
+        _bars(axes, slices[name], title)
+    panels[0, 0].legend(fontsize=7)
+    calibration = panels[1, 1]
+    calibration.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+    expected = [row["expected"] for row in slices["calibration"]]
+    calibration.plot(expected, [row["score"] for row in slices["calibration"]], marker="o")
+    calibration.set_title("value: expected score against score", fontsize=9)
+    words = panels[1, 2]
+    words.axis("off")
+    text = "\n".join(f"{name:<15}{_shown(result[name]):>10}" for name in HEADLINE)
+    text += f"\n{'hand-written':<15}{result['hand_written_top1']:>10.4f}\n{'chance':<15}{result['chance_top1']:>10.4f}"
+    for name, said in (("top1_not_in_train", "not in train"), ("top1_in_train", "in train")):
+        if result.get(name) is not None:
+            text += f"\n{said:<15}{result[name]:>10.4f}"
+    words.text(0, 1, f"{result['preset']}, step {result['step']:,}\n\n{text}", va="top", family="monospace", fontsize=9)
+    figure.suptitle(result["rule"], fontsize=8)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=110)
+    return drawn.getvalue()
+
+
+def write_report(result: dict[str, Any], out: Path) -> None:
+    """Publish `report.json`, `report.txt` and `report.png` in a directory."""
+    require_own(out, REPORT, ConfigError)
+    out.mkdir(parents=True, exist_ok=True)
+    publish_json(out, "report.json", result)
+    text, picture = (plain_text(result) + "\n").encode(), draw_report(result)
+    publish(out, "report.txt", 0, lambda target: target.write(text))
+    publish(out, "report.png", 0, lambda target: target.write(picture))

@@ -1,0 +1,1 @@
+"""A function over many items: processes of this machine, or Ray."""

@@ -1,0 +1,91 @@
+"""A chunk's rows by buckets, in a file that lies in `.parts/` until shards are made of it (pipeline/ingest/scatter.py).
+
+    a zstd frame a bucket: records, then planes | bytes of each frame, uint32[B] | rows of each, uint32[B]
+
+A frame carries a checksum. The columns of a record are those of a batch
+(`pipeline.dataset.files.shards.batch_columns`), with the planes apart.
+
+Axes: R rows, P planes, B buckets.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from engine.encoding.planes import PLANE_BYTES, PLANES
+from pipeline.dataset.files.shards import schema
+from pipeline.storage.stores import read_span
+
+BUCKETS_PER_MIB = 64
+"""Buckets for each MiB of a chunk's text: some 400 rows of train a bucket and chunk, whatever its size."""
+LEVEL = 1
+"""zstd's level: 74 bytes a row where -1 gives 89, and no slower."""
+
+
+def bucket_count(chunk_mib: int, share: float) -> int:
+    """Count the buckets of a split that holds this share of the rows."""
+    return max(1, round(BUCKETS_PER_MIB * chunk_mib * share))
+
+
+def drawn(
+    picked_R: NDArray[np.int64], buckets: int, seed: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Draw a bucket for each row: give the rows, bucket after bucket, and how many each has, int64[B]."""
+    bucket_R = np.random.Generator(np.random.PCG64(seed)).integers(0, buckets, len(picked_R), dtype=np.uint16)
+    return picked_R[np.argsort(bucket_R, kind="stable")], np.bincount(bucket_R, minlength=buckets)
+
+
+@cache
+def record_type() -> np.dtype[Any]:
+    """Give the record of a row: every column of a human game but the planes."""
+    return np.dtype(
+        [
+            (field.name, field.type.to_pandas_dtype())
+            for field in schema()
+            if field.name not in ("planes", "visits", "root_value")
+        ]
+    )
+
+
+def write_buckets(
+    columns: Mapping[str, NDArray[Any]], planes_RP: NDArray[np.uint64], rows_B: NDArray[np.int64], target: Any
+) -> None:
+    """Write rows that stand bucket after bucket."""
+    records_R = np.empty(len(planes_RP), dtype=record_type())
+    for name in records_R.dtype.names or ():
+        records_R[name] = columns[name]
+    packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+    lengths_B = np.zeros(len(rows_B), dtype="<u4")
+    first = 0
+    for bucket, rows in enumerate(rows_B.tolist()):
+        last = first + rows
+        if rows:
+            frame = packer.compress(records_R[first:last].tobytes() + planes_RP[first:last].tobytes())
+            lengths_B[bucket] = target.write(frame)
+        first = last
+    target.write(lengths_B.tobytes() + rows_B.astype("<u4").tobytes())
+
+
+def read_index(path: Path, buckets: int) -> NDArray[np.uint32]:
+    """Read the bytes and rows of each bucket of a file, uint32[2, B]; raises ValueError for a file that is none."""
+    size, tail_bytes = path.stat().st_size, 8 * buckets
+    tail = np.frombuffer(read_span(path, max(size - tail_bytes, 0), size)[: size // 4 * 4], dtype="<u4")
+    if len(tail) != 2 * buckets or int(tail[:buckets].sum(dtype=np.int64)) != size - tail_bytes:
+        raise ValueError(f"{path} is damaged")
+    return tail.reshape(2, buckets)
+
+
+def unpacked(frame: bytes, rows: int) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+    """Give the rows of a bucket: records [R], planes uint64[R, 77]; raises ZstdError or ValueError for a damaged one."""
+    kind = record_type()
+    size = rows * (kind.itemsize + PLANE_BYTES)
+    data = zstandard.ZstdDecompressor().decompress(frame)
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes where {rows} rows have {size}")
+    planes = np.frombuffer(data, dtype="<u8", offset=rows * kind.itemsize)
+    return np.frombuffer(data, dtype=kind, count=rows), planes.reshape(rows, PLANES)

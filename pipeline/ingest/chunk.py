@@ -1,0 +1,422 @@
+"""One chunk of a dump into shards: what a worker does.
+
+    text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards
+    then the games' table, and a note of what was done
+
+Everything depends on the chunk and the configuration alone. The note (`.parts/00007.json`) appears last: a chunk that has
+one is done, one without is done again, to the same bytes.
+
+Axes: G games, R rows.
+"""
+
+import hashlib
+import json
+import mmap
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple
+
+import chess
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from engine.board.position import from_fen
+from engine.encoding.planes import PLANE_BYTES, PLANES, TURN_PLANE
+from pipeline.dataset.files.permute import gather_rows
+from pipeline.dataset.files.shards import (
+    PARTS,
+    SPLITS,
+    game_numbers,
+    number_array,
+    publish_json,
+    read_note,
+    rows_table,
+    write_rows,
+)
+from pipeline.dataset.files.written import forget, note_down
+from pipeline.dumps.reader import Chunk
+from pipeline.errors import ConfigError, DatasetError, OtherDumpError
+from pipeline.ingest.buckets import bucket_count, drawn, write_buckets
+from pipeline.ingest.filters import Filters, filter_games, value, which
+from pipeline.ingest.row_filters import NO_LABELS, by_position, filter_rows
+from pipeline.pgn import replay, tags
+from pipeline.pgn.san import UNKNOWN_RESULT
+from pipeline.storage.stores import Publisher, place
+
+BLOCK_ROWS = 1 << 19
+"""Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
+
+PRELOAD = "pipeline.ingest.preload"
+"""Module that workers have imported before they are forked: it loads what encoding a chunk needs."""
+
+SHARD_ROWS = (1 << 10, 1 << 23)
+"""Fewest and most rows that a shard may be set to: 1,024 are 55 kB, 8 million half a GB."""
+
+OTHERS = "{out} is written by another ingest with other settings or code: stop that, delete it, or choose another --out"
+"""What is said where two machines write to one store, whose locks neither sees."""
+
+# Lichess and python-chess both call standard chess from a set-up position "From Position".
+STANDARD = frozenset({"", "standard", "chess", "classical", "normal", "illegal", "from position"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IngestConfig(Filters):
+    """What a dataset is made with; all of it is in the manifest, and a dataset made otherwise is refused."""
+
+    test_share: float = 0.05
+    """Share of games held out for the test split, by a hash of their moves."""
+    val_share: float = 0.02
+    """Share of games held out for validation while training, by the same hash."""
+    order: Literal["shuffled", "game"] = "shuffled"
+    """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
+    seed: int = 0
+    """Seed of the shuffle and of what is drawn by a hash."""
+    chunk_mib: int = 8
+    """MiB of PGN text a worker takes at a time."""
+    shard_rows: int = 0
+    """Rows of a shard at most, drawn from the whole dump (262144, say); 0: a shard a chunk, shuffled within it.
+
+    Training shuffles across shards anyway. It takes twice the time, room for 1.4 datasets more meanwhile, and 700 bytes of
+    memory a row (of a million at least) and worker; of a month with `--chunk-mib 64`.
+    """
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        Filters.__post_init__(self)  # a class with slots is made anew by its decorator, and super() knows the old one
+        if not (0 <= self.test_share < 1 and 0 <= self.val_share < 1 and self.test_share + self.val_share < 1):
+            raise ConfigError("test_share and val_share are shares: each from 0 to 1, and together below 1")
+        if self.order not in ("shuffled", "game"):
+            raise ConfigError(f"order is shuffled or game, not {self.order!r}")
+        if not 1 <= self.chunk_mib <= 256:
+            raise ConfigError(f"chunk_mib is from 1 to 256, not {self.chunk_mib}")
+        if self.seed < 0:
+            raise ConfigError(f"seed is at least 0, not {self.seed}")
+        if self.shard_rows and not SHARD_ROWS[0] <= self.shard_rows <= SHARD_ROWS[1]:
+            raise ConfigError(f"shard_rows is from {SHARD_ROWS[0]:,} to {SHARD_ROWS[1]:,}, or 0, not {self.shard_rows}")
+        if self.shard_rows and self.order == "game":
+            raise ConfigError("shard_rows draws rows from the whole dump, and order game keeps them: choose one")
+
+
+def config_digest(config: IngestConfig) -> str:
+    """Give what tells a configuration from others, 16 hex digits."""
+    return hashlib.sha256(json.dumps(asdict(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTask:
+    """A chunk, and what to do with it."""
+
+    chunk: Chunk
+    out: str
+    config: IngestConfig
+    code: str = ""
+    """What the driver's code is (pipeline/ingest/rows_code.py), for the note; "" for rows that go into no dataset."""
+
+
+class Tagged(NamedTuple):
+    """The games of a chunk with what their tags say."""
+
+    games: replay.Games
+    spans: NDArray[np.int64]  # [G, F, 2]
+    white_elo: NDArray[np.int32]  # 0: unknown
+    black_elo: NDArray[np.int32]
+    increment: NDArray[np.int32]  # seconds, -1: unknown
+    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels, NO_LABELS: it is a game, and all are
+    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
+
+
+class _Buffers(NamedTuple):
+    """Memory that a worker keeps from chunk to chunk: fresh pages cost more than the writing of them."""
+
+    rows: replay.Rows
+    planes: NDArray[np.uint64]  # [R, 77] the rows of one shard, in its order
+
+
+@cache
+def _buffers() -> _Buffers:
+    capacity = BLOCK_ROWS + replay.MAX_PLIES + 2
+    return _Buffers(replay.empty_rows(capacity), _ordered_rows(capacity))
+
+
+def _ordered_rows(capacity: int) -> NDArray[np.uint64]:
+    """Make room for planes, uint64[capacity, 77], in small pages of memory.
+
+    They are written and read in their order, which gains nothing by huge pages, and the first touch of those is slow wherever
+    the machine is a virtual one: half a second a worker (docs/log.md). numpy asks for huge ones.
+    """
+    private: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
+    memory = mmap.mmap(-1, capacity * PLANE_BYTES, **private)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with suppress(OSError):  # a kernel without any
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.uint64).reshape(capacity, PLANES)
+
+
+def release_buffers() -> None:
+    """Give the memory of `_buffers` back, where this process encodes no more for now."""
+    _buffers.cache_clear()
+
+
+def part_name(index: int) -> str:
+    """Give the name of a chunk's note."""
+    return f"{index:05d}.json"
+
+
+def _numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
+    out = np.empty(len(spans), dtype=np.int32)
+    tags.integers(text, spans, missing, out)
+    return out
+
+
+def _drop_variants(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
+    """Mark games whose Variant tag is not standard chess."""
+    games.status[~which(text, spans, lambda variant: variant.strip().lower() in STANDARD)] = replay.VARIANT
+
+
+def _set_up(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
+    """Read the FEN tags: give the starting positions and point the games at them."""
+    setups = [from_fen(chess.STARTING_FEN)]
+    for game in np.flatnonzero(spans[:, 1]):
+        fen = value(text, spans[game])
+        try:
+            if chess.Board(fen, chess960=True).has_chess960_castling_rights():
+                games.status[game] = replay.VARIANT
+                continue
+            setups.append(from_fen(fen))
+            games.setup[game] = len(setups) - 1
+        except ValueError:  # FenError, and python-chess's own for the line above
+            games.status[game] = replay.BAD_FEN
+    return np.array(setups, dtype=np.uint64)
+
+
+def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: IngestConfig) -> Tagged:
+    """Read the tags of the games at `starts` and apply the filters that need no moves."""
+    count = len(starts)
+    bounds = np.append(starts, len(text))
+    spans = np.zeros((count, len(tags.TAGS), 2), dtype=np.int64)
+    games = replay.Games(
+        start=bounds,
+        movetext=np.zeros(count, dtype=np.int64),
+        result=np.full(count, UNKNOWN_RESULT, dtype=np.int8),
+        base=np.zeros(count, dtype=np.int32),
+        setup=np.zeros(count, dtype=np.int32),
+        status=np.full(count, replay.USED, dtype=np.uint8),
+        plies=np.zeros(count, dtype=np.uint16),
+        identity=np.zeros(count, dtype=np.uint64),
+    )
+    tags.scan_tags(text, bounds, spans, games.movetext)
+    replay.read_results(text, spans[:, tags.RESULT], games.result)
+    control = spans[:, tags.TIME_CONTROL]
+    games.base[:] = _numbers(text, control, -1)
+    slashed = tags.after(text, control, ord("/"))[:, 0] != control[:, 0]
+    games.base[slashed] = -1  # "40/9000" and "1/259200": moves or days, not seconds for the game
+    plus = tags.after(text, control, ord("+"))
+    increment = _numbers(text, plus, -1)
+    increment[plus[:, 0] == control[:, 0]] = 0  # "300" is 300+0
+    increment[games.base < 0] = -1
+    white = _numbers(text, spans[:, tags.WHITE_ELO], 0)
+    black = _numbers(text, spans[:, tags.BLACK_ELO], 0)
+    setups = _set_up(text, spans[:, tags.FEN], games)
+    _drop_variants(text, spans[:, tags.VARIANT], games)
+    parity = _labels(text, spans[:, tags.LABELS], games)
+    filter_games(text, spans, games, (white, black), increment, config, config.seed)
+    return Tagged(games, spans, white, black, increment, parity, setups)
+
+
+def _labels(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint8]:
+    """Read which plies are labels in what no game is (pipeline/dumps/formats writes that tag), and mark rows that were
+    broken.
+    """
+    present = spans[:, 1] > 0
+    number = _numbers(text, spans, NO_LABELS)
+    games.result[present] = replay.NO_RESULT
+    games.status[present & (number > 1)] = replay.BAD_ROW
+    return np.where(present & (number <= 1), number, NO_LABELS).astype(np.uint8)
+
+
+def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
+    """Give each game's split as an index into SPLITS, from the hash of its moves: two copies of a game never part."""
+    share = (identity >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    return np.where(share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)).astype(
+        np.uint8
+    )
+
+
+def buckets_of(config: IngestConfig, split: int) -> int:
+    """Count the buckets that rows of a split, an index into SPLITS, are drawn to."""
+    held_out = (0.0, config.val_share, config.test_share)
+    return bucket_count(config.chunk_mib, held_out[split] or 1.0 - sum(held_out))
+
+
+def _columns(
+    tagged: Tagged, rows: replay.Rows, planes: NDArray[np.uint64], picked: NDArray[np.int64], first_game: int
+) -> dict[str, NDArray[Any]]:
+    """Take the picked rows' columns, with those that come from the games."""
+    columns = replay.columns_of(rows, picked)
+    game = rows.game[picked].astype(np.int64)
+    white = planes[:, TURN_PLANE] == 0
+    white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]
+    base, increment = tagged.games.base[game], tagged.increment[game]
+    columns["game"] = game_numbers(game, first_game)
+    columns["elo"] = np.where(white, white_elo, black_elo).clip(0, 65535).astype(np.uint16)
+    columns["opponent_elo"] = np.where(white, black_elo, white_elo).clip(0, 65535).astype(np.uint16)
+    columns["base"] = np.where((base < 0) | (base > 65534), 65535, base).astype(np.uint16)
+    columns["increment"] = np.where((increment < 0) | (increment > 254), 255, increment).astype(np.uint8)
+    return columns
+
+
+def _write_block(
+    publisher: Publisher,
+    task: ChunkTask,
+    tagged: Tagged,
+    rows: replay.Rows,
+    filled: int,
+    kept: NDArray[np.int64] | None,
+    block: int,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Write one block of rows, those that are kept, a file a split: give the shards, and what shards will be made of."""
+    splits = split_of(tagged.games.identity, task.config)[rows.game[:filled]]
+    if kept is not None:
+        splits[np.delete(np.arange(filled), kept)] = len(SPLITS)  # of none
+    shards, loose = [], []
+    for number, split in enumerate(SPLITS):
+        picked = np.flatnonzero(splits == number)
+        if not len(picked):
+            continue
+        seed = (task.config.seed, task.chunk.index, block, number)
+        rows_B = np.empty(0, dtype=np.int64)
+        if task.config.shard_rows:
+            picked, rows_B = drawn(picked, buckets_of(task.config, number), seed)
+        elif task.config.order == "shuffled":
+            picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
+        planes = _buffers().planes[: len(picked)]
+        gather_rows(rows.planes, picked, planes)
+        columns = _columns(tagged, rows, planes, picked, task.chunk.first_game)
+        name = f"{split}-{task.chunk.index:05d}-{block}"
+        if task.config.shard_rows:
+            write = partial(write_buckets, columns, planes, rows_B)
+            publisher.publish(place(task.out) / PARTS, f"{name}.rows", len(picked), write)
+            loose.append({"name": f"{name}.rows", "split": split, "rows": len(picked)})
+            continue
+        write = partial(write_rows, rows_table(planes, columns))
+        done = publisher.publish(place(task.out), f"{name}.parquet", len(picked), write, note_down)
+        shards.append(
+            {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
+        )
+    return shards, loose
+
+
+def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
+    """Make a string column of tag values; absent ones are null, invalid UTF-8 is replaced."""
+    lengths = spans[:, 1] - spans[:, 0]
+    data = np.empty(int(lengths.sum()), dtype=np.uint8)
+    offsets = np.empty(len(spans) + 1, dtype=np.int32)
+    tags.gather(text, spans, data, offsets)
+    if data.size and data.max() >= 128:
+        return pa.array([value(text, span) if span[1] else None for span in spans], type=pa.string())
+    present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
+    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
+
+
+def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
+    """Make a column of names by their indices; what is not `known` is null."""
+    offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
+    text = pa.py_buffer("".join(names).encode("ascii"))
+    dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
+    return pa.DictionaryArray.from_arrays(number_array(indices.astype(np.int32), known), dictionary)
+
+
+def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.Table:
+    """Make the rows of `games.parquet` for a chunk, a row for every game, dropped ones with their reason."""
+    games, spans = tagged.games, tagged.spans
+    count = len(games.status)
+    used = games.status == replay.USED
+    site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
+    date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
+    columns = {
+        "source": number_array(np.full(count, task.chunk.source, dtype=np.uint16)),
+        "offset": number_array(task.chunk.offset + games.start[:-1]),
+        "length": number_array(np.diff(games.start).astype(np.uint32)),
+        "site": _strings(text, site),
+        "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
+        "date": _strings(text, date),
+        "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
+        "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
+        "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
+        "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
+        "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
+        "result": number_array(games.result, np.abs(games.result) <= 1),
+        "plies": number_array(games.plies),
+        "identity": number_array(games.identity),
+        "split": _named(SPLITS, split_of(games.identity, task.config), used),
+        "dropped": _named(replay.STATUS, games.status, ~used),
+    }
+    if (tagged.parity != NO_LABELS).any():
+        rating = _numbers(text, spans[:, tags.PUZZLE_RATING], 0)
+        columns["puzzle_rating"] = number_array(rating.clip(0, 65535).astype(np.uint16), rating > 0)
+        columns["puzzle_themes"] = _strings(text, spans[:, tags.PUZZLE_THEMES])
+    return pa.table(columns)
+
+
+def encode_chunk(task: ChunkTask) -> dict[str, Any]:
+    """Turn a chunk into shards and notes: give the note, with `rows` and `fresh_rows` (0 when it was done before).
+
+    Raises DatasetError when the chunk was done before from other text, or with other settings.
+    """
+    parts = place(task.out) / PARTS
+    note = parts / part_name(task.chunk.index)
+    digest = hashlib.sha256(task.chunk.text).hexdigest()
+    if note.exists():
+        done = read_note(note)
+        if done["text_sha256"] != digest:
+            raise OtherDumpError(
+                f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
+            )
+        if (done.get("config"), done.get("code")) != (config_digest(task.config), task.code):
+            raise DatasetError(OTHERS.format(out=task.out))
+        return {**done, "fresh_rows": 0}
+    text = np.frombuffer(task.chunk.text, dtype=np.uint8)
+    tagged = read_games(text, task.chunk.starts, task.config)
+    rows = _buffers().rows
+    files: list[dict[str, Any]] = []
+    loose: list[dict[str, Any]] = []
+    dropped: Counter[str] = Counter()
+    total = collisions = game = block = 0
+    with Publisher() as publisher:
+        while game < len(task.chunk.starts):
+            game, filled = replay.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
+            by_position(rows, filled, tagged.games, tagged.parity)
+            kept, refused = filter_rows(rows, filled, tagged.games, tagged.parity, task.config, task.config.seed)
+            dropped += refused
+            used = slice(filled) if kept is None else kept
+            shards, unsorted = _write_block(publisher, task, tagged, rows, filled, kept, block)
+            files += shards
+            loose += unsorted
+            collisions += int(np.isin(rows.promotion[used], (2, 3, 4)).sum())
+            total, block = total + (filled if kept is None else len(kept)), block + 1
+        table = games_table(task, tagged, text)
+        games_name = f"games-{task.chunk.index:05d}.parquet"
+        publisher.publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
+    counts = np.bincount(tagged.games.status, minlength=len(replay.STATUS))
+    result = {
+        "chunk": task.chunk.index,
+        "text_sha256": digest,
+        "config": config_digest(task.config),
+        "code": task.code,
+        "games": len(task.chunk.starts),
+        "status": {name: int(count) for name, count in zip(replay.STATUS, counts, strict=True) if count},
+        "rows": total,
+        "rows_dropped": dict(dropped),
+        "label_collisions": collisions,
+        "files": files,
+        "loose": loose,
+    }
+    publish_json(parts, note.name, result)
+    forget(place(task.out), [entry["name"] for entry in files])
+    return {**result, "fresh_rows": total}

@@ -1,0 +1,308 @@
+"""A dump into a dataset: chunks spread over workers, shards published as they are done, the manifest last.
+
+    dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards] -> games.parquet, manifest.json
+    with `shard_rows`:               [worker: tags, replay, buckets] -> [worker: buckets of all chunks, shuffle, shards] -> ...
+
+A chunk's result depends on its text, its number and the configuration alone, so any number of workers, killed and
+started again at any time, end with the same bytes. What is finished lies in `.parts/` until the manifest is there.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from filelock import Timeout
+
+from engine.compiling import say_for_workers
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
+from engine.json_files import read_json
+from engine.progress import Progress, Tick, silent
+from pipeline.dataset.files.shards import (
+    FORMAT_VERSION,
+    GAMES,
+    MANIFEST,
+    PARTS,
+    RUN,
+    SPLITS,
+    file_hash,
+    publish_json,
+    read_manifest,
+)
+from pipeline.dataset.files.written import delete_unnoted, is_ours, remove_parts
+from pipeline.dumps.reader import STDIN, Source, chunks, require, short_name
+from pipeline.errors import (
+    ConfigError,
+    DamagedError,
+    DatasetError,
+    FetchError,
+    IngestError,
+    OtherDumpError,
+    Stopped,
+    StoreError,
+)
+from pipeline.executors.local import Engine, Failure, LocalEngine
+from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
+from pipeline.ingest.data_card import CARD
+from pipeline.ingest.manifest import build_manifest, plain_config, read_notes
+from pipeline.ingest.rows_code import rows_code
+from pipeline.ingest.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks
+from pipeline.storage.claims import DATASET, require_own
+from pipeline.storage.objects import look
+from pipeline.storage.stores import is_url, lock_of, make_folder, reached, temporaries
+
+MOST_SOURCES = 1 << 16
+"""Dumps that the column `source` of `games.parquet` can number."""
+
+_OURS = re.compile(rf"({'|'.join(SPLITS)})-\d+-(of-)?\d+\.parquet|{GAMES}|{CARD}|{MANIFEST}")
+"""Names that an ingest may need."""
+
+
+def ingest(
+    sources: Sequence[str],
+    out: Path,
+    config: IngestConfig | None = None,
+    *,
+    workers: int = 0,
+    engine: Engine | None = None,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Make a dataset of dumps in `out` and give its manifest.
+
+    `sources`: paths, addresses (https://, s3://, gs://) or `-` for standard input; `out`: what
+    `pipeline.storage.stores.place` gives. A finished dataset of the same sources and configuration is given as it is;
+    an unfinished one is continued. `engine`: what spreads the chunks, in place of `workers` processes of this machine.
+
+    Raises DumpError, FetchError, DatasetError (`out` holds what is another's, or is of other sources, configuration or code;
+    no positions), IngestError (disk full,
+    network gone, two at once), Stopped, and DamagedError when an archive broke off: the dataset of all before the damage is
+    then complete.
+    """
+    config = config or IngestConfig()
+    if not sources:
+        raise ConfigError("name at least one dump, or - for standard input")
+    if len(sources) > MOST_SOURCES:
+        raise ConfigError(f"a dataset is of at most {MOST_SOURCES:,} dumps: ingest them into several, and join them")
+    for name in sources:
+        require(name)
+    try:
+        with reached(out):
+            require_own(out, DATASET, DatasetError)
+            make_folder(out)
+    except OSError as error:
+        raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
+    try:
+        with lock_of(out), reached(out):
+            manifest = _finished(out, sources, config) or _ingest(
+                sources, out, config, engine or LocalEngine(workers, preload=PRELOAD), progress, stop
+            )
+    except Timeout as error:
+        raise IngestError(f"another ingest is writing {out}: wait for it, or choose another --out") from error
+    except StoreError as error:
+        raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
+    damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
+    if damage:
+        raise DamagedError(
+            f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before the damage are in {out}"
+        )
+    return manifest
+
+
+def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:
+    """Give the manifest of a finished dataset if it is of these sources and this configuration; None if unfinished."""
+    if not (out / MANIFEST).exists():
+        return None
+    manifest = read_manifest(out)
+    remove_parts(out)
+    asked = plain_config(config)
+    made_with = plain_config(IngestConfig()) | manifest["config"]  # one of before a setting existed had its default
+    if made_with != asked:
+        differing = [name for name in made_with if made_with[name] != asked.get(name)]
+        raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
+    made = manifest["sources"]
+    if len(made) != len(sources) or not all(map(_is_of, made, sources)):
+        names = [source["name"] for source in made]
+        raise OtherDumpError(
+            f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
+        )
+    if manifest.get("code") != rows_code():
+        raise OtherDumpError(
+            f"{out} is finished, and was made by other code ({_said(manifest)}, this is {rows_code()}): its rows may "
+            "differ. It is left as it is; to build it anew beside it, choose another --out"
+        )
+    return manifest
+
+
+def _said(made: Mapping[str, Any]) -> str:
+    """Say which code made something."""
+    return str(made.get("code") or "it does not say which")
+
+
+def _is_of(made: Mapping[str, Any], name: str) -> bool:
+    """Tell whether what a manifest says of a source is true of a dump: by its hash, or by what a server says of it."""
+    if is_url(name):
+        facts = look(name)
+        return (made["name"], made["bytes"], made.get("version")) == (short_name(name), facts.size, facts.version)
+    path = Path(name)
+    if name == STDIN or not path.is_file():
+        return False
+    return (made["name"], made["bytes"], made["sha256"]) == (path.name, path.stat().st_size, file_hash(path))
+
+
+def _sweep(out: Path) -> None:
+    """Take away the files that killed workers left open, those that provably nobody will finish."""
+    for folder in (out, out / PARTS):
+        for left in temporaries(folder):
+            left.unlink(missing_ok=True)
+
+
+def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
+    """Start or continue the parts: refuse those of other sources or another configuration."""
+    make_folder(parts)
+    _sweep(parts.parent)
+    asked: dict[str, Any] = {
+        "sources": [short_name(name) for name in sources],
+        "config": plain_config(config),
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+        "code": rows_code(),
+    }
+    if any(map(is_url, sources)):  # of a file, the texts of the chunks tell
+        asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
+    path = parts / RUN
+    begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
+    if begun and (before := read_json(path, DatasetError)) != asked:
+        if not isinstance(before, dict):
+            raise DatasetError(f"{path} is damaged: delete {parts.parent} and ingest again")
+        if before | {"versions": asked.get("versions")} == asked:
+            raise OtherDumpError("the dump has been replaced since this ingest was begun: choose another --out")
+        if before | {"code": asked["code"]} == asked:
+            raise OtherDumpError(
+                f"{parts.parent} holds an unfinished ingest by other versions of the code ({_said(before)}, this is "
+                f"{asked['code']}), whose rows are not mixed with these: delete it or choose another --out"
+            )
+        raise DatasetError(
+            f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "
+            "delete it or choose another --out"
+        )
+    if not begun:
+        delete_unnoted(parts.parent)  # shards of ours whose note was never written
+    _refuse_others(parts.parent, begun)
+    if not begun:
+        publish_json(parts, path.name, asked)
+
+
+def _refuse_others(out: Path, begun: bool) -> None:
+    """Raise DatasetError for a file of another's under a name that will be needed; of one that is begun, shards see to it."""
+    there = out.iterdir() if out.exists() else ()  # a store has no folder before there is a file
+    names = (GAMES, CARD) if begun else sorted(path.name for path in there if _OURS.fullmatch(path.name))
+    for name in names:
+        if (out / name).exists() and not is_ours(out, name):
+            raise DatasetError(f"{out / name} is not of this ingest: move it away, or choose another --out")
+
+
+def _ingest(
+    names: Sequence[str],
+    out: Path,
+    config: IngestConfig,
+    engine: Engine,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> dict[str, Any]:
+    """Encode every chunk that is not done, then publish the games and the manifest."""
+    sources = [Source(name, stop) for name in names]
+    parts = out / PARTS
+    where = str(out if is_url(str(out)) else out.absolute())  # a worker elsewhere may stand in another folder
+    sizes = [
+        source.size for source in sources if source.name == STDIN or is_url(source.name) or Path(source.name).is_file()
+    ]
+    total = None if None in sizes else sum(size or 0 for size in sizes)
+    _begin(parts, names, config)
+    say_for_workers("pgn")
+    began = time.perf_counter()
+    raw_bytes = positions = fresh = taken = 0
+
+    def read(count: int) -> None:
+        nonlocal raw_bytes
+        raw_bytes = count
+
+    def tasks() -> Iterator[ChunkTask]:
+        nonlocal taken
+        for chunk in chunks(sources, config.chunk_mib << 20, read):
+            taken += 1
+            yield ChunkTask(chunk, where, config, rows_code())
+
+    try:
+        with closing(engine.map(encode_chunk, tasks())) as results:
+            for _, status, value in results:
+                if status != "ok":
+                    raise _failure(status, value)
+                if not (parts / part_name(value["chunk"])).exists():
+                    raise IngestError(
+                        f"a worker wrote to a {out} that is not seen here: name a folder that all nodes share"
+                    )
+                positions += value["rows"]
+                fresh += value["fresh_rows"]
+                rate = fresh / max(time.perf_counter() - began, 1e-9)
+                progress(Tick(raw_bytes, total, "B", {"positions": positions, "positions/s": rate}))
+                if stop():
+                    raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+        if (parts / part_name(taken)).exists():
+            raise OtherDumpError("the dump has become shorter since this ingest was begun: choose another --out")
+        release_buffers()  # what is made of the whole takes its place, so the peak is that of a chunk
+        shards: list[dict[str, Any]] = []
+        if config.shard_rows:
+            planned = plans(read_notes(parts), config)
+            forget_others(out, planned)
+            shards = _made(out, engine, planned, shard_tasks(out, where, planned, config), progress, stop)
+        manifest = build_manifest(out, sources, config, shards=shards)
+    except FetchError as error:
+        raise IngestError(f"{error}; what was finished is kept in {out}: run the same command to continue") from error
+    except OSError as error:
+        raise IngestError(
+            f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
+        ) from error
+    finally:
+        _sweep(out)
+    remove_parts(out)
+    return manifest
+
+
+def _made(
+    out: Path,
+    engine: Engine,
+    planned: Sequence[Plan],
+    tasks: Iterable[ShardTask],
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> list[dict[str, Any]]:
+    """Make shards of what chunks have left in buckets: give the manifest's entries, in their order."""
+    made: dict[str, dict[str, Any]] = {}
+    total, rows = sum(plan.rows for plan in planned), 0
+    began = time.perf_counter()
+    with closing(engine.map(make_shards, tasks)) as results:
+        for _, status, value in results:
+            if status != "ok":
+                raise _failure(status, value)
+            made |= {entry["name"]: entry for entry in value}
+            rows += sum(entry["rows"] for entry in value)
+            rate = rows / max(time.perf_counter() - began, 1e-9)
+            progress(Tick(rows, total, "rows", {"shards": len(made), "rows/s": rate}))
+            if stop():
+                raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+    return [made[name] for plan in planned for name in plan.names]
+
+
+def _failure(status: str, value: Failure | None) -> Exception:
+    """Make the error that ends an ingest from what a worker left."""
+    if status == "lost" or value is None:
+        return IngestError("a worker was killed three times at the same work (out of memory?): try fewer --workers")
+    if value.system:
+        return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
+    if value.mistake:
+        return (OtherDumpError if value.kind == OtherDumpError.__name__ else DatasetError)(value.message)
+    return RuntimeError(f"a worker failed: {value.message}\n{value.traceback}")

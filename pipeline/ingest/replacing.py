@@ -1,0 +1,192 @@
+"""Replace a dataset: the new one is built beside the old one, and takes its name only when it is whole.
+
+    NAME/                      the dataset that everybody reads, as it was, until the last moment
+    .NAME.building-<digest>/   the new one; the digest is of the dump, the settings and the code, so a stop is continued
+    .NAME.replaced/            the old one, between the renames and the deletion of its files
+
+Two renames and then the deletion: killed between them, `recover` gives the old dataset its name back, and the new one, which
+is whole, is swapped in by the next call. Only files that a dataset's own records name are deleted; a folder that holds
+anything else is refused before the work begins. A store has no rename of folders, so a dataset there is not replaced.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import Timeout
+
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
+from engine.progress import Progress, silent
+from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, PARTS, read_manifest
+from pipeline.dataset.files.written import are_ours, remove_parts, unnoted
+from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, OtherDumpError
+from pipeline.executors.local import Engine
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.data_card import CARD
+from pipeline.ingest.job import ingest
+from pipeline.ingest.manifest import plain_config
+from pipeline.ingest.rows_code import rows_code
+from pipeline.storage.stores import LOCK, is_local, lock_of, sync_directory, temporaries
+
+TOLD = 3
+"""Strange files that a refusal names."""
+
+
+def replace(
+    source: Path,
+    out: Path,
+    config: IngestConfig,
+    *,
+    engine: Engine | None = None,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Build the dataset `out` of a dump anew, whatever is there, and return its manifest.
+
+    Stopped or killed, `out` is what it was, and the same call continues. Raises ConfigError for a store, DatasetError where
+    `out` holds files that are not of the dataset, IngestError where another ingest is writing it, and what `ingest` raises.
+    """
+    if not is_local(out):
+        raise ConfigError(f"{out}: a store has no rename, so a dataset there is not replaced: ingest to another place")
+    recover(out)
+    building = out.with_name(f".{out.name}.building-{_digest(source, config)}")
+    _discard_others(out, building)
+    damage = None
+    try:
+        with lock_of(_made(out)):
+            _require_no_strangers(out)
+            try:
+                manifest = _built(source, building, config, engine, progress, stop)
+            except DamagedError as error:  # what came before the damage is a whole dataset
+                damage, manifest = error, read_manifest(building)
+            _require_no_strangers(out)
+            _swap(building, out)
+    except Timeout as error:
+        raise IngestError(f"another ingest is writing {out}: wait for it or stop it, then replace it") from error
+    _delete(aside_of(out))
+    if damage is not None:
+        raise damage
+    return manifest
+
+
+def recover(out: Path) -> None:
+    """Finish or undo a swap that was killed half-way, so that `out` is a dataset again.
+
+    Before the second rename the old one gets its name back; after it, the old one's files are deleted.
+    """
+    aside = aside_of(out)
+    if not aside.exists():
+        return
+    if not out.exists():
+        aside.rename(out)
+        sync_directory(out.parent)
+    elif (out / MANIFEST).is_file():
+        _delete(aside)
+    else:
+        raise DatasetError(f"{aside} is the dataset that {out} was, which is unfinished: delete one of the two")
+
+
+def aside_of(out: Path) -> Path:
+    """Return where the old dataset lies while it is replaced."""
+    return out.with_name(f".{out.name}.replaced")
+
+
+def _digest(source: Path, config: IngestConfig) -> str:
+    """Hash what a build depends on, 16 hex digits: another dump, other settings or other code are another build."""
+    try:
+        facts = source.stat()
+    except OSError as error:
+        raise DatasetError(f"{source} cannot be read: {error.strerror}") from error
+    told = [source.name, facts.st_size, facts.st_mtime_ns, plain_config(config), FORMAT_VERSION, ENCODING_VERSION]
+    told += [moves_hash(), rows_code()]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def _made(folder: Path) -> Path:
+    """Return a folder that is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _built(
+    source: Path,
+    building: Path,
+    config: IngestConfig,
+    engine: Engine | None,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> dict[str, Any]:
+    """Build or continue the new dataset; one of a dump that changed under the same size and time is begun anew."""
+    try:
+        return ingest([str(source)], building, config, engine=engine, progress=progress, stop=stop)
+    except OtherDumpError:
+        _delete(building)
+        return ingest([str(source)], building, config, engine=engine, progress=progress, stop=stop)
+
+
+def _discard_others(out: Path, building: Path) -> None:
+    """Delete builds of `out` that were given up: those of another dump, other settings or other code."""
+    if not out.parent.is_dir():
+        return
+    name = re.compile(rf"\.{re.escape(out.name)}\.building-[0-9a-f]{{16}}")
+    for folder in list(out.parent.iterdir()):
+        if name.fullmatch(folder.name) and folder != building:
+            _delete(folder)
+
+
+def _swap(building: Path, out: Path) -> None:
+    """Give the new dataset the name of the old one."""
+    out.rename(aside_of(out))
+    sync_directory(out.parent)
+    building.rename(out)
+    sync_directory(out.parent)
+
+
+def _recorded(folder: Path) -> set[str]:
+    """Return the names in a folder that are a dataset's: those that its manifest or the notes of an ingest name.
+
+    A manifest of another version counts, and one that is damaged names nothing. Chunks under way leave shards that no note
+    names yet; their records do (pipeline/dataset/files/written.py).
+    """
+    names = {MANIFEST, CARD, LOCK, *([PARTS] if are_ours(folder) else [])} | {path.name for path in temporaries(folder)}
+    notes = [folder / MANIFEST, *(folder / PARTS).glob("*.json")]
+    for note in notes:
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            names |= {str(entry["name"]) for entry in json.loads(note.read_bytes())["files"]}
+    return names | {path.name for path in unnoted(folder)}
+
+
+def _strangers(folder: Path) -> list[str]:
+    """Return the names in a folder that are not of the dataset; a folder or link under a file's name is one."""
+    recorded = _recorded(folder)
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name not in recorded or path.is_symlink() or path.is_dir() != (path.name == PARTS)
+    )
+
+
+def _require_no_strangers(out: Path) -> None:
+    """Raise DatasetError for a folder with files that no record of the dataset names: they would be lost."""
+    if found := _strangers(out):
+        told = ", ".join(found[:TOLD]) + (f" and {len(found) - TOLD} more" if len(found) > TOLD else "")
+        raise DatasetError(f"{out} holds what is not of the dataset ({told}): move that away, then replace it")
+
+
+def _delete(folder: Path) -> None:
+    """Delete a dataset by its recorded files; what else lies there stays, and is named."""
+    if not folder.exists():
+        return
+    strangers = set(_strangers(folder))
+    mine = [path for path in folder.iterdir() if path.name not in strangers and path.name not in (MANIFEST, PARTS)]
+    for path in mine:
+        path.unlink(missing_ok=True)
+    remove_parts(folder)  # the records last, so that a killed deletion is gone on with
+    (folder / MANIFEST).unlink(missing_ok=True)
+    if strangers:
+        raise DatasetError(f"{folder} holds what is not of the dataset ({sorted(strangers)[0]}): move that away")
+    folder.rmdir()

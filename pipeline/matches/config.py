@@ -1,0 +1,89 @@
+"""A match as the command line says it: two players, and what they play under; light, since the help is made from it.
+
+What `fianchetto arena` calls A and B:
+
+    DIR                 a checkpoint, searching
+    hand-written        the hand-written evaluator, searching
+    uniform             no knowledge at all, searching
+    policy:X            X of the above without search: its likeliest move
+    uci:COMMAND         any UCI engine, e.g. "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
+
+Options are NAME=VALUE: of an engine its UCI options (Hash=16), of ours fields of SearchConfig (c_puct=2, algorithm=gumbel,
+leaves=8). Gumbel plays without its noise here, unlike in self-play: gumbel_scale=1 brings it back.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
+from engine.match.sprt import SprtConfig
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SideConfig:
+    """What one player plays with, as the command line has it."""
+
+    who: str
+    """A checkpoint's directory, hand-written, uniform, policy:X or uci:COMMAND."""
+    simulations: int = 64
+    """Ours: simulations a move, unless time is given."""
+    nodes: int | None = None
+    """An engine: nodes a move, unless time is given."""
+    movetime: int | None = None
+    """Milliseconds of every move."""
+    tc: str | None = None
+    """A clock, as seconds+increment (10+0.1) or moves/seconds (40/60)."""
+    options: tuple[str, ...] = ()
+    """NAME=VALUE."""
+
+    def __post_init__(self) -> None:
+        if self.movetime is not None and self.tc is not None:
+            raise PlayerError(f"{self.who}: a time a move and a clock cannot both be followed")
+        if self.simulations < 1 or (self.nodes is not None and self.nodes < 1):
+            raise PlayerError(f"{self.who}: simulations and nodes must be 1 or more")
+        if self.movetime is not None and self.movetime < 1:
+            raise PlayerError(f"{self.who}: a move takes at least a millisecond, not {self.movetime}")
+
+    @property
+    def limit(self) -> Limit:
+        """What a move may cost."""
+        if self.movetime is not None:
+            return Limit(movetime=self.movetime / 1000)
+        if self.tc is None:
+            return Limit(nodes=self.nodes)
+        moves, slash, clock = self.tc.rpartition("/")
+        base, _, increment = clock.partition("+")
+        try:
+            limit = Limit(base=float(base), increment=float(increment or 0), moves=int(moves) if slash else None)
+        except ValueError:
+            limit = Limit(base=0.0)
+        sensible = limit.base and 0 < limit.base < 1e6 and 0 <= limit.increment < 1e6
+        if not sensible or not (limit.moves is None or 0 < limit.moves < 1e6):
+            raise PlayerError(f"{self.tc!r} is no clock: say seconds+increment (10+0.1) or moves/seconds (40/60)")
+        return limit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArenaConfig:
+    """A match, whoever plays it."""
+
+    games: int = 200
+    """Games to play, two of every opening; a finished match is continued by asking for more."""
+    seed: int = 0
+    """Of the openings and of what chance there is in our searches."""
+    book: Path | None = None
+    """Openings from this PGN or EPD file instead of ones that are made here."""
+    plies: int = 8
+    """Half-moves of made openings, and the most that are taken from a PGN book's games; 0 for all of them."""
+    repeat: bool = False
+    """Let a book that is too short be gone through again."""
+    early: bool = False
+    """End the match when the test has decided."""
+    sprt: SprtConfig = field(default_factory=SprtConfig)
+    """The test."""
+    match: MatchConfig = field(default_factory=MatchConfig)
+    """How games are played."""
+
+    def __post_init__(self) -> None:
+        if self.games < 2 or self.games % 2:
+            raise MatchError(f"games come in pairs, one with either colour: 2, 4, 6 ..., not {self.games}")

@@ -1,0 +1,175 @@
+"""The files of a match.
+
+arena.json      who plays whom and how; a directory belongs to one match
+games.jsonl     one finished game a line, in the order they ended; when the match is over, by number
+games.pgn       the games with evaluations and clocks, by number
+games.csv       a row a game
+summary.json    the result
+.lock           held while somebody plays
+
+Stability: FORMAT_VERSION 1. games.jsonl is the only source: the rest is made from it, whenever a match ends or stops.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+
+from engine.errors import UserError
+from engine.json_files import parse_json
+from engine.match.game import GameRecord
+from pipeline.dataset.files.shards import publish
+from pipeline.storage import claims
+
+FORMAT_VERSION = 1
+RESULTS = ("1-0", "0-1", "1/2-1/2")
+MATCH, JOURNAL, PGN, TABLE, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "games.csv", "summary.json"
+
+_TERMINATIONS = {
+    "adjudication": "adjudication",
+    "timeout": "time forfeit",
+    "illegal move": "rules infraction",
+    "crash": "abandoned",
+}
+
+
+class MatchFilesError(UserError):
+    """A directory that holds something else than this match, or cannot be read."""
+
+
+def require_free(out: Path) -> None:
+    """Raise MatchFilesError unless a directory is free for a match, or is a match's; before anything is written."""
+    if not (out / MATCH).exists() and (out / JOURNAL).exists():
+        raise MatchFilesError(f"{out} has games of an unknown match: choose another directory")
+    claims.require_own(out, claims.MATCH, MatchFilesError)
+
+
+def claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """Write who plays whom into a free directory, or find the same there; MatchFilesError names what differs."""
+    claims.claim(out / MATCH, {"format_version": FORMAT_VERSION, **identity}, MatchFilesError)
+
+
+def read_games(out: Path) -> dict[int, GameRecord]:
+    """Read the finished games by number; a last line that was cut short is left out, other nonsense refused."""
+    try:
+        lines = (out / JOURNAL).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return {}
+    games: dict[int, GameRecord] = {}
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            game = _record(line)
+            games[game.game] = game
+        except ValueError as error:
+            raise MatchFilesError(
+                f"{out / JOURNAL}, line {number} is no game: remove the line, or the match"
+            ) from error
+    return games
+
+
+def _record(line: bytes) -> GameRecord:
+    """Read a game of the journal; raises ValueError for a line that is none, or whose moves cannot be played."""
+    from pydantic import TypeAdapter
+
+    row = parse_json(line)
+    if not isinstance(row, dict) or row.keys() != {field.name for field in fields(GameRecord)}:
+        raise ValueError("not a game")
+    game = TypeAdapter(GameRecord).validate_json(line, strict=True)
+    clocks = len(game.moves) if game.clocks is None else len(game.clocks)
+    if game.game < 0 or game.result not in RESULTS or not len(game.moves) == len(game.scores) == clocks:
+        raise ValueError("not a game")
+    board = chess.Board(game.fen)
+    for uci in (*game.book, *game.moves):
+        board.push_uci(uci)
+    return game
+
+
+class Journal:
+    """games.jsonl while a match is played."""
+
+    def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
+        """Begin with the games that are known, without what was cut short."""
+        lines = "".join(json.dumps(game.row()) + "\n" for game in games.values())
+        _publish_text(out, JOURNAL, lines)
+        self.file = (out / JOURNAL).open("ab")
+
+    def add(self, game: GameRecord) -> None:
+        """Append a game and put it on the disk."""
+        self.file.write(json.dumps(game.row()).encode() + b"\n")
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+def write_all(out: Path, games: Sequence[GameRecord], names: tuple[str, str], clock: str) -> None:
+    """Write the journal by number, the PGN and the CSV; `clock` is the PGN's TimeControl."""
+    lines = "".join(json.dumps(game.row()) + "\n" for game in games)
+    pgn = "".join(pgn_of(game, names, clock) + "\n\n" for game in games)
+    for name, text in ((JOURNAL, lines), (PGN, pgn), (TABLE, _table(games, names))):
+        _publish_text(out, name, text)
+
+
+def _publish_text(out: Path, name: str, text: str) -> None:
+    """Publish a text file."""
+    publish(out, name, 0, lambda target: target.write(text.encode()))
+
+
+def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
+    """Give White's and Black's names."""
+    return names if game.game % 2 == 0 else (names[1], names[0])
+
+
+def _table(games: Sequence[GameRecord], names: tuple[str, str]) -> str:
+    """Give the CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["game", "pair", "white", "black", "result", "points_a", "ending", "forfeit", "plies", "detail"])
+    for game in games:
+        about = [game.ending, game.forfeit or "", len(game.book) + len(game.moves), game.detail]
+        writer.writerow([game.game, game.game // 2, *_colours(game, names), game.result, game.points, *about])
+    return text.getvalue()
+
+
+def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
+    """Write a game as PGN, with what the movers thought from White's view, and clocks where there are any."""
+    game = chess.pgn.Game()
+    game.setup(chess.Board(record.fen))
+    game.headers["Event"] = "fianchetto arena"
+    game.headers["Site"] = "?"
+    game.headers["Round"] = f"{record.game // 2 + 1}.{record.game % 2 + 1}"
+    game.headers["White"], game.headers["Black"] = _colours(record, names)
+    game.headers["Result"] = record.result
+    game.headers["TimeControl"] = clock
+    game.headers["Termination"] = _TERMINATIONS.get(record.ending, "normal")
+    game.headers["PlyCount"] = str(len(record.book) + len(record.moves))
+    node: chess.pgn.GameNode = game
+    for uci in record.book:
+        node = node.add_variation(chess.Move.from_uci(uci))
+    for index, uci in enumerate(record.moves):
+        node = node.add_variation(chess.Move.from_uci(uci))
+        if record.scores[index]:
+            node.comment = f"[%eval {record.scores[index]}]"
+        if record.clocks is not None:
+            node.set_clock(record.clocks[index])
+    if record.forfeit:
+        loser = _colours(record, names)[int((record.forfeit == "b") == (record.game % 2 == 0))]
+        about = f"{loser} forfeits: {record.ending}" + (f" ({record.detail})" if record.detail else "")
+        node.comment = " ".join(filter(None, [node.comment, about.translate({ord("{"): "(", ord("}"): ")"})]))
+    return str(game)
+
+
+def forget(out: Path) -> None:
+    """Take away a result that the games to come will change."""
+    with suppress(FileNotFoundError):
+        (out / SUMMARY).unlink()

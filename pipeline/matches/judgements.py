@@ -1,0 +1,195 @@
+"""What a strong engine thinks of every legal move of many positions: the scale that `pipeline/matches/judge.py` weighs
+players on.
+
+    games.pgn -> positions by chance -> the engine, all moves at one depth -> judged.jsonl, a line a position
+
+A line is written when its position is judged, so a stopped or killed run goes on where it was. Scores are expected scores of
+the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy), and 1 or 0 where the move forces mate.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from threading import local
+
+import chess
+import chess.engine
+import chess.pgn
+import numpy as np
+
+from engine.board.position import MAX_MOVES
+from engine.errors import UserError
+from engine.json_files import parse_json
+from engine.match.players import Player
+from engine.match.uci_player import start
+from engine.progress import Progress, Tick, silent
+from pipeline.dumps.reader import open_text
+from pipeline.errors import DumpError
+from pipeline.storage.claims import JUDGEMENTS, claim, require_own
+from pipeline.storage.stores import alone, file_hash
+
+FORMAT_VERSION = 1
+NAMES = ("judge.json", "judged.jsonl")
+"""Who judged what, and the judgements."""
+CURVE = 0.00368208
+"""Lichess's logistic slope, a centipawn."""
+FIRST_PLY = 4
+"""Positions before it are the same in most games."""
+A_GAME = 2
+"""Positions of one game, at most: neighbours are alike."""
+
+
+class JudgeError(UserError):
+    """Positions that cannot be judged, or players that cannot be weighed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A position and what each of its legal moves is worth."""
+
+    fen: str
+    scores: dict[str, float]
+    """Expected score of the side to move after each move (UCI notation), 0..1."""
+
+    @property
+    def best(self) -> float:
+        """Give the best move's score."""
+        return max(self.scores.values())
+
+
+def expected(score: chess.engine.Score) -> float:
+    """Give the expected score, 0..1, of who the engine's score is for."""
+    mate = score.mate()
+    if mate is not None:
+        return 1.0 if mate > 0 or score == chess.engine.MateGiven else 0.0
+    return 1.0 / (1.0 + exp(-CURVE * (score.score() or 0)))
+
+
+def drawn(pgn: Path, count: int, seed: int) -> list[str]:
+    """Draw positions, as FEN, from the first games of a PGN file: at most two a game, each once and with a choice of moves."""
+    chance, found = np.random.Generator(np.random.PCG64(seed)), dict[str, None]()
+    try:
+        with open_text(pgn) as file:
+            while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
+                found |= dict.fromkeys(_of_game(game, chance))
+    except (OSError, DumpError) as error:
+        raise JudgeError(f"{pgn} cannot be read: {error}") from error
+    if not found:
+        raise JudgeError(f"{pgn} has no game of {FIRST_PLY + 1} half-moves or more")
+    return list(found)[:count]
+
+
+def _of_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]:
+    moves, board = list(game.mainline_moves()), game.board()
+    if game.errors or not isinstance(board, chess.Board) or board.uci_variant != "chess" or board.chess960:
+        return
+    plies = range(FIRST_PLY, len(moves))
+    wanted = set(chance.choice(plies, size=min(A_GAME, len(plies)), replace=False).tolist()) if plies else set()
+    for ply, move in enumerate(moves):
+        if ply in wanted and 1 < board.legal_moves.count() <= MAX_MOVES:
+            yield board.fen()
+        board.push(move)
+
+
+def judged(
+    pgn: Path,
+    out: Path,
+    *,
+    positions: int,
+    command: Sequence[str],
+    depth: int,
+    seed: int = 0,
+    workers: int = 1,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> list[Judged]:
+    """Judge positions of a PGN file, or go on where a stopped run was, and give those that are judged.
+
+    Raises JudgeError for a file without games, another judgement in `out`, or an engine that does not judge every move.
+    """
+    if positions < 1 or depth < 1 or workers < 1:
+        raise JudgeError("positions, depth and workers are 1 or more")
+    require_own(out, JUDGEMENTS, JudgeError)
+    with alone(out, JudgeError(f"{out} is being judged by another process")):
+        fens = drawn(pgn, positions, seed)
+        identity = {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), "command": list(command)}
+        if not (out / NAMES[0]).exists() and (out / NAMES[1]).exists():
+            raise JudgeError(f"{out} has judgements of an unknown engine: choose another directory")
+        claim(out / NAMES[0], identity | {"positions": positions, "depth": depth, "seed": seed}, JudgeError)
+        done = read(out)
+        todo = [fen for fen in fens if fen not in done]
+        torn = _torn(out / NAMES[1])
+        with (out / NAMES[1]).open("a", encoding="utf-8") as journal:
+            if torn:  # what a kill left stays a line of its own, which `read` leaves out
+                journal.write("\n")
+            for one in _judge(todo, command, depth, workers, stop):
+                done[one.fen] = one
+                journal.write(_line(one))
+                journal.flush()
+                progress(Tick(len(done), len(fens), "positions"))
+    return [done[fen] for fen in fens if fen in done]
+
+
+def _torn(path: Path) -> bool:
+    """Tell whether the last line of a file has no end."""
+    told = path.read_bytes() if path.exists() else b""
+    return told != b"" and not told.endswith(b"\n")
+
+
+def read(out: Path) -> dict[str, Judged]:
+    """Read the judgements of a folder by their FEN; a line that was torn, or does not fit its position, is left out."""
+    found: dict[str, Judged] = {}
+    path = out / NAMES[1]
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        try:
+            entry = parse_json(line)
+            scores = {str(move): float(x) for move, x in entry["scores"].items()}
+            legal = {move.uci() for move in chess.Board(entry["fen"]).legal_moves}
+            if scores.keys() == legal and all(0 <= score <= 1 for score in scores.values()):
+                found[entry["fen"]] = Judged(entry["fen"], scores)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _line(one: Judged) -> str:
+    return json.dumps({"fen": one.fen, "scores": one.scores}) + "\n"
+
+
+def _judge(
+    fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Callable[[], bool]
+) -> Iterator[Judged]:
+    """Judge each position by an engine a thread, in the order in which they end."""
+    mine, engines = local(), list[chess.engine.SimpleEngine]()
+
+    def judge(fen: str) -> Judged | None:
+        if stop():
+            return None
+        if not hasattr(mine, "engine"):
+            mine.engine = start(Player(name="judge", command=tuple(command), options={"Threads": "1", "Hash": "64"}))
+            engines.append(mine.engine)
+        board = chess.Board(fen)
+        moves = board.legal_moves.count()
+        try:
+            lines = mine.engine.analyse(board, chess.engine.Limit(depth=depth), multipv=moves, game=fen)
+        except chess.engine.EngineError as error:
+            raise JudgeError(f"{command[0]} failed on {fen}: {error}") from error
+        told = {line["pv"][0].uci(): line["score"].relative for line in lines if line.get("pv")}
+        scores = {move: round(expected(score), 5) for move, score in told.items()}
+        if len(scores) != moves:
+            raise JudgeError(f"{command[0]} judged {len(scores)} of {moves} moves of {fen}: it needs MultiPV for all")
+        return Judged(fen, scores)
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="judge") as pool:
+        try:
+            for future in as_completed([pool.submit(judge, fen) for fen in fens]):
+                one = future.result()
+                if one is not None:
+                    yield one
+        finally:
+            pool.shutdown(cancel_futures=True)
+            for engine in engines:
+                engine.close()  # whatever state it is in: one that crashed cannot be asked to quit

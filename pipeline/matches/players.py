@@ -1,0 +1,117 @@
+"""Players by the words of a command line: from a SideConfig (pipeline/matches/config.py says which words) to who plays."""
+
+import shlex
+import shutil
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from engine.evaluation.evaluator import Evaluator, uniform
+from engine.evaluation.handwritten import evaluate
+from engine.match.config import Limit, PlayerError
+from engine.match.players import TIMED_NODES, Player
+from engine.match.uci_player import probe
+from engine.search import SearchConfig
+from pipeline.matches.config import SideConfig
+
+DEBIANS_GAMES = "/usr/games"
+"""Where Debian installs engines, which need not be on the path."""
+
+
+def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
+    """Make a player and what identifies it to those who would continue its match; PlayerError where there is none."""
+    if side.who.startswith("uci:"):
+        return _engine(side)
+    greedy = side.who.startswith("policy:")
+    evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"))
+    limit = replace(side.limit, nodes=None)
+    if greedy:
+        if side.options:
+            raise PlayerError(f"{side.who} does not search, so it has no options")
+        player = Player(name=f"{name} policy", limit=limit, evaluator=evaluator)
+        return player, {**identity, "search": None, "limit": asdict(limit)}
+    search = search_of(side, limit)
+    pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
+    player = Player(name=f"{name} {pace}", limit=limit, evaluator=evaluator, search=search, seed=seed)
+    return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
+
+
+def _evaluator(who: str) -> tuple[Evaluator, str, dict[str, Any]]:
+    """Give an evaluator, its name and its identity."""
+    if who in ("hand-written", "uniform"):
+        return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
+    directory = Path(who)
+    if not directory.is_dir():
+        raise PlayerError(
+            f"{who!r} is no player: give a checkpoint's directory, hand-written, uniform, policy:X or uci:COMMAND"
+        )
+    from model.checkpoint import read_card
+    from model.inference.evaluator import evaluator
+
+    weights = read_card(directory)["files"]["weights"]["sha256"]
+    return evaluator(directory), directory.resolve().name, {"evaluator": "checkpoint", "weights": weights}
+
+
+def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
+    """Make an external player, after starting it once."""
+    command = tuple(shlex.split(side.who.removeprefix("uci:")))
+    if not command:
+        raise PlayerError("uci: is followed by the command that starts an engine, as in uci:stockfish")
+    limit = side.limit
+    if not limit.timed and limit.nodes is None:
+        raise PlayerError(f"{side.who} needs a limit: nodes, a time a move, or a clock")
+    options = dict(_pair(side.who, option) for option in side.options)
+    started = installed(command)
+    name = probe(Player(name="", limit=limit, command=started, options=options))
+    pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
+    level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
+    player = Player(name=f"{name}{level} {pace}", limit=limit, command=started, options=options)
+    return player, {"command": list(command), "engine": name, "options": options, "limit": asdict(limit)}
+
+
+def installed(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Give the words that start an engine, by its path where it is found; Debian's games are looked through too."""
+    found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
+    return (found, *command[1:])
+
+
+def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
+    """Make a search's configuration from its options; PlayerError for one that is none.
+
+    Gumbel's noise is for learning: mctx evaluates without it, and so do matches.
+    """
+    known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
+    values: dict[str, Any] = {"simulations": side.simulations, "gumbel_scale": 0.0}
+    if limit.timed:
+        values["nodes"] = TIMED_NODES
+    for option in side.options:
+        name, text = _pair(side.who, option)
+        name = name.replace("-", "_")
+        if name not in known or name == "simulations":
+            raise PlayerError(
+                f"{side.who} has no option {name}: it has {', '.join(sorted(set(known) - {'simulations'}))}"
+            )
+        values[name] = _value(name, text, known[name])
+    if limit.timed and values.get("algorithm") == "gumbel":
+        raise PlayerError(f"{side.who}: gumbel plans its simulations, so it cannot play by time")
+    return SearchConfig(**values)
+
+
+def _pair(who: str, option: str) -> tuple[str, str]:
+    """Take NAME=VALUE apart."""
+    name, equals, value = option.partition("=")
+    if not equals or not name:
+        raise PlayerError(f"{who}: an option is NAME=VALUE, not {option!r}")
+    return name.strip(), value.strip()
+
+
+def _value(name: str, text: str, kind: type) -> Any:
+    """Read an option's value."""
+    if kind is bool:
+        if text.lower() not in ("true", "false"):
+            raise PlayerError(f"{name} is true or false, not {text!r}")
+        return text.lower() == "true"
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise PlayerError(f"{name} is a number, not {text!r}") from error

@@ -1,0 +1,1 @@
+"""PGN text to rows, compiled: tags, SAN, replay."""

@@ -1,0 +1,337 @@
+"""PGN text to rows, compiled: tags, tokens, SAN, replay, planes and labels, with no Python per game or per move.
+
+Two passes over a chunk of whole games (uint8 text and the games' starts):
+  `scan_tags`  where each wanted tag's value lies, its numbers, and where the movetext begins
+  `replay`     movetext to rows, until the rows are full; every game leaves a status
+
+What counts as a move follows python-chess's reader (chess.pgn), which the tests compare with: comments, variations, NAGs,
+move numbers or none, `e2-e4` and `e8Q` are read; `0-0` castles; a promotion needs its piece; an unclear SAN is an error.
+
+Axes: G games, F tags, R rows.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY, U
+from engine.board.movegen import count_moves, en_passant_legal, legal_planes
+from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
+from engine.encoding.planes import PLANES
+from engine.encoding.views import NO_LAST_MOVE, last_moves
+from pipeline.pgn.san import (
+    AMBIGUOUS,
+    ILLEGAL,
+    NO_CLOCK,
+    NO_EVAL,
+    NO_MOVE,
+    UNKNOWN_RESULT,
+    next_token,
+    read_comment,
+    read_move,
+    read_result,
+)
+
+MAX_PLIES = 4096
+"""A longer game is dropped: the rules of chess end one by 5,898 plies, and the longest on record has 538."""
+
+# What becomes of a game. The first is "used"; the others are reasons, spelled as the manifest spells them.
+STATUS = (
+    "used",
+    "variant",
+    "bad FEN",
+    "illegal move",
+    "ambiguous move",
+    "null move",
+    "no moves",
+    "unfinished",
+    "result contradicts board",
+    "unclosed comment",
+    "too long",
+    "filter: elo",
+    "filter: plies",
+    "bad row",
+    "filter: elo gap",
+    "filter: casual",
+    "filter: title",
+    "filter: bot",
+    "filter: no bot",
+    "filter: speed",
+    "filter: termination",
+    "filter: date",
+    "filter: no evals",
+    "filter: sample",
+    "filter: balance",
+)
+(
+    USED,
+    VARIANT,
+    BAD_FEN,
+    ILLEGAL_MOVE,
+    AMBIGUOUS_MOVE,
+    NULL_MOVE,
+    NO_MOVES,
+    UNFINISHED,
+    CONTRADICTION,
+    UNCLOSED,
+    TOO_LONG,
+    FILTER_ELO,
+    FILTER_PLIES,
+    BAD_ROW,
+    FILTER_GAP,
+    FILTER_CASUAL,
+    FILTER_TITLE,
+    FILTER_BOT,
+    FILTER_NO_BOT,
+    FILTER_SPEED,
+    FILTER_TERMINATION,
+    FILTER_DATE,
+    FILTER_NO_EVALS,
+    FILTER_SAMPLE,
+    FILTER_BALANCE,
+) = range(len(STATUS))
+
+NO_RESULT = 3
+"""In place of a game's result: these moves are not a game but a position's best ones, so nothing is known of an end.
+
+Their rows have result 0 and length 0, which no game has: that is how whoever reads them knows.
+"""
+
+_MIX = U(0x9E37_79B9_7F4A_7C15)
+
+
+class Rows(NamedTuple):
+    """The columns of a block of rows (architecture section 4); what is null in Parquet is a sentinel here."""
+
+    planes: NDArray[np.uint64]  # [R, 77]
+    label: NDArray[np.uint16]
+    promotion: NDArray[np.uint8]
+    castling: NDArray[np.uint8]
+    ep_file: NDArray[np.uint8]
+    halfmove: NDArray[np.uint8]
+    repetition: NDArray[np.uint8]
+    result: NDArray[np.int8]
+    eval: NDArray[np.int16]  # NO_EVAL: none
+    clock: NDArray[np.uint16]  # NO_CLOCK: none
+    ply: NDArray[np.uint16]
+    plies: NDArray[np.uint16]
+    game: NDArray[np.uint32]  # index of the game in the chunk
+    key: NDArray[np.uint64]  # engine.board.position.key: for repetitions and duplicates, not stored
+
+
+class Games(NamedTuple):
+    """What replay needs to know of each game, and what it says of it."""
+
+    start: NDArray[np.int64]  # [G + 1] first byte of each game; the last entry is the end
+    movetext: NDArray[np.int64]  # [G]
+    result: NDArray[np.int8]  # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: no game at all
+    base: NDArray[np.int32]  # seconds, -1: unknown
+    setup: NDArray[np.int32]  # index into the starting positions, 0 is the usual one
+    status: NDArray[np.uint8]  # in: USED or a reason to leave it out; out: index into STATUS
+    plies: NDArray[np.uint16]
+    identity: NDArray[np.uint64]  # hash of the starting position and the moves
+
+
+def empty_rows(capacity: int) -> Rows:
+    """Allocate rows for `capacity` positions (memory is only touched as it is filled)."""
+
+    def column(kind: Any) -> NDArray[Any]:
+        return np.empty(capacity, dtype=kind)
+
+    return Rows(
+        planes=np.empty((capacity, PLANES), dtype=np.uint64),
+        label=column(np.uint16),
+        promotion=column(np.uint8),
+        castling=column(np.uint8),
+        ep_file=column(np.uint8),
+        halfmove=column(np.uint8),
+        repetition=column(np.uint8),
+        result=column(np.int8),
+        eval=column(np.int16),
+        clock=column(np.uint16),
+        ply=column(np.uint16),
+        plies=column(np.uint16),
+        game=column(np.uint32),
+        key=column(np.uint64),
+    )
+
+
+REPLAYED = (
+    "label",
+    "promotion",
+    "castling",
+    "ep_file",
+    "halfmove",
+    "repetition",
+    "result",
+    "eval",
+    "clock",
+    "ply",
+    "plies",
+)
+"""Columns of a shard that are taken from rows as they are."""
+
+
+def columns_of(rows: Rows, picked_R: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    """Take the columns of a shard that moves and comments say, of the picked rows; of all others the tags tell."""
+    columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked_R] for name in REPLAYED}
+    return columns | {"last_move": _moves_before(rows, picked_R)}
+
+
+def _moves_before(rows: Rows, picked_R: NDArray[np.int64]) -> NDArray[np.uint16]:
+    """Give the moves that led to rows; NO_LAST_MOVE where a game begins."""
+    before_R = np.maximum(picked_R - 1, 0)
+    first_R = (picked_R == 0) | (rows.game[before_R] != rows.game[picked_R])
+    return np.where(first_R, np.uint16(NO_LAST_MOVE), last_moves(rows.label[before_R]))
+
+
+@njit(cache=True, nogil=True)
+def _repetitions(keys: Any, row: Any, ply: Any, halfmove: Any) -> Any:
+    """Count how often the position of `row` stood before in its game (rows of a game are consecutive)."""
+    count = 0
+    back = 4
+    while back <= halfmove and back <= ply:
+        count += keys[row - back] == keys[row]
+        back += 2
+    return count
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any) -> None:
+    """Write what is known of a row when its move (kind, source, promotion) is read.
+
+    Inlined, because a call hands over all fourteen arrays: that took longer than the rest of it.
+    """
+    kind, source, promotion = move
+    halfmove = position[COUNTERS] & HALFMOVE_MASK
+    rows.label[row] = kind * 64 + int(source)
+    rows.promotion[row] = promotion
+    rows.castling[row] = castling_bits(position)
+    rows.ep_file[row] = en_passant_file(position)
+    rows.halfmove[row] = min(int(halfmove), 255)
+    rows.key[row] = key(position, U(en_passant_legal(position, planes)))
+    rows.repetition[row] = min(_repetitions(rows.key, row, ply, int(halfmove)), 255)
+    rows.eval[row + 1] = NO_EVAL  # a comment after the move speaks of the next position,
+    rows.clock[row + 2] = NO_CLOCK  # and of the time this player has at his next move
+    rows.ply[row] = ply
+
+
+@njit(cache=True, nogil=True)
+def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, first: Any) -> Any:
+    """Replay one game into rows from `first` on: give (status, plies, result from the movetext, rows had a clock)."""
+    start, end = games.movetext[game], games.start[game + 1]
+    at, ply, result, clocks = start, 0, UNKNOWN_RESULT, False
+    identity = key(position, U(1))
+    rows.eval[first] = NO_EVAL
+    rows.clock[first] = rows.clock[first + 1] = NO_CLOCK
+    status = USED
+    while True:
+        at = next_token(text, at, end, start)
+        if at >= end:
+            break
+        char = text[at]
+        if char == 123:  # {
+            at, value, clock = read_comment(text, at, end)
+            if at < 0:
+                status = UNCLOSED
+                break
+            row = first + ply - 1  # the move that is commented on
+            if value != NO_EVAL and ply > 0:
+                rows.eval[row + 1] = value if position[TURN] == EMPTY else -value
+            if clock != NO_CLOCK and ply > 0:
+                rows.clock[row + 2] = clock
+                clocks = True
+            continue
+        if char == 42:  # *
+            break
+        result = read_result(text, at, end)
+        if result != UNKNOWN_RESULT:
+            break
+        row = first + ply
+        planes = rows.planes[row]
+        legal_planes(position, planes)
+        kind, source, target, promotion, at = read_move(text, at, end, position, planes)
+        if kind == NO_MOVE:
+            continue
+        if kind < 0:
+            status = ILLEGAL_MOVE if kind == ILLEGAL else AMBIGUOUS_MOVE if kind == AMBIGUOUS else NULL_MOVE
+            break
+        if ply == MAX_PLIES:
+            status = TOO_LONG
+            break
+        if games.setup[game] > 0 and count_moves(position, planes) > MAX_MOVES:
+            status = BAD_FEN  # no game leads to so many moves but one that a FEN began
+            break
+        _fill(rows, row, position, planes, ply, (kind, source, promotion))
+        identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * _MIX
+        identity ^= identity >> U(32)
+        push(position, source, target, promotion)
+        ply += 1
+    games.identity[game] = identity
+    return status, ply, result, clocks
+
+
+@njit(cache=True, nogil=True)
+def _judge(position: Any, planes: Any, result: Any) -> Any:
+    """Give USED or CONTRADICTION for a final position and White's result: mate and stalemate decide the game."""
+    checkers = legal_planes(position, planes)
+    if count_moves(position, planes) > 0:
+        return USED
+    ended = 0 if checkers == 0 else (-1 if position[TURN] == EMPTY else 1)
+    return USED if ended == result else CONTRADICTION
+
+
+@njit(cache=True, nogil=True)
+def replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, rows: Any) -> Any:
+    """Replay games from `first_game` on until the rows could not hold another: give (next game, rows filled).
+
+    `setups` uint64[S, 16]: starting positions. Games whose status is not USED are passed over. `rows` hold
+    MAX_PLIES + 2 more than the caller wants filled.
+    """
+    position = np.empty(setups.shape[1], dtype=np.uint64)
+    planes = np.empty(PLANES, dtype=np.uint64)
+    filled, game = 0, first_game
+    while game < len(games.status) and filled + MAX_PLIES + 2 <= len(rows.label):
+        games.plies[game] = 0
+        if games.status[game] == USED:
+            position[:] = setups[games.setup[game]]
+            status, plies, result, clocks = _replay_game(text, games, game, position, rows, filled)
+            if games.result[game] != UNKNOWN_RESULT:
+                result = games.result[game]
+            games.result[game] = result
+            games.plies[game] = length = plies
+            if status == USED:
+                if plies == 0:
+                    status = NO_MOVES
+                elif result == NO_RESULT:
+                    result, length = 0, 0
+                elif result == UNKNOWN_RESULT:
+                    status = UNFINISHED
+                elif plies < min_plies:
+                    status = FILTER_PLIES
+                else:
+                    status = _judge(position, planes, result)
+            games.status[game] = status
+            if status == USED:
+                base = games.base[game]
+                if clocks and 0 <= base < NO_CLOCK:
+                    rows.clock[filled] = rows.clock[filled + 1] = base
+                mover = result if rows.planes[filled, TURN] == EMPTY else -result
+                for row in range(filled, filled + plies):
+                    rows.game[row] = game
+                    rows.plies[row] = length
+                    rows.result[row] = mover
+                    mover = -mover
+                filled += plies
+        game += 1
+    return game, filled
+
+
+@njit(cache=True, nogil=True)
+def read_results(text: Any, spans: Any, out: Any) -> None:
+    """Read each Result tag (spans int64[G, 2]) into White's +1 / 0 / -1 (int8[G]), UNKNOWN_RESULT for `*` or none."""
+    for game in range(len(spans)):
+        at, end = spans[game, 0], spans[game, 1]
+        out[game] = read_result(text, at, end) if at < end else UNKNOWN_RESULT

@@ -1,0 +1,334 @@
+"""The tokens of PGN movetext, compiled: SAN, comments with clocks and evals, variations, results.
+
+Every reader takes the text (uint8), the byte it begins at and the byte the game ends at, and never reads past that.
+What is a move follows the grammar of python-chess's reader; squares come out in the mover's view.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY, FILE_A, RANK_1, RANK_8, U, lowest
+from engine.board.movegen import MOVE_PLANES
+from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
+from engine.encoding.planes import ILLEGAL_TYPE, type_table
+
+NO_EVAL, NO_CLOCK = -32768, 65535
+MATE = 32000
+"""Centipawns that stand for a forced mate, and where evals are clipped."""
+UNKNOWN_RESULT = 2
+
+NO_MOVE, NULL, AMBIGUOUS, ILLEGAL = -4, -3, -2, -1
+"""What `read_move` gives for a kind that is no move type."""
+
+ANY = -1
+"""What `_read_san` gives for a piece that is not said."""
+
+_TYPES = type_table()  # numba freezes module tables into the machine code
+
+
+@njit(cache=True, nogil=True)
+def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
+    """Give (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none, AMBIGUOUS for several."""
+    kind, found = ILLEGAL, U(0)
+    movers = position[word] & sources
+    while movers != EMPTY:
+        source = lowest(movers)
+        movers &= movers - U(1)
+        candidate = _TYPES[source, target]
+        if candidate != ILLEGAL_TYPE and (planes[MOVE_PLANES + candidate] >> source) & U(1) != EMPTY:
+            if kind >= 0:
+                return AMBIGUOUS, found
+            kind, found = int(candidate), source
+    return kind, found
+
+
+@njit(cache=True, nogil=True)
+def _piece_word(char: Any) -> Any:
+    """Give the word of the mover's pieces for a SAN letter, -1 if it is none."""
+    if char == 78:  # N
+        return KNIGHT
+    if char == 66:  # B
+        return BISHOP
+    if char == 82:  # R
+        return ROOK
+    if char == 81:  # Q
+        return QUEEN
+    if char == 75:  # K
+        return KING
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _promotion(char: Any) -> Any:
+    """Give the python-chess piece type of a promotion letter, 0 if it is none; a king (6) is read, and never legal."""
+    upper = char & 0xDF
+    if upper == 78:
+        return 2
+    if upper == 66:
+        return 3
+    if upper == 82:
+        return 4
+    if upper == 81:
+        return 5
+    if upper == 75:
+        return 6
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _castle(text: Any, at: Any, end: Any) -> Any:
+    """Give how many bytes at `at` castle: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
+    letter = text[at]
+    if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
+        return 0
+    if at + 5 <= end and text[at + 3] == 45 and text[at + 4] == letter:
+        return 5
+    return 3
+
+
+@njit(cache=True, nogil=True)
+def _zeros(text: Any, at: Any, end: Any) -> Any:
+    """Tell whether UCI's null move `0000` begins at `at`."""
+    if at + 4 > end or (at + 4 < end and 48 <= text[at + 4] <= 57):
+        return False
+    return text[at] == 48 and text[at + 1] == 48 and text[at + 2] == 48 and text[at + 3] == 48
+
+
+@njit(cache=True, nogil=True)
+def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
+    """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
+
+    Gives (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view. The word is ANY
+    for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes moves.
+    """
+    word = _piece_word(text[at])
+    if word >= 0 or text[at] == 80:  # P
+        at += 1
+    word = max(word, 0)
+    from_file, from_rank, file, rank = -1, -1, -1, -1
+    while at < end:
+        char = text[at]
+        if 97 <= char <= 104:
+            if file >= 0 and rank >= 0 and (at + 1 >= end or not 49 <= text[at + 1] <= 56):
+                break  # a whole square and no other after it: a bishop's letter, or `e.p.`
+            if file >= 0 or rank >= 0:
+                if from_file >= 0 or from_rank >= 0:
+                    break
+                from_file, from_rank, file, rank = file, rank, -1, -1
+            file = int(char) - 97
+        elif 49 <= char <= 56 and rank < 0:
+            rank = int(char) - 49
+        elif char == 120 or char == 45 or char == 58:  # x - :
+            if at + 1 >= end or not 97 <= text[at + 1] <= 104:
+                break
+        else:
+            break
+        at += 1
+    if file < 0 or rank < 0:
+        return word, EMPTY, -1, 0, at
+    sources = ~EMPTY
+    if from_file >= 0:
+        sources &= FILE_A << U(from_file)
+    elif word == PAWN:
+        sources &= FILE_A << U(file)
+    if from_rank >= 0:
+        sources &= RANK_8 << U(8 * (from_rank if black else 7 - from_rank))
+    promotion = 0
+    if at < end and text[at] == 61:  # =
+        at += 1
+    if word == PAWN and from_file >= 0 and from_rank >= 0:
+        word = ANY
+    if at < end:  # behind a piece's move too, which is then none: `Ra7k`
+        promotion = _promotion(text[at])
+        at += promotion > 0
+    return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
+
+
+@njit(cache=True, nogil=True)
+def _skip_variation(text: Any, at: Any, end: Any) -> Any:
+    """Give the byte after the `)` that closes the `(` at `at`, or `end`; depth is a counter, so it may be any."""
+    depth = 0
+    while at < end:
+        char = text[at]
+        if char == 123:  # {
+            while at < end and text[at] != 125:
+                at += 1
+        elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):  # ; or % at the start of a line
+            while at < end and text[at] != 10 and text[at] != 13:
+                at += 1
+        elif char == 40:
+            depth += 1
+        elif char == 41:
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        at += 1
+    return end
+
+
+@njit(cache=True, nogil=True)
+def _read_eval(text: Any, at: Any, end: Any) -> Any:
+    """Read the number after `[%eval `: give (White's centipawns clipped to +-MATE or NO_EVAL, byte after it)."""
+    mate = at < end and text[at] == 35
+    at += mate
+    negative = at < end and text[at] == 45
+    at += negative or (at < end and text[at] == 43)
+    value, digits, decimals = 0, 0, -1
+    while at < end:
+        char = text[at]
+        if char == 46 and decimals < 0:
+            decimals = 0
+        elif 48 <= char <= 57:
+            digits += 1
+            if decimals < 2 and value < 1_000_000:
+                value = value * 10 + int(char) - 48
+                decimals += decimals >= 0
+        else:
+            break
+        at += 1
+    if digits == 0:
+        return NO_EVAL, at
+    for _ in range(2 - max(decimals, 0)):
+        value *= 10
+    value = MATE if mate else min(value, MATE)
+    return (-value if negative else value), at
+
+
+@njit(cache=True, nogil=True)
+def _read_clock(text: Any, at: Any, end: Any) -> Any:
+    """Read `H:MM:SS` (fractions dropped) after `[%clk `: give (seconds up to 65534 or NO_CLOCK, byte after it)."""
+    total, part, digits = 0, 0, 0
+    while at < end and (48 <= text[at] <= 58):
+        if text[at] == 58:
+            total, part = min((total + part) * 60, 100_000_000), 0
+        else:
+            part = min(part * 10 + int(text[at]) - 48, 100_000)
+            digits += 1
+        at += 1
+    return (min(total + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK), at
+
+
+@njit(cache=True, nogil=True)
+def read_comment(text: Any, at: Any, end: Any) -> Any:
+    """Read from `{` to its `}`: give (byte after it, eval, clock); the byte is -1 for a comment that never ends."""
+    value, clock = NO_EVAL, NO_CLOCK
+    at += 1
+    while at < end:
+        char = text[at]
+        at += 1
+        if char == 125:
+            return at, value, clock
+        if char == 37 and at + 4 < end:  # %
+            if text[at] == 99 and text[at + 1] == 108 and text[at + 2] == 107 and text[at + 3] == 32:
+                clock, at = _read_clock(text, at + 4, end)
+            elif text[at] == 101 and text[at + 1] == 118 and text[at + 2] == 97 and text[at + 3] == 108:
+                value, after = _read_eval(text, at + 5, end)
+                at = after if text[at + 4] == 32 else at + 4
+    return -1, value, clock
+
+
+@njit(cache=True, nogil=True)
+def read_result(text: Any, at: Any, end: Any) -> Any:
+    """Give White's result where `1-0`, `0-1` or `1/2-1/2` begins at `at`, UNKNOWN_RESULT elsewhere."""
+    if at + 2 < end and text[at + 1] == 45:
+        if text[at] == 49 and text[at + 2] == 48:
+            return 1
+        if text[at] == 48 and text[at + 2] == 49:
+            return -1
+    if at + 6 < end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50 and text[at + 3] == 45:
+        return 0
+    return UNKNOWN_RESULT
+
+
+@njit(cache=True, nogil=True)
+def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
+    """Read a SAN at `at`: give (kind, source, target, promotion, next byte).
+
+    Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here).
+    """
+    char = text[at]
+    if char == 79 or char == 48:  # O 0
+        length = _castle(text, at, end)
+        if length > 0:
+            target = U(62) if length == 3 else U(58)
+            kind, source = _find_move(position, planes, KING, target, RANK_1)
+            return kind if kind > 7 or kind < 0 else ILLEGAL, source, target, 0, at + length
+    following = text[at + 1] if at + 1 < end else 0
+    if char == 48 and _zeros(text, at, end):  # 0000
+        return NULL, U(0), U(0), 0, at + 4
+    if (
+        (char == 45 and following == 45) or (char == 90 and following == 48) or (char == 64 and following == 64)
+    ):  # -- Z0 @@
+        return NULL, U(0), U(0), 0, at + 2
+    letter = 1 if _piece_word(char) >= 0 or char == 80 else 0
+    if at + letter + 1 < end and text[at + letter] == 64 and 97 <= text[at + letter + 1] <= 104:
+        return ILLEGAL, U(0), U(0), 0, at + letter  # a drop, as in crazyhouse: N@f3
+    if not (97 <= char <= 104 or 66 <= char <= 82):
+        return NO_MOVE, U(0), U(0), 0, at + 1
+    word, sources, square, promotion, after = _read_san(text, at, end, position[TURN] != EMPTY)
+    if square < 0:
+        return NO_MOVE, U(0), U(0), 0, at + 1
+    spelled = word
+    if word == ANY:
+        word = PAWN
+        for piece in (KNIGHT, BISHOP, ROOK, QUEEN, KING):
+            if position[piece] & sources != EMPTY:
+                word = piece
+    kind, source = _find_move(position, planes, word, U(square), sources)
+    if spelled == KING and kind > 7:  # castling is O-O or e1g1, never Kg1
+        kind = ILLEGAL
+    promotes = word == PAWN and square < 8
+    if kind >= 0 and (promotes != (promotion > 0) or promotion == 6):
+        kind = ILLEGAL
+    return kind, source, U(square), promotion, after
+
+
+_SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE = range(7)
+
+
+def _byte_kinds() -> NDArray[np.uint8]:
+    """Give what each byte between moves does, uint8[256]; a-h, B..R with O, Z - @ begin a move, { a comment, * a result."""
+    kinds = np.full(256, _SKIPPED, dtype=np.uint8)
+    kinds[97:105] = kinds[66:83] = _BEGINS
+    kinds[[ord(char) for char in "Z-@{*"]] = _BEGINS
+    kinds[48:58] = _DIGIT
+    for char, kind in zip("$(;%", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE), strict=True):
+        kinds[ord(char)] = kind
+    return kinds
+
+
+_BYTES = _byte_kinds()
+
+
+@njit(cache=True, nogil=True)
+def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
+    """Skip what is neither move, comment nor result: give the byte where the next of these begins, or `end`."""
+    while at < end:
+        char = text[at]
+        kind = _BYTES[char]
+        if kind == _SKIPPED:
+            at += 1
+        elif kind == _BEGINS:
+            return at
+        elif kind == _DIGIT:
+            if char == 48 and (_castle(text, at, end) > 0 or _zeros(text, at, end)):
+                return at
+            if read_result(text, at, end) != UNKNOWN_RESULT:
+                return at
+            while at < end and 48 <= text[at] <= 57:
+                at += 1
+        elif kind == _NAG:
+            at += 1
+            while at < end and 48 <= text[at] <= 57:
+                at += 1
+        elif kind == _VARIATION:
+            at = _skip_variation(text, at, end)
+        elif kind == _ESCAPE and not (at == line_start or text[at - 1] == 10 or text[at - 1] == 13):
+            at += 1  # % is nothing but at the start of a line
+        else:
+            while at < end and text[at] != 10 and text[at] != 13:
+                at += 1
+    return end

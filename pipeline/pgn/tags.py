@@ -1,0 +1,294 @@
+"""Where games begin in PGN text, and what their tags say: compiled scans over bytes.
+
+`split` finds the games of a stream, block by block; `scan_tags` finds the wanted tags of each game. Both know comments, so
+a `[Event` inside one begins no game, unless a blank line stands before it: then the comment was never closed, and
+the games after it are saved. A blank line ends a game's moves, as in python-chess's reader.
+
+Axes: G games, F tags.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import U
+
+TAGS = (
+    "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
+    "TimeControl", "ECO", "Termination", "Variant", "FEN", "UTCDate", "UTCTime",
+    "WhiteTitle", "BlackTitle", "FianchettoLabels", "PuzzleRating", "PuzzleThemes",
+)  # fmt: skip
+"""The tags that are read, in the order of the spans' second axis."""
+EVENT, SITE, DATE, WHITE, BLACK, RESULT, WHITE_ELO, BLACK_ELO = range(8)
+TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
+WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES = range(15, 20)
+
+BETWEEN, HEADERS, GAP, MOVETEXT, COMMENT = range(5)
+"""States of the splitter: no game yet, in tags, blank line after tags, in the moves, in a comment of the moves."""
+
+LONGEST_GAME = 1 << 24
+"""Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
+
+
+class Splitter:
+    """The state of `split` between two blocks of a stream."""
+
+    def __init__(self) -> None:
+        self.state = np.array([BETWEEN, 1, 0], dtype=np.int64)
+        """State; whether the line before was blank; where the game that is open began."""
+
+
+@njit(cache=True, nogil=True)
+def is_space(char: Any) -> Any:
+    """Tell whether a byte is white space, line ends included."""
+    return char == 32 or 9 <= char <= 13
+
+
+LOOK = 64
+"""Bytes that are looked at together: no more than a line of tags has, and a register's fill for the compiler."""
+
+
+@njit(cache=True, nogil=True)
+def _line_stop(text: Any, at: Any, end: Any) -> Any:
+    """Give the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
+    while at + LOOK <= end:
+        found, first = np.uint8(0), np.uint64(at)
+        for offset in range(LOOK):  # no way out and no negative index, so that the compiler looks at all at once
+            char = text[first + np.uint64(offset)]
+            found |= np.uint8((char == 10) | (char == 13) | (char == 59))
+        if found:
+            break
+        at += LOOK
+    while at < end and text[at] != 10 and text[at] != 13 and text[at] != 59:
+        at += 1
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _line_end(text: Any, at: Any, end: Any) -> Any:
+    """Give the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
+    at = _line_stop(text, at, end)
+    while at < end and text[at] == 59:
+        at = _line_stop(text, at + 1, end)
+    if at < end and text[at] == 13 and at + 1 < end and text[at + 1] == 10:
+        at += 1
+    return min(at + 1, end)
+
+
+@njit(cache=True, nogil=True)
+def _is_event(text: Any, at: Any, end: Any) -> Any:
+    """Tell whether `[Event ` begins at `at`."""
+    return (
+        at + 7 <= end
+        and text[at + 1] == 69
+        and text[at + 2] == 118
+        and text[at + 3] == 101
+        and text[at + 4] == 110
+        and text[at + 5] == 116
+        and is_space(text[at + 6])
+    )
+
+
+@njit(cache=True, nogil=True)
+def _is_letter(char: Any) -> Any:
+    """Tell whether a byte is an ASCII letter."""
+    return 65 <= (char & 0xDF) <= 90
+
+
+@njit(cache=True, nogil=True)
+def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
+    """Walk one line of movetext: give (first byte of the next line, whether a comment is open there)."""
+    stop = _line_stop(text, at, end)
+    if stop < end and text[stop] == 59:
+        return _walk_bytes(text, at, end, commented)
+    brace = stop - 1  # comments do not nest: the last brace says
+    while brace >= at and text[brace] != 123 and text[brace] != 125:
+        brace -= 1
+    if brace >= at:
+        commented = text[brace] == 123
+    return _line_end(text, stop, end), commented
+
+
+@njit(cache=True, nogil=True)
+def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
+    """Walk a line as `_walk_moves` does, one in which a semicolon may begin a comment."""
+    while at < end:
+        char = text[at]
+        if char == 10 or char == 13:
+            return _line_end(text, at, end), commented
+        if commented:
+            commented = char != 125
+        elif char == 123:
+            commented = True
+        elif char == 59:
+            return _line_end(text, at, end), False
+        at += 1
+    return end, commented
+
+
+@njit(cache=True, nogil=True)
+def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
+    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and give how many.
+
+    `state` (int64[3]) carries over from block to block; positions are of `text`, so the caller moves `state[2]` with it.
+    `starts` must hold one entry for each two bytes of the block: no game is shorter, and nothing checks it in here.
+    """
+    count = 0
+    mode, blank, begun = state[0], state[1] != 0, state[2]
+    while at < end:
+        first = at
+        while first < end and (text[first] == 32 or text[first] == 9 or text[first] == 11 or text[first] == 12):
+            first += 1
+        empty = first >= end or text[first] == 10 or text[first] == 13
+        char = text[at]
+        opens = char == 91 and (
+            mode == HEADERS or (at + 1 < end and _is_letter(text[at + 1]))
+        )  # [] among tags is a tag
+        event = opens and _is_event(text, at, end)
+        fresh = False
+        following = at
+        if empty:
+            if mode == HEADERS:
+                mode = GAP
+            elif mode == MOVETEXT:
+                mode = BETWEEN
+            following = _line_end(text, at, end)
+        elif char == 37 or (char == 59 and mode != COMMENT):  # % or ; : a line that says nothing
+            following = _line_end(text, at, end)
+            if mode == COMMENT:
+                following, commented = _walk_moves(text, at, end, True)
+                mode = COMMENT if commented else MOVETEXT
+        elif opens and (mode != COMMENT or (event and blank)):
+            fresh = mode not in (HEADERS, GAP) or (mode == GAP and event)
+            mode = HEADERS
+            following = _line_end(text, at, end)
+        else:
+            fresh = mode == BETWEEN
+            following, commented = _walk_moves(text, at, end, mode == COMMENT)
+            mode = COMMENT if commented else MOVETEXT
+        if not fresh and mode != BETWEEN and at - begun > LONGEST_GAME:
+            fresh, mode = True, MOVETEXT
+        if fresh:
+            starts[count] = at
+            begun = at
+            count += 1
+        blank = empty
+        at = following
+    state[0], state[1], state[2] = mode, int(blank), begun
+    return count
+
+
+def _names() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Give the wanted tag names as one row of bytes each, and their lengths."""
+    width = max(len(name) for name in TAGS)
+    table = np.zeros((len(TAGS), width), dtype=np.uint8)
+    for row, name in enumerate(TAGS):
+        table[row, : len(name)] = np.frombuffer(name.encode(), dtype=np.uint8)
+    return table, np.array([len(name) for name in TAGS], dtype=np.int64)
+
+
+_NAMES, _LENGTHS = _names()
+
+
+@njit(cache=True, nogil=True)
+def _tag_index(text: Any, at: Any, length: Any) -> Any:
+    """Give the index in TAGS of the name at `at`, -1 for another tag."""
+    for index in range(len(_LENGTHS)):
+        if _LENGTHS[index] == length and text[at] == _NAMES[index, 0]:
+            same = True
+            for offset in range(1, length):
+                if text[at + offset] != _NAMES[index, offset]:
+                    same = False
+                    break
+            if same:
+                return index
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _scan_tag(text: Any, at: Any, end: Any, spans: Any) -> None:
+    """Read one line `[Name "value"]` and keep the value's span if the tag is wanted; a broken line is passed over."""
+    at += 1
+    name = at
+    while at < end and not is_space(text[at]) and text[at] != 34:
+        at += 1
+    length = at - name
+    while at < end and text[at] != 34:
+        at += 1
+    last = end - 1
+    while last > at and text[last] != 34:
+        last -= 1
+    if last > at:
+        index = _tag_index(text, name, length)
+        if index >= 0:
+            spans[index, 0] = at + 1
+            spans[index, 1] = last
+
+
+@njit(cache=True, nogil=True)
+def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
+    """Fill `spans` (int64[G, F, 2], zeros: absent) and `movetext` (int64[G]) for games at `starts` (int64[G + 1])."""
+    for game in range(len(starts) - 1):
+        at, end = starts[game], starts[game + 1]
+        spans[game] = 0
+        while at < end:
+            following = _line_end(text, at, end)
+            char = text[at]
+            if char == 91:
+                _scan_tag(text, at, following, spans[game])
+            elif char != 37 and char != 59:  # % ;
+                first = at
+                while first < following and is_space(text[first]):
+                    first += 1
+                if first < following:
+                    break
+            at = following
+        movetext[game] = at
+
+
+@njit(cache=True, nogil=True)
+def integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
+    """Read the number that begins each span (int64[G, 2]) into `out` (int32[G]); `missing` where there is none."""
+    for game in range(len(spans)):
+        at, end = spans[game, 0], spans[game, 1]
+        value, digits = 0, 0
+        while at < end and 48 <= text[at] <= 57 and digits < 9:
+            value = value * 10 + int(text[at]) - 48
+            digits += 1
+            at += 1
+        out[game] = value if digits > 0 else missing
+
+
+@njit(cache=True, nogil=True)
+def after(text: Any, spans: Any, char: Any) -> Any:
+    """Give the spans of what follows the last `char` in each span (the whole span where it is absent), int64[G, 2]."""
+    rest = spans.copy()
+    for game in range(len(spans)):
+        for at in range(spans[game, 0], spans[game, 1]):
+            if text[at] == char:
+                rest[game, 0] = at + 1
+    return rest
+
+
+@njit(cache=True, nogil=True)
+def gather(text: Any, spans: Any, out: Any, offsets: Any) -> None:
+    """Copy the bytes of each span (int64[G, 2]) one behind the other: `out` uint8, `offsets` int32[G + 1]."""
+    total = 0
+    offsets[0] = 0
+    for game in range(len(spans)):
+        for at in range(spans[game, 0], spans[game, 1]):
+            out[total] = text[at]
+            total += 1
+        offsets[game + 1] = total
+
+
+@njit(cache=True, nogil=True)
+def hash_spans(text: Any, spans: Any, out: Any) -> None:
+    """Hash each span's bytes (FNV-1a, 64 bits) into `out` (uint64[G])."""
+    for game in range(len(spans)):
+        total = U(0xCBF2_9CE4_8422_2325)
+        for at in range(spans[game, 0], spans[game, 1]):
+            total = (total ^ U(text[at])) * U(0x100_0000_01B3)
+        out[game] = total

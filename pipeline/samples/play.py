@@ -1,0 +1,163 @@
+"""Games between hand-written players, compiled and in integer arithmetic: one seed, the same games on every machine.
+
+A player scores the legal moves (engine/evaluation/handwritten.py), the better ones also look one ply ahead, and plays a
+move with probability proportional to exp(score / temperature). The exponentials come from a table made of integer products, so
+that no processor's rounding can change a game. Time is simulated in whole seconds.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from engine.board.bitboard import EMPTY, U
+from engine.board.movegen import MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
+from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, PAWN, key, push
+from engine.board.rng import draw
+from engine.board.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
+from engine.evaluation.handwritten import WEIGHTS, score_moves
+from engine.evaluation.static_evaluation import centipawns
+from engine.evaluation.static_exchange import MAX_EXCHANGE
+
+RESIGNED, FLAGGED, AGREED = range(FIFTY + 1, FIFTY + 4)
+"""How a game ends beside by the rules. The side to move at the end has resigned or has lost on time."""
+MAX_PLIES = 300
+"""Then the players agree to a draw."""
+
+_STEPS = 64
+_REACH = 16 * _STEPS
+
+
+def _decay() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Give 2**30 * exp(-i / 64) for i in 0..1023 by integer products, uint64[1024]."""
+    table, value = [], 1 << 62
+    for _ in range(_REACH):
+        table.append(value >> 32)
+        value = value * 4_228_380_000 >> 32  # 2**32 * exp(-1 / 64)
+    return np.array(table, dtype=np.uint64)
+
+
+_DECAY = _decay()
+
+
+@njit(cache=True, nogil=True)
+def _seen(keys: Any, ply: Any, wanted: Any) -> Any:
+    """Count how often a key is among keys[0..ply-1], uint64 keys."""
+    times = 0
+    for index in range(ply):
+        if keys[index] == wanted:
+            times += 1
+    return times
+
+
+@njit(cache=True, nogil=True)
+def _look_ahead(position: Any, ply: Any, count: Any, share: Any, moves: Any, keys: Any, work: Any) -> None:
+    """Mix into each move's score `share` percent of the value after it; a position seen before is worth 0."""
+    labels, scores = moves
+    gains, planes = work
+    child = np.empty_like(position)
+    for index in range(count):
+        kind, source = labels[index] >> 6, U(labels[index] & 63)
+        child[:] = position
+        push(child, source, step_target(kind, source), 0)
+        legal_planes(child, planes)
+        value = -centipawns(planes, gains)
+        if insufficient(child) or _seen(keys, ply + 1, key(child, en_passant_legal(child, planes))) >= 1:
+            value = np.int64(0)
+        scores[index] = (scores[index] * (100 - share) + value * share) // 100
+
+
+@njit(cache=True, nogil=True)
+def _choose(scores: Any, count: Any, temperature: Any, state: Any) -> Any:
+    """Draw the index of a move, each with probability proportional to exp(score / temperature)."""
+    best = scores[0]
+    for index in range(1, count):
+        best = max(best, scores[index])
+    total = np.int64(0)
+    for index in range(count):
+        fall = min((best - scores[index]) * _STEPS // temperature, np.int64(_REACH - 1))
+        scores[index] = np.int64(_DECAY[fall])
+        total += scores[index]
+    left = draw(state, total)
+    for index in range(count):
+        left -= scores[index]
+        if left < 0:
+            return index
+    return count - 1
+
+
+@njit(cache=True, nogil=True)
+def _think(state: Any, ply: Any, base: Any, remaining: Any, choices: Any) -> Any:
+    """Give the seconds spent on a move, int64: skewed, longer with more choice, hurried when little is left."""
+    if ply < 2:
+        return np.int64(0)  # clocks start after each side's first move
+    percent = draw(state, 100) * draw(state, 100) // 100 * (2 if choices > 4 else 1)
+    if draw(state, 20) == 0:
+        percent *= 4
+    spent = base * percent // (1500 if ply < 16 else 2200)
+    hurried = remaining // 12 + draw(state, 2)
+    return min(spent, hurried)
+
+
+@njit(cache=True, nogil=True)
+def _over(position: Any, planes: Any, count: Any, checkers: Any, times: Any) -> Any:
+    """Give how the rules end the game here, -1 when they do not."""
+    if count == 0:
+        return MATE if checkers else STALEMATE
+    if insufficient(position):
+        return MATERIAL
+    if times >= 2:
+        return REPETITION
+    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
+        return FIFTY
+    return GOES_ON
+
+
+@njit(cache=True, nogil=True)
+def _gives_up(state: Any, ply: Any, value: Any, resigns: Any) -> Any:
+    """Tell whether the player to move ends the game by resigning or agreeing to a draw; -1 when not."""
+    if ply > 24 and value < -1000 and draw(state, 100) < resigns:
+        return RESIGNED
+    if ply > 90 and -30 < value < 30 and draw(state, 100) < 6:
+        return AGREED
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def play(position: Any, state: Any, players: Any, base: Any, increment: Any, moves: Any) -> Any:
+    """Play a game from `position`, which ends as the last one: (plies, how it ended).
+
+    `players` int64[2, 3] (White, Black): temperature in centipawns a nat, percent of looking ahead, percent of
+    resigning when lost. `moves` int64[MAX_PLIES, 3] takes label, promotion and the mover's seconds left. `state` is the
+    random numbers', uint64[1].
+    """
+    labels, scores = np.empty(MAX_MOVES, dtype=np.int64), np.empty(MAX_MOVES, dtype=np.int64)
+    gains = np.empty(MAX_EXCHANGE, dtype=np.int64)
+    planes, scratch = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64), np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    keys = np.empty(MAX_PLIES + 1, dtype=np.uint64)
+    clocks = np.full(2, base, dtype=np.int64)
+    for ply in range(MAX_PLIES):
+        side = ply & 1
+        checkers = legal_planes(position, planes)
+        keys[ply] = key(position, en_passant_legal(position, planes))
+        count = score_moves(planes, WEIGHTS, labels, scores, (gains, scratch))
+        ending = _over(position, planes, count, checkers, _seen(keys, ply, keys[ply]))
+        if ending < 0:
+            ending = _gives_up(state, ply, centipawns(planes, gains), players[side, 2])
+        if ending >= 0:
+            return ply, ending
+        if players[side, 1] > 0:
+            _look_ahead(position, ply, count, players[side, 1], (labels, scores), keys, (gains, scratch))
+        index = _choose(scores, count, players[side, 0], state)
+        spent = _think(state, ply, base, clocks[side], count)
+        if ply >= 2 and spent >= clocks[side]:
+            return ply, FLAGGED
+        clocks[side] += (increment if ply >= 2 else 0) - spent
+        kind, source = labels[index] >> 6, U(labels[index] & 63)
+        target = step_target(kind, source)
+        promotion = 0
+        if position[PAWN] & (U(1) << source) != EMPTY and target < U(8):
+            promotion = 4 if draw(state, 16) == 0 else 5
+        moves[ply, 0], moves[ply, 1], moves[ply, 2] = labels[index], promotion, clocks[side]
+        push(position, source, target, promotion)
+    return MAX_PLIES, AGREED

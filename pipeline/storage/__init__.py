@@ -1,0 +1,1 @@
+"""Files here, on the web and in object stores: names that appear whole, locks, streams that resume."""

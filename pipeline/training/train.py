@@ -1,0 +1,161 @@
+"""Train on datasets: the batches of `pipeline.dataset.batches` and the trainer of `model.training.train`, joined."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.progress import Progress, silent
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
+from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
+
+JOURNAL = "metrics.jsonl"
+"""Name of a run's lines of metrics (model/training/records/metrics_log.py), which is empty until the first save."""
+
+if TYPE_CHECKING:
+    from model.training.config import TrainConfig
+
+
+def data_of(positions: Sequence[Path]) -> dict[str, Any]:
+    """Say what a checkpoint was trained on, for its card: hashes, not places; what a training set holds out is not there."""
+    datasets, joined = [], []
+    for directory in positions:
+        found = members(directory)
+        if is_training_set(directory):
+            page = read_training_set(directory)
+            digest = file_hash(directory / TRAINING_SET)
+            joined.append({"name": directory.resolve().name, "sha256": digest, "positions": page["positions"]})
+        datasets += [_dataset(member) for member in found if not member.held_out]
+    return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
+
+
+def _dataset(member: Member) -> dict[str, Any]:
+    """Name a dataset by its hashes."""
+    manifest = member.manifest
+    return {
+        "name": member.directory.resolve().name,
+        "manifest_sha256": file_hash(member.directory / MANIFEST),
+        "sources": [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]],
+        "positions": manifest["positions"],
+    }
+
+
+def lineage_of(start: Path) -> dict[str, Any]:
+    """Say what a run begins with: the checkpoint's weights by hash, and everything that they have seen."""
+    from model.checkpoint import read_card
+
+    card = read_card(start)
+    return {
+        "name": start.resolve().name,
+        "weights_sha256": card["files"]["weights"]["sha256"],
+        "step": card["step"],
+        "positions": card["positions"],
+        "config": card["config"],
+        "data": card["data"],
+    }
+
+
+def datasets_of(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """List what a network was trained on, by its card: its own datasets, and those of the checkpoint it began with."""
+    before = data.get("start")
+    return [*data.get("datasets", []), *(datasets_of(before["data"]) if before else [])]
+
+
+def columns_of(config: "TrainConfig") -> tuple[str, ...]:
+    """Name the columns to read: what human games fill, and of a search what it is to teach."""
+    searched = {"visits": config.visits_share, "root_value": config.root_value_share}
+    return (*HUMAN_COLUMNS, *(name for name, share in searched.items() if share))
+
+
+def train_on(
+    positions: Sequence[Path],
+    preset_name: str,
+    config: "TrainConfig",
+    out: Path,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+    start: Path | None = None,
+) -> dict[str, Any]:
+    """Train a preset on the train splits of datasets and give the checkpoint's card; a stopped run is continued.
+
+    `start` is a checkpoint whose weights a fresh run begins with, and the seed that it is kept near where the configuration
+    says so; the card names it and what it was trained on.
+
+    Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
+    `positions` are datasets or training sets. Raises UnknownPresetError, DatasetError, and what model.training.train says of a
+    checkpoint that does not fit.
+    """
+    from engine.encoding.views import require
+    from model.data.inputs import needs
+    from model.network.presets import preset
+    from model.training.distributed import world
+    from model.training.train import train
+
+    row = preset(preset_name)
+    if not positions:
+        raise ConfigError("name at least one dataset to train on")
+    for directory in positions:
+        members(directory, progress, stop)  # hashed where they have not been, which is shown and can be stopped
+    data = data_of(positions) if start is None else {**data_of(positions), "start": lineage_of(start)}
+    place = world()
+    batches = Batches(
+        positions,
+        "train",
+        batch_size=config.batch_size,
+        seed=config.seed,
+        rank=place.rank,
+        world=place.size,
+        columns=columns_of(config),
+    )
+    require(needs(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
+    if batches.rows < config.batch_size:
+        raise DatasetError(
+            f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: choose a smaller batch size"
+        )
+    if place.size > len(batches.groups):
+        raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
+    validation = validation_of(positions, config.batch_size) if has(positions, "val") else None
+    return train(
+        config,
+        row,
+        batches.from_step,
+        out,
+        validation=validation,
+        data=data,
+        progress=progress if place.first else silent,
+        stop=stop,
+        epoch_rows=batches.rows,
+        start=start,
+        teacher=start,
+        admit=lambda: admit(out, [*positions, *([] if start is None else [start])]),
+    )
+
+
+def admit(out: Path, inputs: Sequence[Path]) -> None:
+    """Raise ConfigError unless a run may write into `out`: a checkpoint's folder, or an empty one, apart from its inputs."""
+    named = [member.directory for path in inputs if is_training_set(path) for member in members(path)]
+    require_apart(out, [*inputs, *named], ConfigError)
+    if out.is_dir():  # what can be no directory is said by whoever makes it
+        require_own(out, CHECKPOINT, ConfigError, ours=_begun)
+
+
+def _begun(entry: Path) -> bool:
+    """Tell whether an entry is of a run that was killed before its first card was written."""
+    if entry.name == JOURNAL:
+        return entry.is_file() and entry.stat().st_size == 0
+    return entry.name in ("weights-0.safetensors", "training-0.safetensors", "tensorboard")
+
+
+def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
+    """Give a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
+    batches = Batches(positions, "val")
+    batches.batch_size = min(batch_size, 1024, batches.rows)
+    return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
+
+
+def has(positions: Sequence[Path], split: str) -> bool:
+    """Tell whether every dataset or training set has positions in a split."""
+    return all(any(member.shards(split) for member in members(path)) for path in positions)

@@ -1,0 +1,223 @@
+"""Train a checkpoint on self-play: recent generations' rows, few times each, among human rows, kept near a supervised seed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.progress import Progress, silent
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.mixture import Mixture, Source, human_rows
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.training.train import admit, columns_of, data_of, datasets_of, has, lineage_of, validation_of
+
+if TYPE_CHECKING:
+    from model.network.preset import Preset
+    from model.training.config import TrainConfig
+
+BLOCK_ROWS = 1 << 16
+"""Rows of a source that are shuffled together: 40 MB of planes, two of them in memory for each dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a run does with a dataset, or with all human ones together."""
+
+    entries: Sequence[Mapping[str, Any]]
+    """Its datasets, as a card names them."""
+    batches: Batches
+    """Its rows in the order of their use."""
+    first: int
+    """Uses of its rows before this run."""
+    takes: int = 0
+    """Uses in this run."""
+
+    @property
+    def hashes(self) -> list[str]:
+        """Give its manifests' hashes."""
+        return [str(entry["manifest_sha256"]) for entry in self.entries]
+
+    def source(self) -> Source:
+        """Give it as the mixture reads it."""
+        return Source(self.batches, self.first, self.takes)
+
+    def row(self, drawn: int) -> dict[str, Any]:
+        """Write what has been used when `drawn` of its rows have been, in this run; `uses` are of a row, of all runs."""
+        rows, names = self.batches.rows, [str(entry["name"]) for entry in self.entries]
+        uses = (self.first + drawn) / rows
+        return {"names": names, "hashes": self.hashes, "rows": rows, "drawn": drawn, "uses": uses}
+
+
+def tune_on(
+    selfplay: Sequence[Path],
+    human: Sequence[Path],
+    seed_checkpoint: Path,
+    start: Path,
+    config: "TrainConfig",
+    out: Path,
+    *,
+    human_share: float = 1 / 3,
+    most_uses: float = 1.0,
+    spent: Mapping[str, float] | None = None,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Train the checkpoint `start` on self-play and human datasets and give the new one's card; a stopped run is continued.
+
+    `human_share` of each batch are human rows (none without human datasets), the rest self-play rows, of each dataset in
+    proportion to the uses that its rows have left. The policy is kept near that of `seed_checkpoint` by
+    `config.seed_kl_weight`. The run is as long as the configuration says in steps or in epochs, which are passes over the
+    self-play rows, but no longer than until those have been used `most_uses` times on average. `spent` says how often the
+    rows of a dataset, by its manifest's hash, have been used before: these uses count, and the run goes on in the dataset's
+    order where they ended, so that with the same `config.seed` no row is used a second time before each has been once. The
+    card's `uses` says it of this run, and `spent_after` adds it up.
+
+    Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
+    DatasetError (no rows, or none left to use), TeacherError, and what model.training.train says of a checkpoint that
+    does not fit.
+    """
+    from model.training.distributed import world
+    from model.training.train import train
+
+    share = _checked(selfplay, human, config, human_share, most_uses)
+    preset = _preset(start, config)
+    played, learned = data_of(selfplay), data_of(human)
+    ahead = [
+        _use([directory], [entry], config, spent) for directory, entry in zip(selfplay, played["datasets"], strict=True)
+    ]
+    limited, uses = _planned(config, ahead, share, most_uses)
+    people = [_use(human, learned["datasets"], config, spent)] if share else []
+    people = [replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share)) for use in people]
+    place = world()
+    mixture = Mixture(
+        people[0].source() if people else None,
+        [use.source() for use in uses],
+        batch_size=config.batch_size,
+        human_share=share,
+        seed=config.seed,
+        rank=place.rank,
+        world=place.size,
+    )
+    plan = {
+        "human_share": float(share),
+        "most_uses": most_uses,
+        "takes": [use.row(use.takes) for use in [*people, *uses]],
+    }
+    card = train(
+        limited,
+        preset,
+        mixture.from_step,
+        out,
+        validation=validation_of(human, config.batch_size) if human and has(human, "val") else None,
+        data={
+            "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
+            "start": _flat(lineage_of(start)),
+            "seed": lineage_of(seed_checkpoint),
+            "mixture": plan,
+        },
+        progress=progress if place.first else silent,
+        stop=stop,
+        start=start,
+        teacher=seed_checkpoint,
+        admit=lambda: admit(out, [*selfplay, *human, start, seed_checkpoint]),
+    )
+    drawn = mixture.counts(0, card["step"]).tolist()
+    return {**card, "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)]}
+
+
+def spent_after(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Give what the next `tune_on` is told has been spent, by the card of the last and what that was told."""
+    return {**(spent or {}), **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
+
+
+def _checked(
+    selfplay: Sequence[Path], human: Sequence[Path], config: "TrainConfig", human_share: float, most_uses: float
+) -> Fraction:
+    """Give the human share as a fraction, or raise ConfigError for what cannot be."""
+    if not selfplay:
+        raise ConfigError("name at least one self-play dataset to train on")
+    if not 0 <= human_share < 1:  # true for NaN too
+        raise ConfigError(f"human_share is {human_share}, and must be from 0 to below 1")
+    if not 0 < most_uses <= 1e6:
+        raise ConfigError(f"most_uses is {most_uses}, and must be above 0, at most a million")
+    if config.minutes is not None:
+        raise ConfigError("give a fine-tune in steps or epochs: how often it uses its rows is counted before it begins")
+    return Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
+
+
+def _preset(start: Path, config: "TrainConfig") -> "Preset":
+    """Find the network of the checkpoint, which must be one that shards have all columns for."""
+    from engine.encoding.views import require
+    from model.checkpoint import read_card
+    from model.data.inputs import needs
+    from model.network.preset import preset_from_row
+
+    preset = preset_from_row(read_card(start)["preset"])
+    require(needs(preset), dict.fromkeys(columns_of(config)), f"the preset {preset.name!r}")
+    return preset
+
+
+def _use(
+    directories: Sequence[Path],
+    entries: Sequence[Mapping[str, Any]],
+    config: "TrainConfig",
+    spent: Mapping[str, float] | None,
+) -> _Use:
+    """Open datasets as one source; what several together have been used before is the most of any of them."""
+    use = _Use(
+        entries,
+        Batches(
+            directories,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            columns=columns_of(config),
+            block_rows=BLOCK_ROWS,
+        ),
+        first=0,
+    )
+    before = max((spent or {}).get(name, 0.0) for name in use.hashes)
+    if not 0 <= before < 1e9:
+        raise ConfigError(f"spent says {before} uses of {entries[0]['name']}, and must say 0 or more")
+    return replace(use, first=round(before * use.batches.rows))
+
+
+def _planned(
+    config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
+) -> tuple["TrainConfig", list[_Use]]:
+    """Say how long the run is and what it takes of each self-play dataset; DatasetError when there is too little to take."""
+    hashes = [name for use in uses for name in use.hashes]
+    if len(set(hashes)) < len(hashes):
+        raise ConfigError("a self-play dataset is named twice: its rows would be used more often than the rest")
+    left = [max(0, int(most_uses * use.batches.rows + 1e-6) - use.first) for use in uses]
+    a_step = config.batch_size * (1 - share)
+    rows, most = sum(use.batches.rows for use in uses), int(sum(left) / a_step)
+    asked = config.steps if config.epochs is None else -int(-Fraction(config.epochs) * rows // a_step)
+    assert asked is not None, "TrainConfig has a length"
+    steps = min(asked, most)
+    if steps < 1:
+        raise DatasetError(
+            f"{sum(left)} of {rows} self-play positions may still be used, and one batch takes {float(a_step):g}: "
+            "play more games, or raise most_uses"
+        )
+    wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
+    takes = _parted(wanted, left)
+    return replace(config, steps=steps, epochs=None), [
+        replace(use, takes=n) for use, n in zip(uses, takes, strict=True)
+    ]
+
+
+def _parted(total: int, weights: Sequence[int]) -> list[int]:
+    """Part a number in proportion to weights, by largest remainders; no part is above its weight where the total is not."""
+    whole = sum(weights)
+    parts = [total * weight // whole for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
+    for index in by_remainder[: total - sum(parts)]:
+        parts[index] += 1
+    return parts
+
+
+def _flat(lineage: dict[str, Any]) -> dict[str, Any]:
+    """Give a lineage whose data are one list, all datasets that the weights have seen, so that generations do not nest."""
+    seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in datasets_of(lineage["data"])}
+    return {**lineage, "data": {"datasets": list(seen.values())}}

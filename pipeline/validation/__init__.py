@@ -1,0 +1,1 @@
+"""Whether a dataset is what it says: hashes, rows encoded again, audits."""

@@ -1,0 +1,197 @@
+"""An audit for people: text, a page of Markdown in the form of the data card, and a picture."""
+
+import io
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.dataset.files.shards import publish, publish_json
+from pipeline.dataset.training_set import ALL_SPLITS
+from pipeline.errors import ConfigError
+from pipeline.evaluation.render import text_table
+from pipeline.ingest.data_card import markdown_table
+from pipeline.storage.claims import AUDIT, require_own
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Rows = list[dict[str, Any]]
+LONGEST = 60
+"""Rows of a table in text and Markdown; the JSON file has all."""
+DRAWN = ("rating", "time_control", "ply", "game_length", "result", "pieces")
+
+
+def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
+    """Give the titles, sentences and tables of an audit, in their order."""
+    copies, labels, games, players = (result[name] for name in ("copies", "labels", "games", "players"))
+    shared = "Share of the row's positions that stand in the column." if result["between_datasets"] else ""
+    found: list[tuple[str, str, Rows]] = [
+        ("Datasets", "", result["datasets"]),
+        (
+            "Copies of positions",
+            f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) are copies of others; "
+            f"{copies['distinct']:,} are distinct. Where a position stands more than once, its most played move is "
+            f"{copies['most_played_move_share_there']:.2%} of what was played there.",
+            result["by_times"],
+        ),
+        ("Positions of tests that train holds", "All positions were compared, by 64-bit keys.", result["in_train"]),
+        (
+            "Positions that datasets share",
+            shared,
+            result["between_datasets"],
+        ),
+        ("Games", _games(games), []),
+        ("Players", _players(players), players.get("by_split", [])),
+        (
+            "Labels",
+            f"{labels['used']:,} of 4,096 labels occur, worth {labels['effective']:,.0f} equally frequent ones; the most "
+            f"frequent is {labels['most_frequent_share']:.2%} of all. {labels['not_in_train']:,} never occur in "
+            f"train ({labels['positions_with_a_label_not_in_train']:,} positions). {labels['under_promotions']:,} moves are "
+            f"under-promotions, which share the label of the queen's; {labels['colliding_moves']:,} moves were played on a "
+            "position where the same label was played with another piece, too.",
+            [],
+        ),
+    ]
+    found += [(f"By {name.replace('_', ' ')}", "", rows) for name, rows in result["distributions"].items()]
+    said = {
+        "between_splits": "of each split from train",
+        "between_datasets": "from dataset to dataset",
+        "between_months": "from month to month",
+    }
+    for name, words in said.items():
+        sentence = (
+            "Jensen-Shannon divergence in bits (0 the same, 1 nothing in common); PSI below 0.1 is the same population."
+        )
+        if result["drift"][name]:
+            found.append((f"Drift {words}", sentence, _worst(result["drift"][name])))
+    found.append(("Months", "", result["months"]))
+    return [(title, sentence, rows) for title, sentence, rows in found if sentence or rows]
+
+
+def _worst(rows: Rows) -> Rows:
+    """Keep the rows that moved most, in their order, where there are many."""
+    floor = sorted((row["jensen_shannon"] for row in rows), reverse=True)[:LONGEST]
+    return [row for row in rows if row["jensen_shannon"] >= floor[-1]][:LONGEST] if rows else []
+
+
+def _games(games: Mapping[str, Any]) -> str:
+    """Say how many games stand twice."""
+    shared = [f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]]
+    return (
+        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose moves train holds: "
+        f"{', '.join(shared)}."
+    )
+
+
+def _players(players: Mapping[str, Any]) -> str:
+    """Say how many players stand on both sides."""
+    if not players["known"]:
+        return f"{players['said']}."
+    return f"{players['players']:,} players, {players['in_train']:,} of them in train. A game has two seats."
+
+
+def audit_text(result: Mapping[str, Any]) -> str:
+    """Write an audit as text."""
+    parts = []
+    for title, sentence, rows in sections(result):
+        parts.append(
+            "\n".join([title.upper(), *([sentence] if sentence else []), *([text_table(_short(rows))] if rows else [])])
+        )
+    return "\n\n".join(parts)
+
+
+def _short(rows: Rows) -> Rows:
+    return rows[:LONGEST]
+
+
+def audit_markdown(result: Mapping[str, Any]) -> str:
+    """Write an audit as Markdown."""
+    import polars as pl
+
+    total = result["copies"]["positions"]
+    parts = [f"# Audit of {total:,} positions"]
+    for title, sentence, rows in sections(result):
+        parts += [f"## {title}", *([sentence] if sentence else [])]
+        parts += [markdown_table(pl.DataFrame(_short(rows), infer_schema_length=None))] if rows else []
+    return "\n\n".join(parts) + "\n"
+
+
+def draw_audit(result: Mapping[str, Any]) -> bytes:
+    """Draw an audit as one PNG: shares by bin for each split, how often positions stand, and drift."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13, 9.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels: Any = figure.subplots(3, 3)
+    for axes, name in zip(panels.flat, DRAWN, strict=False):
+        _shares(axes, name.replace("_", " "), result["distributions"][name])
+    _bars(panels[2, 0], "positions by how often they stand", result["by_times"], "times", "share")
+    _bars(panels[2, 1], "share of a split that stands in train", result["in_train"], "split", "in_train_share")
+    _drift(panels[2, 2], result["drift"])
+    copies = result["copies"]
+    names = ", ".join(row["dataset"] for row in result["datasets"])
+    figure.suptitle(
+        f"{names[:120]}: {copies['positions']:,} positions, {copies['copies_share']:.1%} copies", fontsize=10
+    )
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100)
+    return drawn.getvalue()
+
+
+def _shares(axes: "Axes", title: str, rows: Rows) -> None:
+    """Draw the share of each bin, a bar for each split."""
+    splits = [name for name in ALL_SPLITS if rows and name in rows[0]]
+    width = 0.8 / max(len(splits), 1)
+    for at, name in enumerate(splits):
+        places = [place + (at - (len(splits) - 1) / 2) * width for place in range(len(rows))]
+        axes.bar(places, [row[name] for row in rows], width, label=name)
+    axes.set_xticks(range(len(rows)), [row["bin"] for row in rows], rotation=35, ha="right", fontsize=7)
+    axes.set_title(f"by {title}", fontsize=9)
+    if splits:
+        axes.legend(fontsize=7)
+
+
+def _bars(axes: "Axes", title: str, rows: Rows, names: str, values: str) -> None:
+    """Draw one value a row."""
+    axes.bar(range(len(rows)), [row[values] for row in rows], color="C4")
+    axes.set_xticks(range(len(rows)), [row[names] for row in rows], rotation=35, ha="right", fontsize=7)
+    axes.set_title(title, fontsize=9)
+
+
+def _drift(axes: "Axes", drift: Mapping[str, Rows]) -> None:
+    """Draw the divergences: between datasets where there are several, else between months, else between splits."""
+    kind = next((name for name in ("between_datasets", "between_months", "between_splits") if drift[name]), None)
+    axes.set_title("drift" if kind is None else f"drift {kind.replace('_', ' ')} (bits)", fontsize=9)
+    if kind is None:
+        axes.axis("off")
+        return
+    steps = list(dict.fromkeys((row["from"], row["to"]) for row in drift[kind]))
+    places = {step: at for at, step in enumerate(steps)}
+    for column in dict.fromkeys(row["column"] for row in drift[kind]):
+        mine = sorted(
+            (places[row["from"], row["to"]], row["jensen_shannon"]) for row in drift[kind] if row["column"] == column
+        )
+        axes.plot([at for at, _ in mine], [value for _, value in mine], marker=".", label=column)
+    shown = range(0, len(steps), max(1, len(steps) // 12))
+    axes.set_xticks(list(shown), [steps[at][1] for at in shown], rotation=35, ha="right", fontsize=7)
+    axes.legend(fontsize=6, ncols=2)
+
+
+def _write(content: bytes, target: Any) -> None:
+    target.write(content)
+
+
+def write_audit(result: Mapping[str, Any], out: Path) -> None:
+    """Publish `audit.json`, `audit.txt`, `AUDIT.md` and `audit.png` in a directory."""
+    require_own(out, AUDIT, ConfigError)
+    out.mkdir(parents=True, exist_ok=True)
+    publish_json(out, "audit.json", dict(result))  # first: it tells whose the folder is
+    pieces: Sequence[tuple[str, bytes]] = (
+        ("audit.txt", (audit_text(result) + "\n").encode()),
+        ("AUDIT.md", audit_markdown(result).encode()),
+        ("audit.png", draw_audit(result)),
+    )
+    for name, content in pieces:
+        publish(out, name, 0, partial(_write, content))

@@ -1,0 +1,337 @@
+"""Encode games of a dump again, by ingest's own code in a folder that is thrown away, and compare with what is stored.
+
+What is compared is every column of every row, and the games' table, whatever order the rows stand in; so a dataset made by
+another version of the Parquet library passes too, as long as it says the same.
+
+Axes: R rows.
+"""
+
+import json
+import random
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+
+from engine.json_files import first_error, shown
+from engine.progress import Progress, Tick, silent
+from pipeline.dataset.files.shard_files import open_shard, reading
+from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest
+from pipeline.dumps.reader import Chunk, Source, chunks
+from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
+from pipeline.executors.local import LocalEngine
+from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name
+from pipeline.ingest.job import ingest
+
+Manifest = Mapping[str, Any]
+ORDER = [("game", "ascending"), ("ply", "ascending")]
+_SHARD = re.compile(r"[a-z]+-(\d+)-(of-)?\d+\.parquet")
+SHOWN = 5
+"""Rows that are named of a chunk that differs; the others are counted."""
+
+
+def config_of(manifest: Manifest) -> IngestConfig:
+    """Give the settings that a dataset was made with; raises DatasetError where this program has others."""
+    stored = manifest["config"]
+    strange = sorted(stored.keys() - {field.name for field in fields(IngestConfig)})
+    try:
+        if strange:
+            raise ValueError(f"{shown(strange[0])} is no setting")
+        return TypeAdapter(IngestConfig).validate_json(json.dumps(stored), strict=True)
+    except ValidationError as error:
+        raise DatasetError(f"{MANIFEST}: config.{first_error(error)}: it is damaged, or of another version") from None
+    except ValueError as error:
+        raise DatasetError(f"the dataset was made with settings that this program does not have: {error}") from error
+
+
+def chunk_of(shard: str) -> int | None:
+    """Tell which chunk of the dump a shard is of: train-00007-0.parquet of 7; None for train-00007-of-00016, of the whole.
+
+    Raises DatasetError for a name that is no shard's.
+    """
+    named = _SHARD.fullmatch(shard)
+    if named is None:
+        raise DatasetError(f"{shard} is no name of a shard: the manifest is damaged")
+    return None if named[2] else int(named[1])
+
+
+def shards_of(manifest: Manifest, chunk: int | None) -> list[str]:
+    """Name the shards of a chunk of the dump; with None, those that are of the whole."""
+    return [entry["name"] for entry in manifest["files"] if entry["split"] and chunk_of(entry["name"]) == chunk]
+
+
+def games_of_chunks(directory: Path, chunks: int) -> int:
+    """Count the games of the dump's first chunks, which are the first row groups of `games.parquet`."""
+    with reading(directory / GAMES, "a table of games"):
+        groups = pq.read_metadata(directory / GAMES)
+    return sum(groups.row_group(group).num_rows for group in range(min(chunks, groups.num_row_groups)))
+
+
+def _table(paths: Iterable[Path], games: Sequence[int] | None = None) -> pa.Table:
+    """Read shards into one table by game and ply, with the split as a column; of the named games only, if any are."""
+    parts = []
+    for path in paths:
+        with open_shard(path) as file:
+            for group in range(file.num_row_groups):
+                rows = file.read_row_group(group, use_threads=False) if games is None else _rows_of(file, group, games)
+                split = pa.array([path.name.split("-")[0]] * len(rows), pa.string())
+                parts.append(rows.append_column("split", split))
+    whole = pa.concat_tables(parts) if parts else None
+    return whole.sort_by(ORDER) if whole is not None else None
+
+
+def _rows_of(file: pq.ParquetFile, group: int, games: Sequence[int]) -> pa.Table:
+    """Read the rows of the named games; where a row group has none, which one column tells, no other column is read."""
+    of_games = file.read_row_group(group, columns=["game"], use_threads=False)["game"]
+    wanted = pc.is_in(of_games, pa.array(games, pa.uint32()))
+    if not pc.any(wanted).as_py():
+        return file.schema_arrow.empty_table()
+    return file.read_row_group(group, use_threads=False).filter(wanted)
+
+
+def _rows_differ(stored: pa.Table | None, fresh: pa.Table | None) -> list[str]:
+    """Say how two tables of the same games differ, row by row."""
+    if stored is None or fresh is None:
+        return (
+            []
+            if stored is fresh
+            else [f"{0 if stored is None else len(stored)} rows are stored, not {len(fresh or [])}"]
+        )
+    if stored.schema.names != fresh.schema.names:
+        return [f"the columns are {', '.join(stored.schema.names)}"]
+    if stored.equals(fresh):
+        return []
+    places = [
+        [(row["game"], row["ply"]) for row in table.select(["game", "ply"]).to_pylist()] for table in (stored, fresh)
+    ]
+    if places[0] != places[1]:
+        lost, added = set(places[1]) - set(places[0]), set(places[0]) - set(places[1])
+        named = [f"game {game}, ply {ply}: is not stored" for game, ply in sorted(lost)[:SHOWN]]
+        named += [f"game {game}, ply {ply}: is not of the dump" for game, ply in sorted(added)[:SHOWN]]
+        return [*named, f"{len(stored)} rows are stored where the dump gives {len(fresh)}"]
+    problems: dict[int, list[str]] = {}
+    for name in stored.schema.names:
+        mine, theirs = stored[name].combine_chunks(), fresh[name].combine_chunks()
+        if mine.equals(theirs):
+            continue
+        for row, (found, wanted) in enumerate(zip(mine.to_pylist(), theirs.to_pylist(), strict=True)):
+            if found != wanted:
+                problems.setdefault(row, []).append(_difference(name, found, wanted))
+    lines = [
+        f"game {places[0][row][0]}, ply {places[0][row][1]}: {'; '.join(problems[row])}" for row in sorted(problems)
+    ]
+    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} rows more of these games"] if len(lines) > SHOWN else [])
+
+
+def _difference(name: str, found: Any, wanted: Any) -> str:
+    """Say how one value differs."""
+    if name != "planes":
+        return f"{name} is {found}, not {wanted}"
+    bad = np.flatnonzero(np.frombuffer(found, "<u8") != np.frombuffer(wanted, "<u8")).tolist()
+    return f"planes {bad} differ"
+
+
+# ---------------------------------------------------------------- all of it
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A chunk to encode again, and the dataset to compare it with."""
+
+    chunk: Chunk
+    directory: str
+    names: tuple[str, ...]
+    hashes: tuple[str, ...]
+    config: IngestConfig
+
+
+def compare_chunk(task: _Comparison) -> tuple[int, list[str]]:
+    """Encode a chunk again and compare: give how many rows were compared, and problems."""
+    directory = Path(task.directory)
+    with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
+        folder = Path(name)
+        note = _encode(task.chunk, folder, task.config)
+        problems = _games_differ(directory, folder, task.chunk)
+        made = {entry["name"]: entry["sha256"] for entry in note["files"]}
+        if made == dict(zip(task.names, task.hashes, strict=True)):  # and these are what the files' hashes are, too
+            return note["rows"], problems
+        stored = _table(directory / name for name in task.names)
+        problems += _rows_differ(stored, _table(folder / name for name in made))
+    return note["rows"], problems
+
+
+def _encode(chunk: Chunk, folder: Path, config: IngestConfig) -> dict[str, Any]:
+    """Encode a chunk into a folder and give its note."""
+    (folder / PARTS).mkdir()
+    encode_chunk(ChunkTask(chunk, str(folder), config))
+    note: dict[str, Any] = json.loads((folder / PARTS / part_name(chunk.index)).read_bytes())
+    return note
+
+
+def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
+    """Compare the rows of `games.parquet` for a chunk, which are one of its row groups."""
+    fresh = pq.read_table(folder / PARTS / f"games-{chunk.index:05d}.parquet")
+    with reading(directory / GAMES, "a table of games"), pq.ParquetFile(directory / GAMES) as file:
+        if chunk.index >= file.num_row_groups:
+            return [f"{GAMES}: the games from number {chunk.first_game} on are missing"]
+        stored = file.read_row_group(chunk.index)
+        stored.validate(full=True)
+        for field in stored.schema:  # columns that only other chunks of the dataset fill
+            if field.name not in fresh.schema.names:
+                fresh = fresh.append_column(field, pa.nulls(len(fresh), field.type))
+        fresh = fresh.select(stored.schema.names).cast(stored.schema)
+    if stored.equals(fresh):
+        return []
+    if len(stored) != len(fresh):
+        return [
+            f"{GAMES}: holds {len(stored)} games where the dump gives {len(fresh)}, from number {chunk.first_game} on"
+        ]
+    wrong = []
+    for row, (found, wanted) in enumerate(zip(stored.to_pylist(), fresh.to_pylist(), strict=True)):
+        differing = [
+            f"{name} is {found[name]!r}, not {wanted[name]!r}" for name in found if found[name] != wanted[name]
+        ]
+        if differing:
+            wrong.append(f"{GAMES}: game {chunk.first_game + row}: {'; '.join(differing)[:300]}")
+    return wrong[:SHOWN] + ([f"{GAMES}: and {len(wrong) - SHOWN} games more"] if len(wrong) > SHOWN else [])
+
+
+def compare_all(
+    directory: Path,
+    manifest: Manifest,
+    sources: Sequence[str],
+    *,
+    workers: int = 0,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[int, list[str]]:
+    """Encode the whole dump again, chunk by chunk over `workers`, and compare: rows compared, and problems.
+
+    Shards of a set size are all made again, in a temporary folder (TMPDIR) that takes 2.4 times the room of the dataset.
+    """
+    config = config_of(manifest)
+    if config.shard_rows:
+        return _compare_whole(directory, manifest, sources, config, workers, progress, stop)
+    hashes = {entry["name"]: entry["sha256"] for entry in manifest["files"]}
+    opened = [Source(name) for name in sources]
+    taken, raw = 0, 0
+    total = sum(source.size or 0 for source in opened)
+
+    def read(count: int) -> None:
+        nonlocal raw
+        raw = count
+
+    def tasks() -> Iterator[_Comparison]:
+        nonlocal taken
+        for chunk in chunks(opened, config.chunk_mib << 20, read):
+            names = tuple(shards_of(manifest, chunk.index))
+            taken = chunk.index + 1
+            yield _Comparison(chunk, str(directory), names, tuple(hashes[name] for name in names), config)
+
+    rows, problems = 0, []
+    with closing(LocalEngine(workers, preload=PRELOAD).map(compare_chunk, tasks())) as results:
+        for index, status, value in results:
+            if status == "ok":
+                rows += value[0]
+                problems += value[1]
+            else:
+                said = "its worker was killed three times (out of memory?)" if value is None else value.message
+                problems.append(f"chunk {index} cannot be compared: {said}")
+            progress(Tick(raw, total, "B", {"positions": rows, "problems": len(problems)}))
+            if stop():
+                raise Stopped(f"stopped after {rows:,} rows, {len(problems)} problems so far")
+    made = set(range(taken))
+    if left := [name for name in hashes if name != GAMES and chunk_of(name) not in made]:
+        problems.append(f"{left[0]} and {len(left) - 1} more files are of no part of the dump: it has become shorter")
+    return rows, problems
+
+
+def _compare_whole(
+    directory: Path,
+    manifest: Manifest,
+    sources: Sequence[str],
+    config: IngestConfig,
+    workers: int,
+    progress: Progress,
+    stop: Callable[[], bool],
+) -> tuple[int, list[str]]:
+    """Make a dataset of set shards again and compare file by file: rows compared, and problems."""
+    with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
+        folder = Path(name)
+        try:
+            again = ingest(sources, folder, config, workers=workers, progress=progress, stop=stop)
+        except DamagedError:  # what is before the damage is compared
+            again = read_manifest(folder)
+        except Stopped as error:
+            raise Stopped("stopped; no row was compared") from error
+        except IngestError as error:  # which says how to go on with what is thrown away here
+            why = str(error).partition(": what was finished")[0]
+            raise IngestError(f"the dump could not be encoded again to compare it: {why}") from error
+        made, stored = ({entry["name"]: entry["sha256"] for entry in one["files"]} for one in (again, manifest))
+        problems = [f"{lost}: is not what the dump gives" for lost in sorted(stored.keys() - made.keys())]
+        problems += [f"{lost}: is missing" for lost in sorted(made.keys() - stored.keys())]
+        for shared in sorted(stored.keys() & made.keys()):
+            if stored[shared] == made[shared]:
+                continue
+            if shared != GAMES:
+                problems += _rows_differ(_table([directory / shared]), _table([folder / shared]))
+            elif not pq.read_table(directory / GAMES).equals(pq.read_table(folder / GAMES)):
+                problems.append(f"{GAMES}: differs from what the dump gives")
+        return again["positions"]["total"], problems
+
+
+# ---------------------------------------------------------------- a sample
+
+
+def sample_games(
+    directory: Path, manifest: Manifest, count: int, chunk_limit: int | None = None
+) -> dict[int | None, list[int]]:
+    """Draw games that have rows, the same ones each time: by the number of their chunk, from a few shards.
+
+    Only of the dump's first `chunk_limit` chunks, if that is given.
+    """
+    rng = random.Random(0)  # noqa: S311
+    files = [entry["name"] for entry in manifest["files"] if entry["rows"] and entry["split"]]
+    of_chunk = {name: chunk_of(name) for name in files}
+    files = [name for name in files if chunk_limit is None or (of_chunk[name] or 0) < chunk_limit]
+    before = None if chunk_limit is None else games_of_chunks(directory, chunk_limit)
+    picked = rng.sample(files, min(8, count, len(files)))
+    found: dict[int | None, set[int]] = {}
+    for name in picked:
+        with open_shard(directory / name) as file:
+            games = np.unique(file.read(columns=["game"])["game"].to_numpy())
+        games = games if before is None else games[games < before]
+        drawn = rng.sample(games.tolist(), min(len(games), -(-count // len(picked))))
+        found.setdefault(of_chunk[name], set()).update(drawn)
+    return {chunk: sorted(found[chunk]) for chunk in sorted(found, key=lambda chunk: chunk or 0)}
+
+
+def compare_games(
+    directory: Path, manifest: Manifest, games: Sequence[int], texts: Mapping[int, bytes], chunk: int | None
+) -> tuple[int, list[str]]:
+    """Encode some games of a chunk again from their text and compare all their rows: rows compared, and problems."""
+    known = [game for game in games if game in texts]
+    if not known:
+        return 0, []
+    starts = np.cumsum([0, *(len(texts[game]) for game in known)])
+    text = b"".join(texts[game] for game in known)
+    again = Chunk(0, 0, 0, 0, text, starts[:-1].astype(np.int64))
+    with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
+        folder = Path(name)
+        note = _encode(again, folder, replace(config_of(manifest), shard_rows=0))
+        fresh = _table(folder / entry["name"] for entry in note["files"])
+        if fresh is not None:  # its games are numbered from 0
+            numbers = pa.array(np.asarray(known, dtype=np.uint32)[fresh["game"].to_numpy()])
+            at = fresh.schema.get_field_index("game")
+            fresh = fresh.set_column(at, fresh.schema.field(at), numbers)
+    stored = _table((directory / name for name in shards_of(manifest, chunk)), known)
+    return len(stored) if stored is not None else 0, _rows_differ(stored, fresh)

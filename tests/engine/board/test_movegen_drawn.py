@@ -1,0 +1,121 @@
+"""Drawn boards with every legal move, from tests/data/boards.txt: for a person's eye, checked by python-chess too."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+
+from engine.board.bitboard import ascii_board
+from engine.board.movegen import count_moves, legal_planes
+from engine.board.position import from_fen
+from engine.encoding.planes import legal_mask, move_of
+
+BOARDS = Path(__file__).parents[2] / "data" / "boards.txt"
+DIRECTIONS = ["N", "NE", "E", "SE", "S", "SW", "W", "NW"]
+KNIGHT = ["+1 +2", "+2 +1", "+2 -1", "+1 -2", "-1 -2", "-2 -1", "-2 +1", "-1 +2"]
+
+
+@dataclass
+class Drawn:
+    """One board of the file."""
+
+    title: str
+    fen: str
+    check: bool
+    moves: set[str] = field(default_factory=set)
+    planes: dict[str, str] = field(default_factory=dict)
+
+
+def plane_number(name: str) -> int:
+    """Give the plane of `NE4` or `knight +1 +2`: 13 + (distance - 1) * 8 + direction, knights from 13 + 56."""
+    if name.startswith("knight "):
+        return 13 + 56 + KNIGHT.index(name.removeprefix("knight "))
+    return 13 + (int(name[-1]) - 1) * 8 + DIRECTIONS.index(name[:-1])
+
+
+def read_board(block: str) -> Drawn:
+    """Read what follows one `==`."""
+    title, *lines = block.strip().splitlines()
+    rows = [line.split()[1:] for line in lines[:8]]
+    assert [line[0] for line in lines[:8]] == list("87654321"), title
+    assert lines[8] == "  a b c d e f g h", title
+    assert all(len(row) == 8 for row in rows), title
+    side, castling, en_passant, *check = lines[9].split(", ")
+    fen = "/".join("".join(row) for row in rows)
+    for empty in range(8, 0, -1):
+        fen = fen.replace("." * empty, str(empty))
+    fen += f" {side[0].lower()} {castling.split()[-1]} {en_passant.split()[-1]} 0 1"
+    drawn = Drawn(title, fen, check == ["check"])
+    rest = lines[10:]
+    while rest:
+        line = rest.pop(0)
+        if line.startswith("plane "):
+            drawn.planes[line.removeprefix("plane ")] = "\n".join(rest[:8])
+            rest = rest[8:]
+        elif line != "no moves":
+            source, _, targets = line.partition(": ")
+            drawn.moves |= {source + target for target in targets.split()}
+    return drawn
+
+
+@cache
+def boards() -> list[Drawn]:
+    return [read_board(block) for block in ("\n" + BOARDS.read_text()).split("\n== ")[1:]]
+
+
+def each_board() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("drawn", boards(), ids=lambda drawn: drawn.title)
+
+
+@each_board()
+def test_the_engine_plays_the_drawn_moves(drawn: Drawn):
+    position = from_fen(drawn.fen)
+    planes = np.zeros((1, 77), dtype=np.uint64)
+    checkers = legal_planes(position, planes[0])
+    white = drawn.fen.split()[1] == "w"
+    last = "8" if white else "1"
+    pawns = chess.Board(drawn.fen).pawns
+    moves = set()
+    for label in np.flatnonzero(legal_mask(planes)[0]).tolist():
+        uci = move_of(label, 0, white).uci()
+        promotes = uci[3] == last and pawns >> chess.parse_square(uci[:2]) & 1
+        moves |= {uci + piece for piece in "nbrq"} if promotes else {uci}
+    assert moves == drawn.moves
+    assert count_moves(position, planes[0]) == len(drawn.moves)
+    assert (checkers > 0) == drawn.check
+
+
+@each_board()
+def test_the_drawn_planes_are_the_engine_s(drawn: Drawn):
+    planes = np.zeros(77, dtype=np.uint64)
+    legal_planes(from_fen(drawn.fen), planes)
+    got = {name: ascii_board(int(planes[plane_number(name)])) for name in drawn.planes}
+    assert got == drawn.planes
+
+
+@each_board()
+def test_the_drawing_is_right(drawn: Drawn):
+    board = chess.Board(drawn.fen)
+    assert board.is_valid(), board.status()
+    assert {move.uci() for move in board.legal_moves} == drawn.moves
+    assert board.is_check() == drawn.check
+
+
+def test_the_file_has_every_kind_of_board():
+    kinds = [drawn.title.partition(":")[0] for drawn in boards()]
+    assert {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)} == {
+        "Castling": 10,
+        "Pin": 8,
+        "Check": 5,
+        "Kings": 1,
+        "En passant": 8,
+        "Promotion": 4,
+        "Pawns": 2,
+        "Knights": 1,
+        "Queen": 1,
+        "Stalemate": 2,
+        "Checkmate": 3,
+    }

@@ -1,0 +1,92 @@
+"""Positions with more legal moves than arrays have room for: refused at every door, and by the arrays behind the doors."""
+
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+
+from engine.board.movegen import legal_planes
+from engine.board.position import MAX_MOVES, FenError, from_board, from_fen, mirror
+from engine.encoding.planes import PLANES, label_of
+from engine.evaluation.evaluator import uniform
+from engine.evaluation.handwritten import WEIGHTS, score_moves
+from engine.match.openings import BookError, read_book
+from engine.search import Search, SearchConfig, SearchError
+from engine.search.expansion import list_moves
+from engine.search.tree import EDGE
+
+MANY = "QQQQQQnk/Q4Qpp/Q5QQ/Q6Q/Q6Q/Q6Q/Q6Q/KQQQQQQQ w - - 0 1"
+BEFORE = MANY.replace(" w ", " b ")
+"""Black has one move, g7h6, behind which White has 263."""
+MOST = "R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1"
+
+
+def planes_of_many() -> np.ndarray:
+    position, planes = from_fen(BEFORE), np.zeros(PLANES, dtype=np.uint64)
+    mirror(position)  # White's turn, past every door
+    legal_planes(position, planes)
+    return planes
+
+
+def test_a_fen_and_a_board_are_refused_in_one_line() -> None:
+    assert chess.Board(MANY).legal_moves.count() == 263 > MAX_MOVES
+    for door in (from_fen, lambda fen: from_board(chess.Board(fen))):
+        with pytest.raises(FenError, match="it has 263 legal moves, and there is room for 256") as refused:
+            door(MANY)
+        assert "\n" not in str(refused.value)
+
+
+def test_the_most_moves_of_a_game_are_searched() -> None:
+    search = Search(uniform, SearchConfig(simulations=300, algorithm="gumbel"))
+    search.start(0, from_fen(MOST))
+    search.run()
+    assert len(search.root().labels) == 218
+
+
+def test_a_search_is_not_begun_there() -> None:
+    position = from_fen(BEFORE)
+    mirror(position)
+    search = Search(uniform, SearchConfig(simulations=8))
+    with pytest.raises(SearchError, match="263 legal moves"):
+        search.start(0, position)
+    with pytest.raises(SearchError, match="never started"):
+        search.run()
+
+
+@pytest.mark.parametrize("algorithm", ["puct", "gumbel"])
+def test_a_search_that_comes_there_gives_it_no_moves_and_refuses_to_go_on_from_it(algorithm: str) -> None:
+    search = Search(uniform, SearchConfig(simulations=8, algorithm=algorithm))  # type: ignore[arg-type]
+    search.start(0, from_fen(BEFORE))
+    search.run()
+    assert search.root().visits.tolist() == [8]
+    assert search.refused() > 0
+    label = label_of(chess.Move.from_uci("g7h6"), chess.BLACK)
+    with pytest.raises(SearchError, match="263 legal moves"):
+        search.play(0, label, 0)
+    search.start(0, from_fen(BEFORE))
+    with pytest.raises(SearchError, match="263 legal moves"):
+        search.play_all(np.array([label]), np.array([0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("book.epd", f"{MANY}\n"),
+        ("book.pgn", f'[FEN "{MANY}"]\n\n1. Qb1b2 *\n'),
+        ("book.pgn", f'[FEN "{BEFORE}"]\n\n1... gxh6 *\n'),
+    ],
+)
+def test_a_book_does_not_open_there(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(BookError, match="263 legal moves"):
+        read_book(tmp_path / name)
+
+
+def test_arrays_of_the_most_moves_are_not_written_past_their_end() -> None:
+    planes = planes_of_many()
+    with pytest.raises(AssertionError):
+        list_moves(planes, np.zeros(MAX_MOVES, dtype=EDGE))
+    labels, scores = np.zeros(MAX_MOVES, dtype=np.int64), np.zeros(MAX_MOVES, dtype=np.int64)
+    with pytest.raises(AssertionError):
+        score_moves(planes, WEIGHTS, labels, scores, (np.zeros(64, dtype=np.int64), np.zeros(PLANES, dtype=np.uint64)))

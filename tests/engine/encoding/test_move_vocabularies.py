@@ -1,0 +1,157 @@
+"""Move vocabularies against python-chess on every legal move of 10,000 real positions, by formulas of the tests' own."""
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice
+
+import chess
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.board.movegen import legal_planes
+from engine.board.position import from_board
+from engine.encoding.move_vocabularies import (
+    MoveIndexError,
+    UnknownVocabularyError,
+    index_of,
+    label_of,
+    legal,
+    vocabularies,
+    vocabulary,
+)
+from tests.engine import oracle
+from tests.engine.encoding.test_planes_real_games import games_of
+
+POSITIONS = 10_000
+FILES = ("pgn/lichess_dump_2021-10_999.pgn", "pgn/lichess_export_2016-05.pgn")
+MOVES = 290_558
+NAMES = ("marro4096", "fromto4096", "factored", "az4672")
+COLLIDING = 156
+"""Legal under-promotions among the 290,558 legal moves: in vocabularies without them each shares its queen's index."""
+
+
+def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
+    """Number a move by the tables in words; `below` is the side at the bottom of the frame."""
+    kind, start = oracle.type_and_bit(move.from_square, move.to_square, below)
+    if name == "marro4096":
+        return kind * 64 + start
+    if name == "az4672":
+        if move.promotion in (chess.KNIGHT, chess.BISHOP, chess.ROOK):
+            files = chess.square_file(move.to_square) - chess.square_file(move.from_square)
+            piece = [chess.KNIGHT, chess.BISHOP, chess.ROOK].index(move.promotion)
+            return (64 + 3 * piece + files + 1) * 64 + start
+        return kind * 64 + start
+    return start * 64 + oracle.bit(move.to_square, below)
+
+
+def boards() -> Iterator[chess.Board]:
+    for file in FILES:
+        for game in islice(games_of(file, 400, 0, 1), 75):
+            board = game.board()
+            for move in game.mainline_moves():
+                yield board.copy(stack=False)
+                board.push(move)
+
+
+@cache
+def real() -> tuple[np.ndarray, list[tuple[bool, list[chess.Move]]]]:
+    """Give the planes of real positions, and whose move it is with the legal moves."""
+    found = list(islice(boards(), POSITIONS))
+    assert len(found) == POSITIONS
+    planes = np.zeros((POSITIONS, 77), dtype=np.uint64)
+    for row, board in zip(planes, found, strict=True):
+        legal_planes(from_board(board), row)
+    return planes, [(board.turn, list(board.legal_moves)) for board in found]
+
+
+@cache
+def flat() -> tuple[np.ndarray, ...]:
+    """List the legal moves of all positions: row, label in the mover's view, promotion, Black to move."""
+    _, positions = real()
+    rows = [
+        (row, oracle.label(move, turn), move.promotion or 0, not turn)
+        for row, (turn, moves) in enumerate(positions)
+        for move in moves
+    ]
+    return tuple(np.array(column) for column in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize("absolute", [False, True], ids=["mover", "absolute"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "factored"])
+def test_every_legal_move_round_trips_and_the_mask_is_exactly_the_legal_moves(name: str, absolute: bool) -> None:
+    planes, positions = real()
+    row_m, label_m, promotion_m, black_m = flat()
+    moves = vocabulary(name)
+    turned_m = black_m.astype(bool) & absolute
+    index_m = index_of(moves, turned_m, label_m, promotion_m)
+    expected = [
+        expected_index(name, move, chess.WHITE if absolute else turn) for turn, legals in positions for move in legals
+    ]
+    assert index_m.tolist() == expected
+
+    back, piece = label_of(moves, turned_m, index_m, planes[row_m])
+    assert back.tolist() == label_m.tolist()
+    queened = np.where(np.isin(promotion_m, (2, 3, 4)) & (not moves.under_promotions), chess.QUEEN, promotion_m)
+    assert piece.tolist() == queened.tolist()
+
+    turned_row = np.array([not turn for turn, _ in positions]) & absolute
+    wanted = np.zeros((POSITIONS, moves.size), dtype=bool)
+    wanted[row_m, expected] = True
+    assert np.array_equal(legal(moves, turned_row, planes), wanted)
+
+    collisions = len(row_m) - int(wanted.sum())
+    assert collisions == (0 if name == "az4672" else COLLIDING)
+    assert np.isin(promotion_m, (2, 3, 4)).sum() == COLLIDING
+    assert len(row_m) == MOVES
+
+
+def test_factored_numbers_moves_as_from_and_to() -> None:
+    one, other = vocabulary("factored"), vocabulary("fromto4096")
+    assert one.factored
+    assert not other.factored
+    assert one.index is other.index
+    assert one.turned is other.turned
+
+
+def test_sizes_are_the_systems() -> None:
+    assert {name: row.size for name, row in vocabularies().items()} == dict(
+        zip(NAMES, (4096, 4096, 4096, 4672), strict=True)
+    )
+    assert vocabulary("az4672").planes == 73
+    # 8 files x 3 steps less the two that leave the board, 3 pieces, 2 last ranks (either may be up)
+    assert np.count_nonzero(vocabulary("az4672").promotions) == (8 * 3 - 2) * 3 * 2
+    # Of 64 x 64 pairs of squares, those that a queen (1,456) or a knight (336) moves between on an empty board.
+    assert np.count_nonzero(vocabulary("fromto4096").labels >= 0) == 1456 + 336
+
+
+@given(st.sampled_from(NAMES), st.data())
+def test_turning_the_board_twice_is_nothing(name: str, data: st.DataObject) -> None:
+    moves = vocabulary(name)
+    index = data.draw(st.integers(0, moves.size - 1))
+    assert moves.turned[moves.turned[index]] == index
+    assert moves.turned[index] != index
+    assert (moves.labels[index] < 0) == (moves.labels[moves.turned[index]] < 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "promotion"),
+    [("marro4096", 4096, 0), ("marro4096", -1, 0), ("az4672", 0, 6), ("az4672", 20, chess.ROOK), ("fromto4096", 0, 0)],
+)
+def test_a_move_outside_the_vocabulary_is_named(name: str, label: int, promotion: int) -> None:
+    one = np.array([0])
+    with pytest.raises(MoveIndexError, match=rf"label {label} with promotion {promotion} is no move of {name}"):
+        index_of(vocabulary(name), one.astype(bool), one + label, one + promotion)
+
+
+@pytest.mark.parametrize(("name", "index"), [("az4672", 4672), ("az4672", 4096), ("fromto4096", 0), ("marro4096", -1)])
+def test_an_index_outside_the_vocabulary_is_named(name: str, index: int) -> None:
+    one = np.array([0])
+    with pytest.raises(MoveIndexError, match=rf"{index} is no move of {name}"):
+        label_of(vocabulary(name), one.astype(bool), one + index, np.zeros((1, 77), np.uint64))
+
+
+def test_an_unknown_vocabulary_names_the_nearest() -> None:
+    with pytest.raises(UnknownVocabularyError, match=r"no move vocabulary 'az4627': did you mean 'az4672'\?"):
+        vocabulary("az4627")

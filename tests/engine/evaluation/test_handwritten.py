@@ -1,0 +1,231 @@
+"""The hand-written evaluator knows what a club player knows."""
+
+import random
+
+import chess
+import numpy as np
+import pytest
+
+from engine.board.movegen import legal_planes
+from engine.board.position import from_board, mirrored_square
+from engine.encoding.planes import PLANES, move_of
+from engine.evaluation import handwritten, static_evaluation, static_exchange
+
+GAINS = np.zeros(static_exchange.MAX_EXCHANGE, dtype=np.int64)
+WORTH = {chess.PAWN: 100, chess.KNIGHT: 320, chess.BISHOP: 330, chess.ROOK: 500, chess.QUEEN: 950, chess.KING: 0}
+
+
+def planes_of(board: chess.Board) -> np.ndarray:
+    planes_P = np.zeros(PLANES, dtype=np.uint64)
+    legal_planes(from_board(board), planes_P)
+    return planes_P
+
+
+def value(board: chess.Board) -> int:
+    return int(static_evaluation.centipawns(planes_of(board), GAINS))
+
+
+def first_choice(fen: str) -> str:
+    board = chess.Board(fen)
+    logits_BA, _ = handwritten.evaluate(planes_of(board)[None])
+    move = move_of(int(logits_BA[0].argmax()), 0, board.turn)
+    return board.san(chess.Move(move.from_square, move.to_square, chess.QUEEN if queens(board, move) else None))
+
+
+def queens(board: chess.Board, move: chess.Move) -> bool:
+    return board.piece_type_at(move.from_square) == chess.PAWN and chess.square_rank(move.to_square) in (0, 7)
+
+
+def random_boards(count: int, seed: int = 7) -> list[chess.Board]:
+    chooser = random.Random(seed)
+    boards: list[chess.Board] = []
+    board = chess.Board()
+    while len(boards) < count:
+        moves = list(board.legal_moves)
+        if not moves or board.fullmove_number > 60:
+            board = chess.Board()
+            continue
+        board.push(chooser.choice(moves))
+        boards.append(board.copy(stack=False))
+    return boards
+
+
+@pytest.mark.parametrize(
+    ("fen", "san"),
+    [
+        ("rnb1kbnr/pppp1ppp/8/4p3/3PP2q/5N2/PPP2PPP/RNBQKB1R w KQkq - 0 1", "Nxh4"),  # a queen hangs
+        ("r1bqk1nr/pppp1ppp/2n5/2b1p2Q/2B1P3/8/PPPP1PPP/RNB1K1NR w KQkq - 4 4", "Qxf7#"),  # the scholar's mate
+        ("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1", "Ra8#"),  # the back rank
+        ("7k/P7/8/8/8/8/8/K7 w - - 0 1", "a8=Q+"),
+        ("4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1", "exd5"),
+        ("6k1/5ppp/8/8/3R4/8/5PPP/3r2K1 w - - 0 1", "Rxd1"),  # out of check by taking
+    ],
+)
+def test_first_choice(fen: str, san: str) -> None:
+    assert first_choice(fen) == san
+
+
+def test_a_mate_by_en_passant_square_is_not_invented() -> None:
+    # g4+ would mate, but the pawn that has just moved two squares can be taken in passing.
+    board = chess.Board("8/8/8/6pk/5p1p/7P/5PP1/1R3RK1 w - - 0 1")
+    labels, scores = np.empty(256, dtype=np.int64), np.empty(256, dtype=np.int64)
+    count = handwritten.score_moves(
+        planes_of(board), handwritten.WEIGHTS, labels, scores, (GAINS, np.empty(PLANES, dtype=np.uint64))
+    )
+    for label, score in zip(labels[:count].tolist(), scores[:count].tolist(), strict=True):
+        move = move_of(label, 0, board.turn)
+        board.push(move)
+        assert (score > static_evaluation.MATE // 2) == board.is_checkmate(), move.uci()
+        board.pop()
+
+
+def test_mating_bonus_goes_exactly_to_mates() -> None:
+    labels, scores = np.empty(256, dtype=np.int64), np.empty(256, dtype=np.int64)
+    work = (GAINS, np.empty(PLANES, dtype=np.uint64))
+    for board in random_boards(400):
+        planes_P = planes_of(board)
+        before = planes_P.copy()
+        count = handwritten.score_moves(planes_P, handwritten.WEIGHTS, labels, scores, work)
+        assert (planes_P == before).all()
+        assert np.all(np.diff(labels[:count]) > 0)
+        for label, score in zip(labels[:count].tolist(), scores[:count].tolist(), strict=True):
+            move = move_of(label, 0, board.turn)
+            move.promotion = chess.QUEEN if queens(board, move) else None
+            assert board.is_legal(move)
+            if board.gives_check(move):
+                board.push(move)
+                assert (score > static_evaluation.MATE // 2) == board.is_checkmate()
+                board.pop()
+            else:
+                assert score < static_evaluation.MATE // 2
+
+
+def test_value_is_the_same_with_colours_changed() -> None:
+    for board in random_boards(300):
+        assert value(board) == value(board.mirror())
+
+
+def test_the_start_is_level_and_a_rook_more_is_won() -> None:
+    assert abs(value(chess.Board())) < 30
+    _, wdl_B3 = handwritten.evaluate(planes_of(chess.Board())[None])
+    assert abs(float(wdl_B3[0, 0] - wdl_B3[0, 2])) < 0.05
+    up = chess.Board("1nbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQk - 0 1")
+    assert value(up) > 350
+    up.turn = chess.BLACK
+    assert value(up) < -350
+
+
+def test_ends_are_certain() -> None:
+    mated = chess.Board("R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1")
+    stalemate = chess.Board("7k/5Q2/6K1/8/8/8/8/8 b - - 0 1")
+    _, wdl_B3 = handwritten.evaluate(np.stack([planes_of(mated), planes_of(stalemate)]))
+    np.testing.assert_array_equal(wdl_B3, [[0, 0, 1], [0, 1, 0]])
+
+
+def slow_exchange(board: chess.Board, square: int) -> int:
+    """Win by capturing on a square with the cheapest piece, by recursion on python-chess's boards, pins not seen."""
+    attackers = board.attackers(board.turn, square)
+    if not attackers:
+        return 0
+    source = min(attackers, key=lambda s: (board.piece_type_at(s) or 9, s))
+    if board.piece_type_at(source) == chess.KING and board.attackers(not board.turn, square):
+        return 0
+    victim, piece = board.piece_at(square), board.piece_at(source)
+    assert victim is not None
+    assert piece is not None
+    after = board.copy(stack=False)
+    after.remove_piece_at(source)
+    after.set_piece_at(square, piece)
+    after.turn = not board.turn
+    return max(0, WORTH[victim.piece_type] - slow_exchange(after, square))
+
+
+def test_exchanges_are_those_of_a_slow_recursion() -> None:
+    compared = 0
+    for board in random_boards(300, seed=11):
+        planes_P = planes_of(board)
+        occupied = np.bitwise_or.reduce(planes_P[:12])
+        for square in chess.SquareSet(board.occupied_co[not board.turn] & ~board.kings):
+            bit = mirrored_square(square) if board.turn == chess.WHITE else square
+            piece = board.piece_type_at(square)
+            assert piece is not None
+            won = static_exchange.exchange(planes_P, np.uint64(bit), WORTH[piece], 0, occupied, GAINS)
+            assert won == slow_exchange(board, square), (board.fen(), chess.square_name(square))
+            compared += won > 0
+    assert compared > 100
+
+
+def greedy(board: chess.Board, seen: set[str]) -> chess.Move:
+    """Play the move whose position is worst for the other side, going back to none that was there before."""
+
+    def after(move: chess.Move) -> int:
+        board.push(move)
+        worth = 0 if board.board_fen() in seen else value(board)
+        board.pop()
+        return worth
+
+    return min(board.legal_moves, key=after)
+
+
+@pytest.mark.parametrize(
+    "fen", ["8/8/8/3k4/8/8/8/QK6 w - - 0 1", "8/8/8/8/4k3/8/8/K6Q w - - 0 1", "8/8/8/2Q5/8/5k2/8/7K w - - 0 1"]
+)
+def test_a_lone_king_is_driven_to_the_edge_and_mated_with_one_ply(fen: str) -> None:
+    board, seen = chess.Board(fen), set[str]()
+    for _ in range(45):
+        board.push(greedy(board, seen))
+        seen.add(board.board_fen())
+        if board.is_game_over():
+            break
+        board.push(greedy(board, set()))
+    king = board.king(chess.BLACK)
+    assert king is not None
+    assert chess.square_file(king) in (0, 7) or chess.square_rank(king) in (0, 7)
+    assert board.is_checkmate()
+
+
+def test_it_beats_random_play() -> None:
+    chooser = random.Random(3)
+    won = 0
+    for number in range(20):
+        board = chess.Board()
+        while not board.is_game_over(claim_draw=False) and board.fullmove_number < 120:
+            if (board.turn == chess.WHITE) == (number % 2 == 0):
+                logits_BA, _ = handwritten.evaluate(planes_of(board)[None])
+                move = move_of(int(logits_BA[0].argmax()), 0, board.turn)
+                move.promotion = chess.QUEEN if queens(board, move) else None
+                board.push(move)
+            else:
+                board.push(chooser.choice(list(board.legal_moves)))
+        outcome = board.outcome()
+        won += outcome is not None and outcome.winner == (number % 2 == 0)
+    assert won >= 18
+
+
+def test_the_same_position_is_judged_the_same_alone_and_in_a_batch() -> None:
+    planes_BP = np.stack([planes_of(board) for board in random_boards(20)])
+    logits_BA, wdl_B3 = handwritten.evaluate(planes_BP)
+    for row in (0, 7, 19):
+        alone = handwritten.evaluate(planes_BP[row : row + 1])
+        np.testing.assert_array_equal(alone[0][0], logits_BA[row])
+        np.testing.assert_array_equal(alone[1][0], wdl_B3[row])
+
+
+def test_no_score_passes_through_a_float() -> None:
+    handwritten.evaluate(planes_of(chess.Board())[None])
+    planes_P, occupied = planes_of(chess.Board()), np.uint64(0)
+    static_exchange.exchange(planes_P, np.uint64(5), 100, 0, occupied, GAINS)
+    value(chess.Board())
+    kernels = (handwritten.score_moves, static_evaluation.centipawns, static_exchange.exchange)
+    inner = (handwritten._score_move, handwritten._mates, handwritten._make, handwritten._danger)
+    inner += (
+        static_evaluation._side,
+        static_evaluation._pawns,
+        static_evaluation._drive,
+        static_evaluation._drawish,
+        static_evaluation.hanging,
+    )
+    for kernel in (*kernels, *inner):
+        for signature, compiled in kernel.overloads.items():
+            assert "float" not in str(signature)
+            assert "float" not in str(compiled.type_annotation), kernel.__name__

@@ -1,0 +1,334 @@
+"""Matches: the referee, forfeits of engines that misbehave, determinism, and when a test has decided."""
+
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import chess
+import numpy as np
+import psutil
+import pytest
+
+from engine.evaluation.evaluator import uniform
+from engine.evaluation.handwritten import evaluate
+from engine.match.adjudication import Adjudication, AdjudicationError, adjudicated
+from engine.match.arena import decided, play
+from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
+from engine.match.game import Game, GameRecord
+from engine.match.openings import Opening, generate
+from engine.match.players import Answer, Player, Score
+from engine.match.sprt import SprtConfig
+from engine.match.uci_player import probe
+from engine.search import SearchConfig
+from tests.processes import command
+
+ROGUE = Path(__file__).parent / "rogue_engine.py"
+LINES = [Opening(chess.STARTING_FEN, moves) for moves in (("e2e4", "e7e5"), ("d2d4", "d7d5"), ("c2c4", "c7c5"))]
+GREEDY = Player(name="greedy", evaluator=uniform)
+
+
+def rogue(how: str, *words: str, limit: Limit | None = None, **options: str) -> Player:
+    command = (sys.executable, str(ROGUE), how, *words)
+    return Player(name=how, command=command, limit=limit or Limit(nodes=1), options=options)
+
+
+def stockfish(nodes: int) -> Player:
+    path = shutil.which("stockfish", path="/usr/games:/usr/local/bin:/usr/bin") or shutil.which("stockfish")
+    if path is None:
+        pytest.skip("stockfish is not installed: apt-get install stockfish")
+    return Player(name="Stockfish", command=(path,), limit=Limit(nodes=nodes), options={"Hash": "1", "Threads": "1"})
+
+
+def match(a: Player, b: Player, openings: list[Opening], **config: object) -> list[GameRecord]:
+    records: list[GameRecord] = []
+    play((a, b), openings, MatchConfig(**config), report=records.append)
+    return sorted(records, key=lambda record: record.game)
+
+
+def still_there() -> list[psutil.Process]:
+    """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked.
+
+    Not those that wait for other tests: the one that workers are forked from, and multiprocessing's tracker.
+    """
+    below = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs([child for child in below if "multiprocessing" not in command(child)], timeout=10)
+    return list(alive)
+
+
+def searching(simulations: int, evaluator: object = evaluate) -> Player:
+    search = SearchConfig(simulations=simulations)
+    return Player(name=f"searching {simulations}", evaluator=evaluator, search=search)
+
+
+# --- engines that misbehave ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "ending", "patience"),
+    [("a1a1", "illegal move", 60), ("nothing", "illegal move", 60), ("crash", "crash", 60), ("hang", "timeout", 0.5)],
+)
+def test_an_engine_that_misbehaves_loses_every_game_at_once(how: str, ending: str, patience: float) -> None:
+    begun = time.monotonic()
+    records = match(rogue(how), GREEDY, LINES[:2], patience=patience, concurrency=2)
+    assert time.monotonic() - begun < 60
+    assert [(record.forfeit, record.ending, record.points) for record in records] == [("a", ending, 0.0)] * 4
+    assert [record.result for record in records] == ["0-1", "1-0"] * 2
+    assert [len(record.moves) for record in records] == [0, 1] * 2
+    assert not still_there(), "every process is ended"
+
+
+def test_an_engine_that_crashed_is_started_again() -> None:
+    records = match(rogue("late-crash"), GREEDY, LINES[:1], concurrency=1)
+    assert [(record.forfeit, record.ending) for record in records] == [("a", "crash")] * 2
+    assert [len(record.moves) for record in records] == [4, 5], "each process plays two moves"
+
+
+def test_both_may_be_engines_and_the_other_one_is_not_blamed() -> None:
+    records = match(rogue("nothing"), rogue("fair", Manners="3"), LINES[:1])
+    assert [record.forfeit for record in records] == ["a", "a"]
+
+
+def test_an_engine_that_thinks_too_long_loses_on_time() -> None:
+    slow = rogue("slow", limit=Limit(movetime=0.05))
+    records = match(GREEDY, slow, LINES[:1], margin=0.02)
+    assert [(record.forfeit, record.ending, record.points) for record in records] == [("b", "timeout", 1.0)] * 2
+    assert all(record.late is not None and record.late[1] > 0.02 for record in records)
+    flagged = match(rogue("slow", limit=Limit(base=0.7)), rogue("fair", limit=Limit(base=60.0)), LINES[:1], margin=0.02)
+    assert [(record.forfeit, record.ending) for record in flagged] == [("a", "timeout")] * 2
+    assert all(2 <= len(record.moves) <= 5 for record in flagged), "two moves of 0.3 s fit into 0.7 s"
+
+
+def test_engines_are_told_clocks_and_games(tmp_path: Path) -> None:
+    told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, increment=0.5))
+    rules = Adjudication(max_plies=8)
+    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, rules=rules)
+    said = (tmp_path / "said").read_text().splitlines()
+    asked = [line.split() for line in said if line.startswith("go")]
+    assert len(asked) == 6
+    assert asked[0][:9] == ["go", "wtime", "20000", "btime", "30000", "winc", "500", "binc", "500"]
+    assert 20000 < int(asked[1][2]) <= 20500, "the increment is added after the move"
+    assert said.count("ucinewgame") == 2
+    assert "position startpos moves e2e4 e7e5" in said
+    assert [record.ending for record in records] == ["adjudication"] * 2
+    clocks = records[0].clocks
+    assert clocks is not None
+    assert len(clocks) == 6
+    assert clocks[0] > 20 > 0 < clocks[1] <= 30
+
+
+def test_engines_are_told_the_moves_to_the_next_time_control(tmp_path: Path) -> None:
+    told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, moves=2))
+    rules = Adjudication(max_plies=10)
+    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, rules=rules)
+    asked = [line.split() for line in (tmp_path / "said").read_text().splitlines() if line.startswith("go")]
+    assert [words[words.index("movestogo") + 1] for words in asked] == ["2", "1", "2", "1"] * 2
+    left = [int(words[words.index("wtime") + 1]) for words in asked[:4]]
+    assert left[0] == 20000 > left[1] > left[0] - 5000
+    assert 30000 < left[2] <= 40000, "twenty seconds more after the second move"
+    assert [record.forfeit for record in records] == [None, None]
+
+
+@pytest.mark.parametrize("how", ["mute", "crash-at-once"])
+def test_an_engine_that_never_worked_is_the_users_mistake(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.match.uci_player.STARTING_SECONDS", 1.0)
+    player = rogue("mute") if how == "mute" else Player(name="false", command=("false",))
+    with pytest.raises(PlayerError, match="cannot be started as a UCI engine"):
+        probe(player)
+    with pytest.raises(PlayerError, match="cannot be started"):
+        probe(Player(name="absent", command=("/nowhere/engine",)))
+    assert not still_there()
+
+
+def test_an_option_that_an_engine_does_not_have_is_the_users_mistake() -> None:
+    assert probe(rogue("fair", Manners="2")) == "Rogue"
+    with pytest.raises(PlayerError, match="refuses its options"):
+        probe(rogue("fair", Style="wild"))
+    assert not still_there()
+
+
+# --- games between ours -------------------------------------------------------------------------------------------
+
+
+def test_pairs_share_an_opening_with_colours_changed() -> None:
+    records = match(searching(4), GREEDY, LINES, rules=Adjudication(max_plies=30))
+    assert [record.game for record in records] == list(range(6))
+    assert [tuple(record.book) for record in records] == [line.moves for line in LINES for _ in range(2)]
+    for record in records:
+        board = chess.Board(record.fen)
+        for move in record.book + record.moves:
+            board.push(board.parse_uci(move))
+        assert len(record.scores) == len(record.moves)
+        # The greedy player knows nothing, so it always says 0.00: it is Black in even games.
+        of_greedy = record.scores[1 - record.game % 2 :: 2]
+        assert set(of_greedy) == {"0.00"}
+
+
+def test_games_do_not_depend_on_how_many_are_played_at_once() -> None:
+    openings = generate(4, evaluate, seed=9)
+    rules = Adjudication(max_plies=60)
+    wide = match(searching(12), searching(6), openings, rules=rules)
+    assert wide == match(searching(12), searching(6), openings, rules=rules)
+    assert wide == match(searching(12), searching(6), openings, concurrency=3, rules=rules)
+    assert len({tuple(record.moves) for record in wide}) == 8
+
+
+def test_no_position_is_judged_alone_unless_time_is_measured() -> None:
+    rows: list[int] = []
+
+    def watched(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rows.append(len(planes_BP))
+        return evaluate(planes_BP)
+
+    rules = Adjudication(max_plies=6)
+    alone = match(searching(3, watched), GREEDY, LINES[:1], concurrency=1, rules=rules)
+    assert set(rows) == {2}
+    assert alone == match(searching(3), GREEDY, LINES[:1], rules=rules)
+    rows.clear()
+    timed = Player(name="timed", evaluator=watched, search=SearchConfig(nodes=500), limit=Limit(movetime=0.02))
+    records = match(timed, GREEDY, LINES[:1], concurrency=1, rules=rules, margin=60.0)
+    assert set(rows) == {1}
+    assert [record.ending for record in records] == ["adjudication"] * 2
+
+
+def test_games_that_are_done_are_not_played_again_and_stopping_gives_up_the_rest() -> None:
+    records: list[GameRecord] = []
+    play((GREEDY, searching(2)), LINES, MatchConfig(), done=[0, 1, 2, 5], report=records.append)
+    assert sorted(record.game for record in records) == [3, 4]
+    few: list[GameRecord] = []
+    play((GREEDY, searching(2)), LINES, MatchConfig(concurrency=1), report=few.append, stop=lambda: len(few) == 2)
+    assert [record.game for record in few] == [0, 1]
+
+
+def test_a_search_beats_no_knowledge() -> None:
+    records = match(
+        searching(16), Player(name="uniform", evaluator=uniform, search=SearchConfig(simulations=16)), LINES
+    )
+    assert sum(record.points for record in records) >= 5
+
+
+def test_stockfish_beats_the_greedy_and_says_mate() -> None:
+    records = match(stockfish(200), GREEDY, LINES[:2])
+    assert [record.points for record in records] == [1.0] * 4
+    assert [record.ending for record in records] == ["checkmate"] * 4
+    assert records[0].scores[-1] == "#1"
+    assert records[1].scores[-1] == "#-1", "scores are White's view"
+    assert probe(stockfish(1)).startswith("Stockfish")
+
+
+# --- the referee --------------------------------------------------------------------------------------------------
+
+
+def played(fen: str, moves: str, *, number: int = 0, rules: Adjudication | None = None, score: int = 0) -> Game:
+    game = Game(number, Opening(fen), (Limit(), Limit()), rules or Adjudication())
+    for move in moves.split():
+        game.take(Answer(chess.Move.from_uci(move), Score(score if game.board.turn else -score), 0.0), 0.0)
+    return game
+
+
+SHUFFLE = "g1f3 g8f6 f3g1 f6g8 g1f3 g8f6 f3g1 f6g8"
+
+
+@pytest.mark.parametrize(
+    ("fen", "moves", "end"),
+    [
+        (chess.STARTING_FEN, "f2f3 e7e5 g2g4 d8h4", ("0-1", "checkmate")),
+        ("7k/8/6K1/5Q2/8/8/8/8 w - - 0 1", "f5f7", ("1/2-1/2", "stalemate")),
+        ("7k/8/6K1/4n3/8/8/8/8 w - - 0 1", "g6f5 h8g8 f5e5", ("1/2-1/2", "material")),
+        (chess.STARTING_FEN, SHUFFLE, ("1/2-1/2", "repetition")),
+        ("7k/8/6K1/8/8/8/8/R7 w - - 98 80", "g6f5 h8g7", ("1/2-1/2", "fifty moves")),
+        ("7k/8/6K1/8/8/8/8/R7 w - - 99 80", "a1a8", ("1-0", "checkmate")),
+        (chess.STARTING_FEN, "e2e4 e7e5", None),
+    ],
+)
+def test_games_end_as_the_rules_say(fen: str, moves: str, end: tuple[str, str] | None) -> None:
+    assert played(fen, moves).end == end
+
+
+def test_points_are_as_white_in_even_games_and_as_black_in_odd_ones() -> None:
+    for number, points in ((0, 0.0), (1, 1.0)):
+        assert played(chess.STARTING_FEN, "f2f3 e7e5 g2g4 d8h4", number=number).record().points == points
+    assert played(chess.STARTING_FEN, SHUFFLE, number=1).record().points == 0.5
+
+
+@pytest.mark.parametrize("move", ["e2e5", "a1a1", "e7e5", "0000"])
+def test_the_referee_plays_no_illegal_move(move: str) -> None:
+    game = played(chess.STARTING_FEN, "", number=1)
+    game.take(Answer(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0), 0.0)
+    assert game.end == ("0-1", "illegal move")
+    assert (game.forfeit, game.record().points) == ("b", 1.0)
+
+
+def test_clocks_run_down_by_what_a_move_took() -> None:
+    game = Game(1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0)), Adjudication())
+    assert game.turn(0).clocks == (10.0, 5.0), "B is White in odd games"
+    for move, seconds in (("e2e4", 3.0), ("e7e5", 1.5), ("g1f3", 4.0)):
+        game.take(Answer(chess.Move.from_uci(move), None, seconds), 0.1)
+    assert game.clocks == [9.0, 3.5, 7.0]
+    game.take(Answer(chess.Move.from_uci("b8c6"), None, 3.55), 0.1)
+    assert (game.end, game.clocks[-1]) == (None, 0.0), "within the margin"
+    game.take(Answer(chess.Move.from_uci("f1b5"), None, 1.0), 0.1)
+    game.take(Answer(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
+    assert game.end == ("1-0", "timeout")
+    assert game.record().forfeit == "a"
+
+
+def test_a_clock_gains_its_time_again_after_its_moves() -> None:
+    limits = (Limit(base=10.0, moves=2), Limit(base=10.0, increment=0.5, moves=3))
+    assert [limit.clock for limit in (*limits, Limit(base=10.0, increment=0.1), Limit(movetime=1.0))] == [
+        "2/10",
+        "3/10+0.5",
+        "10+0.1",
+        None,
+    ]
+    game = Game(0, Opening(chess.STARTING_FEN, ("e2e4", "e7e5")), limits, Adjudication())
+    to_go = []
+    for move in ("g1f3", "b8c6", "f1c4", "f8c5", "c2c3", "g8f6"):
+        to_go.append(game.turn(0).moves_to_go)
+        game.take(Answer(chess.Move.from_uci(move), None, 2.0), 0.0)
+    assert to_go == [2, 3, 1, 2, 2, 1], "the book's moves do not count"
+    assert game.clocks == [8.0, 8.5, 16.0, 7.0, 14.0, 15.5]
+
+
+def test_adjudication_is_off_until_both_agree_for_long_enough() -> None:
+    fen = "4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1"
+    moves = "a1a2 e8d8 a2a3 d8e8"
+    assert played(fen, moves, score=900).end is None
+    rules = Adjudication(resign_score=500, resign_moves=2)
+    assert played(fen, moves, score=900, rules=rules).end == ("1-0", "adjudication")
+    assert played(fen, moves, score=-900, rules=rules).end == ("0-1", "adjudication")
+    assert played(fen, moves, score=400, rules=rules).end is None
+    assert played(fen, " ".join(moves.split()[:3]), score=900, rules=rules).end is None
+    assert adjudicated(rules, [900, 900, None, 900], 4) is None
+    assert adjudicated(rules, [900, 900, -900, 900], 4) is None
+    level = Adjudication(draw_score=10, draw_moves=2, draw_after=3)
+    assert adjudicated(level, [90, 0, 5, -10, 10], 5) is None
+    assert adjudicated(level, [90, 0, 5, -10, 10], 6) == "1/2-1/2"
+    assert adjudicated(level, [0, 0, 5, -11, 10], 60) is None
+    assert played(fen, moves, rules=Adjudication(max_plies=4)).end == ("1/2-1/2", "adjudication")
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    for wrong in ({"resign_moves": 0}, {"draw_score": -1}):
+        with pytest.raises(AdjudicationError):
+            Adjudication(**wrong)
+    for wrong in ({"concurrency": -1}, {"margin": -0.1}, {"patience": 0}):
+        with pytest.raises(MatchError):
+            MatchConfig(**wrong)
+
+
+# --- when a test has decided --------------------------------------------------------------------------------------
+
+
+def test_a_test_goes_by_the_order_of_pairs_and_not_of_their_ends() -> None:
+    config = SprtConfig(elo0=0, elo1=200)
+    won: list[float | None] = [1.0] * 60
+    pairs = decided(won, config)
+    assert pairs is not None
+    assert 2 < pairs < 20
+    assert decided(won[: 2 * pairs], config) == pairs
+    assert decided(won[: 2 * pairs - 1], config) is None
+    waiting = [None, *won[1:]]
+    assert decided(waiting, config) is None, "the first pair is not over, so nothing is"
+    assert decided([0.5] * 4, config) is None
+    assert decided([0.0] * 60, config) is not None

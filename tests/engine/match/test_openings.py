@@ -1,0 +1,107 @@
+"""Openings: made from a seed, sane and different; read from EPD and PGN; nonsense refused by line."""
+
+from pathlib import Path
+
+import chess
+import pytest
+
+from engine.evaluation.evaluator import uniform
+from engine.evaluation.handwritten import evaluate
+from engine.match.openings import BookError, Opening, chosen, generate, read_book
+
+WORTH = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
+
+
+def material(board: chess.Board, colour: chess.Color) -> int:
+    return sum(worth * len(board.pieces(kind, colour)) for kind, worth in WORTH.items())
+
+
+def test_made_openings_are_different_legal_and_even() -> None:
+    openings = generate(60, evaluate, seed=3)
+    boards = [opening.board() for opening in openings]
+    assert len({board.epd() for board in boards}) == 60
+    assert len({opening.moves[0] for opening in openings}) >= 6
+    for opening, board in zip(openings, boards, strict=True):
+        again = chess.Board()
+        for move in opening.moves:
+            assert chess.Move.from_uci(move) in again.legal_moves
+            again.push_uci(move)
+        assert board.ply() == 8
+        assert board.turn == chess.WHITE
+        assert not board.is_check()
+        # A gambit of a pawn, or a recapture that is still to come, is all that may be missing.
+        assert abs(material(board, chess.WHITE) - material(board, chess.BLACK)) <= 3
+    even = sum(material(board, chess.WHITE) == material(board, chess.BLACK) for board in boards)
+    assert even >= 45
+
+
+def test_a_seed_makes_one_book_and_a_longer_book_begins_with_the_shorter() -> None:
+    book = generate(40, evaluate, seed=1)
+    assert generate(40, evaluate, seed=1) == book
+    assert generate(10, evaluate, seed=1) == book[:10]
+    assert generate(10, evaluate, seed=2) != book[:10]
+    assert {opening.board().ply() for opening in generate(5, evaluate, seed=1, plies=3)} == {3}
+    assert generate(0, evaluate) == []
+
+
+def test_too_few_openings_are_an_error_and_no_endless_search() -> None:
+    assert generate(1, uniform, plies=0) == [Opening(chess.STARTING_FEN)]
+    with pytest.raises(BookError, match="only 20 balanced openings of 1 plies"):
+        generate(21, uniform, plies=1)
+    with pytest.raises(BookError, match="0 to 60 plies"):
+        generate(1, uniform, plies=99)
+
+
+def test_epd_and_fen_books_are_read(tmp_path: Path) -> None:
+    book = tmp_path / "book.epd"
+    book.write_text(
+        "# two positions\n"
+        'r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - hmvc 2; id "Open";\n\n'
+        "rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq c6 0 2\n"
+    )
+    first, second = read_book(book)
+    assert first.board().epd() == "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq -"
+    assert second.board().fullmove_number == 2
+
+
+def test_pgn_books_are_read_up_to_a_ply(tmp_path: Path) -> None:
+    book = tmp_path / "book.pgn"
+    book.write_text(
+        '[Event "?"]\n\n1. e4 {best by test} e5 (1... c5) 2. Nf3 Nc6 3. Bb5 *\n\n'
+        '[FEN "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1"]\n[SetUp "1"]\n\n1. e4 Kd7 *\n'
+    )
+    first, second = read_book(book, plies=4)
+    assert first.moves == ("e2e4", "e7e5", "g1f3", "b8c6")
+    assert second.board().fen().startswith("8/3k4/8/8/4P3/8/8/4K3 w")
+    assert len(read_book(book)[0].moves) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.epd", "", "has no openings"),
+        ("a.epd", "8/8/8/8/8/8/8/8 w - -\n", "line 1: not a playable position"),
+        ("a.epd", "\nhello world this is\n", "line 2: not a FEN"),
+        ("a.epd", "rnb1kbnr/pppp1ppp/8/4p3/6Pq/5P2/PPPPP2P/RNBQKBNR w KQkq -\n", "the game is over"),
+        ("a.epd", "\x00\xff" * 50, "line 1"),
+        ("a.pgn", "1. e4 e5 2. Ke3 *\n", "game 1: illegal san"),
+        ("a.pgn", '[FEN "nonsense"]\n\n1. e4 *\n', "game 1"),
+        ("a.pgn", "", "has no openings"),
+    ],
+)
+def test_what_is_no_opening_is_refused_by_its_place(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(BookError, match=message):
+        read_book(tmp_path / name)
+    with pytest.raises(BookError, match="cannot be read"):
+        read_book(tmp_path / "absent.epd")
+
+
+def test_choosing_from_a_book_follows_a_seed_and_repeats_only_when_told() -> None:
+    book = generate(12, evaluate, seed=4)
+    assert chosen(book, 12, seed=1) == chosen(book, 12, seed=1) != chosen(book, 12, seed=2)
+    assert set(chosen(book, 12, seed=1)) == set(book)
+    assert chosen(book, 5, seed=1) == chosen(book, 12, seed=1)[:5]
+    with pytest.raises(BookError, match="12 openings and 13 pairs"):
+        chosen(book, 13)
+    assert chosen(book, 30, repeat=True)[12:24] == chosen(book, 12)

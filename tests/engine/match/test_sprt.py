@@ -1,0 +1,201 @@
+"""Match statistics against the numbers of fishtest and fastchess, against sums done by hand, and by simulation."""
+
+import math
+import random
+
+import pytest
+
+from engine.match.sprt import SprtConfig, SprtError, elo_of, estimate, llr, pair_counts, score_of, verdict
+
+# fastchess, app/tests/elo_test.cpp: counts, Elo, half of the 95 % interval, normalised Elo, LOS.
+FASTCHESS_ELO = [
+    ((34, 54, 63, 64, 75), 55.58, 27.65, 57.94, 1.0),
+    ((332, 433, 498, 333, 334), -8.64, 10.33, -9.17, 0.0505),
+    ((7895, 8757, 5685, 568, 9999), -21.04, 2.95, -19.01, 0.0),
+    ((96, 111, 136), 40.70, 30.43, 49.77, 0.9960),
+    ((89, 123, 76), None, None, -20.76, 0.1553),
+    ((356, 0, 34), None, None, -508.44, 0.0),
+]
+# fastchess, app/tests/sprt_test.cpp: counts, elo0, elo1, model, log-likelihood ratio.
+FASTCHESS_LLR = [
+    ((365, 16618, 36229, 16974, 390), 0, 2, "normalized", 2.25),
+    ((127, 4883, 10712, 5150, 104), -1.75, 0.25, "normalized", 3.01),
+    ((36027, 68692, 36433), 0, 2, "normalized", 0.92),
+    ((10650, 20431, 10871), -1.75, 0.25, "normalized", 2.30),
+    ((223, 9863, 21279, 10037, 246), 0.5, 2.5, "logistic", -3.07),
+    ((871, 26175, 55983, 26678, 821), 0, 2, "logistic", -4.98),
+    ((21184, 40708, 21404), 0.5, 2.5, "logistic", -1.57),
+    ((57030, 106593, 57433), 0, 2, "logistic", -2.59),
+]
+# FIDE's conversion table prints scores with two digits; the logistic curve's published steps.
+ELO_TABLE = [(0.50, 0), (0.64, 100), (0.76, 200), (0.85, 301), (0.91, 402), (0.36, -100)]
+
+
+@pytest.mark.parametrize(("score", "elo"), ELO_TABLE)
+def test_scores_are_worth_the_elo_of_the_tables(score: float, elo: float) -> None:
+    assert elo_of(score) == pytest.approx(elo, abs=1)
+    assert score_of(elo) == pytest.approx(score, abs=0.002)
+
+
+def test_four_hundred_elo_are_ten_to_one() -> None:
+    assert score_of(400) == pytest.approx(10 / 11, abs=1e-12)
+    assert elo_of(10 / 11) == pytest.approx(400, abs=1e-9)
+
+
+@pytest.mark.parametrize(("counts", "elo", "error", "nelo", "los"), FASTCHESS_ELO)
+def test_estimates_are_those_of_fastchess(
+    counts: tuple[int, ...], elo: float | None, error: float | None, nelo: float, los: float
+) -> None:
+    found = estimate(counts)
+    assert found.nelo == pytest.approx(nelo, rel=0.001)
+    assert found.los == pytest.approx(los, abs=0.001)
+    if elo is not None and error is not None:
+        assert found.elo == pytest.approx(elo, abs=0.006)
+        assert (found.elo_high - found.elo_low) / 2 == pytest.approx(error, rel=0.01)
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(60, 40), (10, 25), (515, 485)])
+def test_likelihood_of_superiority_is_the_error_function_of_wins_and_losses(wins: int, losses: int) -> None:
+    published = 0.5 * (1 + math.erf((wins - losses) / math.sqrt(2 * (wins + losses))))
+    for draws in (0, 300):
+        assert estimate((losses, draws, wins)).los == pytest.approx(published, abs=0.002)
+
+
+@pytest.mark.parametrize(("counts", "elo0", "elo1", "model", "expected"), FASTCHESS_LLR)
+def test_ratios_are_those_of_fastchess(
+    counts: tuple[int, ...], elo0: float, elo1: float, model: str, expected: float
+) -> None:
+    config = SprtConfig(elo0=elo0, elo1=elo1, model=model)
+    assert llr(counts, config) == pytest.approx(expected, abs=0.006)
+
+
+def test_ratio_of_one_sided_results_is_what_a_hand_finds() -> None:
+    # Only wins: the likeliest chances of score s win with chance s and lose the rest, so each pair counts log(s1 / s0).
+    by_hand = 104 * math.log(score_of(50) / 0.5)
+    assert llr((0, 0, 0, 0, 104), SprtConfig(elo0=0, elo1=50)) == pytest.approx(by_hand, rel=1e-3)
+    # Normalised: with wins of chance p alone, t = (p - 1/2) / sqrt(p (1 - p)); solved for t = sqrt(2) * 5 / 347.4.
+    t = math.sqrt(2) * 5 * math.log(10) / 800
+    p = 0.5 + t / (2 * math.sqrt(1 + t * t))
+    config = SprtConfig(elo0=0, elo1=5, model="normalized")
+    assert llr((0, 0, 0, 0, 104), config) == pytest.approx(104 * math.log(p / 0.5), rel=1e-3)
+
+
+def test_players_changed_about_change_signs() -> None:
+    counts = (3, 11, 20, 17, 9)
+    there, back = estimate(counts), estimate(counts[::-1])
+    assert there.elo == pytest.approx(-back.elo)
+    assert there.elo_low == pytest.approx(-back.elo_high)
+    assert there.los == pytest.approx(1 - back.los)
+    config = SprtConfig(elo0=-20, elo1=20)
+    assert llr(counts, config) == pytest.approx(-llr(counts[::-1], config))
+
+
+def test_all_won_is_not_called_certain() -> None:
+    for pairs in (1, 5, 100):
+        found = estimate((0, 0, 0, 0, pairs))
+        limit = math.exp(-(1.959964**2) / 2 / pairs)  # the score s at which s ** pairs has fallen to exp(-3.84 / 2)
+        assert found.elo_low == pytest.approx(elo_of(limit), abs=1.5)
+        assert (found.elo, found.elo_high) == pytest.approx((1199.83, 1199.83), abs=0.01)
+        assert found.nelo is None
+    assert estimate((0, 0, 0, 0, 1)).los < 0.9
+    level = estimate((0, 0, 40, 0, 0))
+    assert level.elo == 0
+    assert -25 < level.elo_low < -5 < 5 < level.elo_high < 25
+    assert level.los == pytest.approx(0.5)
+
+
+def test_no_games_say_nothing() -> None:
+    found = estimate((0, 0, 0, 0, 0))
+    assert (found.elo, found.los) == (0, 0.5)
+    assert found.elo_low < -1000 < 1000 < found.elo_high
+    assert llr((0, 0, 0, 0, 0), SprtConfig()) == 0
+
+
+def test_pairs_are_counted_by_their_points() -> None:
+    assert pair_counts([0, 0, 0.5, 0, 1, 0, 0.5, 0.5, 1, 0.5, 1, 1, 1]) == (1, 1, 2, 1, 1)
+
+
+def test_bounds_are_walds() -> None:
+    config = SprtConfig(alpha=0.05, beta=0.05)
+    assert (config.lower, config.upper) == (pytest.approx(-2.9444, abs=1e-4), pytest.approx(2.9444, abs=1e-4))
+    uneven = SprtConfig(alpha=0.01, beta=0.2)
+    assert (uneven.lower, uneven.upper) == (pytest.approx(math.log(0.2 / 0.99)), pytest.approx(math.log(80)))
+    assert [verdict(ratio, config) for ratio in (-3, -2.9, 0, 2.9, 3)] == ["H0", *["undecided"] * 3, "H1"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"elo0": 5, "elo1": 5},
+        {"alpha": 0},
+        {"beta": 1},
+        {"alpha": 0.6, "beta": 0.5},
+        {"elo1": 5000},
+        {"elo0": math.nan},
+    ],
+)
+def test_bounds_that_no_test_can_have_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SprtError):
+        SprtConfig(**wrong)
+
+
+def pairs_of(chance: random.Random, elo: float, draws: float) -> int:
+    """Draw a pair's points times two, by an imbalance of the opening that both games share."""
+    points = 0
+    tilt = chance.gauss(0, 60)
+    for side in (tilt, -tilt):
+        score = score_of(elo + side)
+        drawn = draws * 4 * score * (1 - score)
+        roll = chance.random()
+        points += 2 if roll < score - drawn / 2 else (1 if roll < score + drawn / 2 else 0)
+    return points
+
+
+def accepted(seed: int, elo: float, config: SprtConfig, draws: float, most: int) -> str:
+    """Run one test to its end."""
+    chance, counts = random.Random(seed), [0] * 5
+    for _ in range(most):
+        counts[pairs_of(chance, elo, draws)] += 1
+        found = verdict(llr(counts, config), config)
+        if found != "undecided":
+            return found
+    return "undecided"
+
+
+def true_elo(draws: float) -> float:
+    """Give 0: the openings' tilts are symmetrical, so equal players score one half."""
+    chance = random.Random(1)
+    mean = sum(pairs_of(chance, 0, draws) for _ in range(40_000)) / 160_000
+    assert mean == pytest.approx(0.5, abs=0.005)
+    return 0.0
+
+
+def test_false_promotions_are_rare_at_the_null() -> None:
+    config = SprtConfig(elo0=0, elo1=80)
+    elo = true_elo(0.4)
+    found = [accepted(seed, elo, config, 0.4, 2000) for seed in range(300)]
+    assert found.count("undecided") == 0
+    assert found.count("H1") / 300 <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / 300)  # 1 % of fair tests would fail
+    assert found.count("H1") > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draws", [0.1, 0.7])
+@pytest.mark.parametrize("bounds", [(0.0, 30.0), (0.0, 80.0)])
+def test_error_rates_hold_at_both_hypotheses(draws: float, bounds: tuple[float, float]) -> None:
+    config, runs = SprtConfig(elo0=bounds[0], elo1=bounds[1]), 2000
+    wrong = sum(accepted(seed, 0.0, config, draws, 20_000) == "H1" for seed in range(runs))
+    assert wrong / runs <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / runs)
+    assert wrong / runs > 0.02, "a test that hardly ever errs is longer than it need be"
+
+
+def test_ninety_five_percent_of_intervals_hold_the_truth() -> None:
+    chance, held, runs = random.Random(5), 0, 300
+    truth = sum(pairs_of(chance, 60, 0.3) for _ in range(100_000)) / 400_000
+    for _ in range(runs):
+        counts = [0] * 5
+        for _ in range(60):
+            counts[pairs_of(chance, 60, 0.3)] += 1
+        found = estimate(counts)
+        held += found.elo_low <= elo_of(truth) <= found.elo_high
+    assert 0.92 <= held / runs <= 0.975

@@ -1,0 +1,277 @@
+"""Self-play: whole games by the rules, the same whatever their company, with what the search thought of each move."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import chess
+import numpy as np
+import pytest
+
+from engine.board.position import from_fen, to_board
+from engine.board.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
+from engine.encoding.planes import move_of
+from engine.evaluation import handwritten
+from engine.evaluation.evaluator import uniform
+from engine.match.openings import Opening
+from engine.search import Search, SearchConfig
+from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame
+from engine.selfplay.generate import SelfPlayConfig, SelfPlayError, play_games
+from tests.engine.search.test_search_rules import expected_ending
+
+SEARCH = SearchConfig(simulations=8, dirichlet_share=0.25)
+QUICK = SelfPlayConfig(width=16, most_plies=60)
+
+
+def told(games: Iterable[PlayedGame]) -> dict[int, str]:
+    """Write out everything of each game, by number."""
+    return {
+        game.number: str(
+            (
+                game.start.tolist(),
+                game.labels.tolist(),
+                game.promotions.tolist(),
+                game.ending,
+                game.result,
+                [
+                    t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw)
+                    for t in game.thoughts
+                ],
+                (game.book, game.values.tolist(), game.simulations, game.given_up),
+            )
+        )
+        for game in games
+    }
+
+
+def replay(game: PlayedGame) -> chess.Board:
+    """Play a game again by python-chess, checking every move and thought, and give its last position."""
+    board = to_board(game.start)
+    assert len(game.labels) == len(game.promotions) == len(game.thoughts)
+    for label, promotion, thought in zip(game.labels.tolist(), game.promotions.tolist(), game.thoughts, strict=True):
+        assert expected_ending(board) is None, "a game does not go on after its end"
+        if thought is None:
+            board.push(move_of(label, promotion, board.turn))
+            assert board.is_valid()
+            continue
+        legal = set(board.legal_moves)
+        moves = [
+            move_of(*pair, board.turn)
+            for pair in zip(thought.labels.tolist(), thought.promotions.tolist(), strict=True)
+        ]
+        assert len(set(moves)) == len(moves) > 0
+        assert set(moves) <= legal
+        assert thought.shares.sum() == pytest.approx(1.0, abs=1e-5)
+        assert (thought.shares > 0).all()
+        assert -1 <= thought.value <= 1
+        assert 0 <= thought.draw <= 1
+        move = move_of(label, promotion, board.turn)
+        assert move in moves, "what is played has been thought of"
+        board.push(move)
+    return board
+
+
+def test_games_are_played_to_their_end_by_the_rules():
+    config = SelfPlayConfig(width=24)
+    endings = set()
+    numbers = []
+    for game in play_games(handwritten.evaluate, SEARCH, config, games=40):
+        board = replay(game)
+        numbers.append(game.number)
+        endings.add(game.ending)
+        if game.ending == TOO_LONG:
+            assert len(game.labels) == config.most_plies
+        else:
+            assert game.ending == expected_ending(board)
+        winner = {chess.WHITE: 1, chess.BLACK: -1}[not board.turn]
+        assert game.result == (winner if game.ending == MATE else 0)
+    assert sorted(numbers) == list(range(40))
+    assert MATE in endings
+    assert endings & {REPETITION, MATERIAL, STALEMATE, FIFTY}
+
+
+def test_a_game_is_the_same_in_any_company():
+    games = [
+        told(play_games(uniform, SEARCH, SelfPlayConfig(width=width, most_plies=40), games=30)) for width in (1, 7, 64)
+    ]
+    assert games[0] == games[1] == games[2]
+    some = told(play_games(uniform, SEARCH, SelfPlayConfig(width=3, most_plies=40), games=range(20, 25)))
+    assert some == {number: games[0][number] for number in range(20, 25)}
+    assert len(set(games[0].values())) == 30
+    other = told(play_games(uniform, SEARCH, SelfPlayConfig(width=7, most_plies=40), games=5, seed=1))
+    assert not set(other.values()) & set(games[0].values())
+
+
+def test_batches_stay_full_while_there_are_games_to_begin():
+    sizes = []
+
+    def watched(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sizes.append(len(planes_BP))
+        return uniform(planes_BP)
+
+    search = SearchConfig(simulations=8, reuse=False)
+    config = SelfPlayConfig(width=16, most_plies=10)
+    assert len(list(play_games(watched, search, config, games=64))) == 64
+    full = sum(size == 16 for size in sizes)
+    assert full > 0.9 * len(sizes)
+
+
+def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move():
+    fens = ["4k3/8/4K3/8/8/8/8/R7 w - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "8/8/4k3/8/8/4K3/8/8 w - - 0 1"]
+    openings = [Opening(fen) for fen in fens]
+    games = {game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, openings=openings)}
+    for number, game in games.items():
+        assert game.start.tolist() == from_fen(fens[number % 3]).tolist()
+    assert [(len(games[n].labels), games[n].ending, games[n].result) for n in (0, 1, 2)] == [
+        (1, MATE, 1),
+        (0, STALEMATE, 0),
+        (0, MATERIAL, 0),
+    ]
+    mate = games[3].thoughts[0]
+    assert (len(mate.labels), mate.shares.tolist(), mate.value) == (1, [1.0], 1.0)
+
+
+def test_the_temperature_cools_by_ply():
+    config = SelfPlayConfig(temperature=0.8, opening_plies=10, cooling_plies=4.0, coldest=0.15)
+    assert [config.temperature_at(ply) for ply in (0, 9)] == [0.8, 0.8]
+    assert config.temperature_at(13) == pytest.approx(0.4)
+    assert config.temperature_at(17) == pytest.approx(0.2)
+    assert config.temperature_at(21) == 0.0
+    assert SelfPlayConfig(opening_plies=3, cooling_plies=0.0).temperature_at(3) == 0.0
+
+
+def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openings_differ():
+    still = SelfPlayConfig(width=8, temperature=0.0, most_plies=20)
+    games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), still, games=6))
+    assert len({str(game.labels.tolist()) for game in games}) == 1
+    lively = SelfPlayConfig(width=8, opening_plies=8, cooling_plies=0.0, most_plies=20)
+    games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), lively, games=6))
+    assert len({str(game.labels[:8].tolist()) for game in games}) == 6
+    for game in games:
+        for label, thought in zip(game.labels[8:].tolist(), game.thoughts[8:], strict=True):
+            assert thought.visits[thought.labels == label].max() == thought.visits.max()
+
+
+def test_nobody_gives_up_unless_told_to():
+    start = [Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
+    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, openings=start))
+    assert played.ending == MATE
+    resigning = SelfPlayConfig(width=1, resign=0.9, resign_plies=0)
+    played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, openings=start))
+    assert (played.ending, played.result, len(played.labels), len(played.thoughts)) == (RESIGNED, 1, 0, 0)
+    later = SelfPlayConfig(width=1, resign=0.9, resign_plies=2)
+    played = next(play_games(handwritten.evaluate, SEARCH, later, games=1, openings=start))
+    assert played.ending in (RESIGNED, MATE)
+    assert len(played.labels) >= 2
+
+
+def test_settings_that_mean_nothing_are_refused():
+    for options, said in (({"width": 0}, "width"), ({"resign": 1.0}, "resign"), ({"temperature": -1.0}, "temperature")):
+        with pytest.raises(SelfPlayError, match=said):
+            SelfPlayConfig(**options)  # type: ignore[arg-type]
+
+
+CAPPED = SelfPlayConfig(width=16, most_plies=60, full_share=0.25, quick_simulations=4, sampled_plies=6)
+GUMBEL = SearchConfig(algorithm="gumbel", simulations=16, considered=8)
+
+
+def test_a_share_of_moves_is_searched_in_full_and_the_others_quickly_and_the_games_are_the_same_in_any_company():
+    games = list(play_games(handwritten.evaluate, GUMBEL, CAPPED, games=40))
+    searched = full = proven = 0
+    for game in games:
+        replay(game)
+        thoughts = [thought for thought in game.thoughts if thought is not None]
+        known = int((~np.isnan(game.values)).sum())
+        sampled = len(game.labels) - known
+        assert 0 <= sampled <= 6
+        assert np.isnan(game.values[:sampled]).all()
+        searched, full = searched + known, full + len(thoughts)
+        certain = (np.abs(game.values) == 1.0).sum()
+        assert game.simulations <= 16 * len(thoughts) + 4 * (known - len(thoughts)) + sampled
+        proven += certain
+        if not certain:
+            assert game.simulations == 16 * len(thoughts) + 4 * (known - len(thoughts)) + sampled
+    assert abs(full / searched - 0.25) < 4 * (0.25 * 0.75 / searched) ** 0.5
+    assert len({int(np.isnan(game.values).sum()) for game in games}) == 7, "each game draws how many"
+    again = told(play_games(handwritten.evaluate, GUMBEL, replace(CAPPED, width=3), games=range(7, 12)))
+    assert again == {number: told(games)[number] for number in range(7, 12)}
+
+
+def test_quick_searches_have_no_noise():
+    quick = replace(CAPPED, full_share=0.0, temperature=0.0, sampled_plies=0, most_plies=12)
+    for search in (GUMBEL, SEARCH):
+        games = list(play_games(handwritten.evaluate, search, quick, games=4))
+        assert len({str(game.labels.tolist()) for game in games}) == 1
+        noisy = list(play_games(handwritten.evaluate, search, replace(quick, full_share=1.0), games=4))
+        assert len({str(game.labels.tolist()) for game in noisy}) > 1
+
+
+def test_values_of_many_roots_are_those_of_each():
+    search = Search(handwritten.evaluate, SEARCH, games=4)
+    fens = (
+        chess.STARTING_FEN,
+        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
+        "k7/8/1K6/8/8/8/8/Q7 b - - 0 1",
+        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
+    )
+    for slot, fen in enumerate(fens):
+        search.start(slot, from_fen(fen))
+    search.run()
+    slots = np.array([2, 0, 3, 1])
+    assert search.values(slots).tolist() == [search.root(slot).value for slot in slots.tolist()]
+    assert search.values(slots)[3] == 1.0
+
+
+def test_openings_are_part_of_the_game_and_of_its_past():
+    shuffle = ["g1f3", "g8f6", "f3g1", "f6g8"] * 2
+    book = [Opening(chess.STARTING_FEN, tuple(shuffle[:-1])), Opening(chess.STARTING_FEN, ("e2e4", "c7c5"))]
+    games = sorted(
+        play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number
+    )
+    for game in games:
+        assert game.book == (7, 2)[game.number % 2]
+        assert game.thoughts[: game.book] == [None] * game.book
+        assert [move.uci() for move in replay(game).move_stack[: game.book]] == list(book[game.number % 2].moves)
+        assert all(thought is not None for thought in game.thoughts[game.book :])
+
+
+def test_games_are_stopped_by_the_halfmove_clock():
+    start = [Opening("4k3/4p3/8/8/8/8/4P3/RN2K1NR w - - 0 1")]
+    config = SelfPlayConfig(width=4, draw_halfmoves=6)
+    games = list(play_games(uniform, SEARCH, config, games=8, openings=start))
+    assert UNEVENTFUL in {game.ending for game in games}
+    for game in games:
+        board = replay(game)
+        assert (game.ending == UNEVENTFUL) == (board.halfmove_clock >= 6 and expected_ending(board) is None)
+        assert board.halfmove_clock <= 6
+        assert game.result == 0 or game.ending == MATE
+
+
+def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong():
+    start = [Opening("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
+    config = SelfPlayConfig(width=8, most_plies=80, resign=0.3, resign_plies=0, resign_moves=2)
+    resigned = {
+        game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)
+    }
+    onwards = replace(config, played_on=0.5)
+    games = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, onwards, games=40, openings=start)}
+    assert len([game for game in games.values() if game.given_up is not None]) in range(8, 33)
+    false = 0
+    for number, game in games.items():
+        before = resigned[number]
+        if game.given_up is None:
+            assert game.ending == before.ending
+            continue
+        assert before.ending == RESIGNED
+        assert game.given_up == len(before.labels)
+        assert game.labels[: game.given_up].tolist() == before.labels.tolist()
+        assert game.falsely_given_up == (game.result != before.result), "who did not lose after all gave up falsely"
+        false += game.falsely_given_up
+    assert 0 < false < 20
+
+
+def test_whoever_is_asked_to_stop_drops_the_games_under_way():
+    asked = iter([False] * 10 + [True] * 10)
+    config = SelfPlayConfig(width=4, most_plies=5)
+    games = list(play_games(uniform, SEARCH, config, games=100, stop=lambda: next(asked)))
+    assert [len(game.labels) for game in games] == [5] * 8
+    assert set(ENDINGS) >= {game.ending for game in games}

@@ -1,0 +1,377 @@
+"""The UCI engine answers: every `go` once, with a legal move, at the right moment, whatever else is said to it."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import chess
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.evaluation.evaluator import Evaluator, uniform
+from engine.evaluation.handwritten import evaluate
+from tests.engine.uci.uci_talk import Counting, Talk, last_info
+
+MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/4R1K1 w - - 0 1"
+MATE_IN_TWO = "7k/8/8/8/8/8/R7/1R4K1 w - - 0 1"
+LOST_IN_TWO = "7k/R7/8/8/8/8/8/1R4K1 b - - 0 1"
+MATED = "R5k1/5ppp/8/8/8/8/8/6K1 b - - 0 1"
+STALEMATED = "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1"
+START = set(chess.Board().legal_moves)
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    with Talk() as talk:
+        yield talk
+
+
+def test_uci_names_the_engine_and_its_options(talk: Talk) -> None:
+    talk.say("uci")
+    lines = talk.until("uciok")
+    assert lines[0].startswith("id name Fianchetto")
+    assert lines[1].startswith("id author ")
+    names = [line.removeprefix("option name ").partition(" type ")[0] for line in lines[2:-1]]
+    assert set(names) >= {"Threads", "Hash", "MultiPV", "Ponder", "UCI_ShowWDL", "Policy", "Simulations", "CPuct"}
+    assert set(names) >= {"Temperature", "Seed", "Checkpoint", "Move Overhead"}
+
+
+def test_nodes_are_what_was_asked_for_and_the_line_says_everything(talk: Talk) -> None:
+    talk.say("setoption name UCI_ShowWDL value true")
+    lines = talk.ask("position startpos", "go nodes 300")
+    info = last_info(lines)
+    assert info["nodes"] == "300"
+    assert {"depth", "seldepth", "multipv", "score", "wdl", "nodes", "nps", "time", "hashfull", "pv"} == set(info)
+    assert sum(int(word) for word in info["wdl"].split()) == 1000
+    best, _, reply = lines[-1].removeprefix("bestmove ").partition(" ponder ")
+    assert info["pv"].split()[:2] == [best, reply]
+    board = chess.Board()
+    for word in info["pv"].split():
+        board.push_uci(word)  # raises where it is illegal
+    assert int(info["depth"]) == len(info["pv"].split()) <= int(info["seldepth"])
+
+
+def test_win_draw_loss_are_shown_only_when_asked_for(talk: Talk) -> None:
+    assert "wdl" not in last_info(talk.ask("position startpos", "go nodes 10"))
+
+
+def test_go_while_thinking_is_answered_after_the_one_before(talk: Talk) -> None:
+    talk.say("position startpos", "go infinite", "position startpos moves e2e4", "go nodes 20")
+    first, second = talk.until("bestmove")[-1], talk.until("bestmove")[-1]
+    assert chess.Move.from_uci(first.split()[1]) in START
+    board = chess.Board()
+    board.push_uci("e2e4")
+    assert chess.Move.from_uci(second.split()[1]) in board.legal_moves
+    assert talk.rest(0.1) == []
+
+
+def test_stop_at_once_still_gives_a_move(talk: Talk) -> None:
+    for _ in range(20):
+        talk.say("position startpos", "go infinite", "stop")
+        assert chess.Move.from_uci(talk.until("bestmove")[-1].split()[1]) in START
+
+
+def test_stop_is_answered_within_a_round() -> None:
+    with Talk(Counting(0.05)) as talk:
+        talk.say("position startpos", "go infinite")
+        time.sleep(0.5)
+        said = time.monotonic()
+        talk.say("stop")
+        talk.until("bestmove")
+        assert talk.heard_at - said < 0.5
+
+
+@pytest.mark.parametrize("fen", [chess.STARTING_FEN, MATE_IN_ONE, MATED, STALEMATED])
+@pytest.mark.parametrize(
+    "go", ["go infinite", "go ponder nodes 5", "go ponder wtime 50 btime 50", "go ponder movetime 1"]
+)
+def test_no_answer_before_stop(talk: Talk, fen: str, go: str) -> None:
+    talk.say(f"position fen {fen}", go)
+    assert not [line for line in talk.rest(0.25) if line.startswith("bestmove")]
+    talk.say("isready")
+    talk.until("readyok")
+    talk.say("stop")
+    move = talk.until("bestmove")[-1].split()[1]
+    board = chess.Board(fen)
+    assert move == "(none)" if board.is_game_over() else chess.Move.from_uci(move) in board.legal_moves
+
+
+def test_ponderhit_starts_the_movers_clock(talk: Talk) -> None:
+    talk.say("position startpos moves e2e4 e7e5", "go ponder movetime 300")
+    assert not [line for line in talk.rest(0.5) if line.startswith("bestmove")]
+    said = time.monotonic()
+    talk.say("ponderhit")
+    talk.until("bestmove")
+    assert 0.1 < talk.heard_at - said < 2.0
+
+
+def test_ponderhit_after_the_search_is_done_is_answered_at_once(talk: Talk) -> None:
+    talk.say("position startpos moves e2e4 e7e5", "go ponder nodes 3")
+    talk.rest(0.3)
+    talk.say("ponderhit")
+    talk.until("bestmove", within=2.0)
+
+
+def test_stray_stops_and_ponderhits_are_ignored(talk: Talk) -> None:
+    talk.say("stop", "ponderhit", "stop", "position startpos", "go nodes 5")
+    talk.until("bestmove")
+    talk.say("ponderhit", "stop", "isready")
+    assert talk.until("readyok") == ["readyok"]
+
+
+@pytest.mark.parametrize("shuffle", ["g1f3 g8f6 f3g1 f6g8", "b1c3 b8c6 c3b1 c6b8"])
+def test_a_position_600_moves_long_is_played_on(talk: Talk, shuffle: str) -> None:
+    moves = " ".join([shuffle] * 150)
+    assert chess.Move.from_uci(talk.best(f"position startpos moves {moves}", "go nodes 30")) in START
+
+
+def test_a_long_game_told_move_by_move_is_followed_quickly(talk: Talk) -> None:
+    words: list[str] = []
+    begun = time.monotonic()
+    for word in ["g1f3", "g8f6", "f3g1", "f6g8"] * 150:
+        words.append(word)
+        talk.say(f"position startpos moves {' '.join(words)}")
+    talk.say("isready")
+    talk.until("readyok")
+    assert time.monotonic() - begun < 10.0
+
+
+@pytest.mark.parametrize(
+    ("fen", "said"), [(MATED, "info depth 0 score mate 0"), (STALEMATED, "info depth 0 score cp 0")]
+)
+@pytest.mark.parametrize("go", ["go nodes 10", "go movetime 5", "go wtime 1 btime 1", "go", "go depth 3", "go mate 2"])
+def test_where_the_game_is_over_there_is_no_move(talk: Talk, fen: str, said: str, go: str) -> None:
+    assert talk.ask(f"position fen {fen}", go) == [said, "bestmove (none)"]
+
+
+@pytest.mark.parametrize(("fen", "said"), [(MATE_IN_ONE, "mate 1"), (MATE_IN_TWO, "mate 2"), (LOST_IN_TWO, "mate -1")])
+def test_mates_are_found_and_counted(talk: Talk, fen: str, said: str) -> None:
+    assert last_info(talk.ask(f"position fen {fen}", "go nodes 20000"))["score"] == said
+
+
+def test_go_mate_ends_when_the_mate_is_found(talk: Talk) -> None:
+    assert last_info(talk.ask(f"position fen {MATE_IN_TWO}", "go mate 2"))["score"] == "mate 2"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_depth_is_the_length_of_the_line(depth: int) -> None:
+    with Talk(evaluate) as talk:
+        assert int(last_info(talk.ask("position startpos", f"go depth {depth}"))["depth"]) >= depth
+
+
+@pytest.mark.parametrize(
+    "go",
+    [
+        "go wtime 1 btime 1",
+        "go wtime 1 btime 1 winc 1 binc 1",
+        "go wtime 0 btime 0",
+        "go wtime -50 btime -50 movestogo 1",
+        "go movetime 1",
+        "go movetime 0",
+        "go movetime -5",
+        "go nodes 0",
+        "go depth 0",
+        "go movetime",
+        "go wtime x btime x",
+    ],
+)
+def test_a_clock_without_time_gets_an_answer_at_once(talk: Talk, go: str) -> None:
+    said = time.monotonic()
+    assert chess.Move.from_uci(talk.best("position startpos", go)) in START
+    assert talk.heard_at - said < 0.5
+
+
+@pytest.mark.parametrize("go", ["go wtime 150 btime 150", "go movetime 150", "go wtime 200 btime 200 winc 50 binc 50"])
+def test_a_move_is_made_in_time_where_one_evaluation_takes_longer_than_there_is(go: str) -> None:
+    with Talk(Counting(0.4)) as talk:
+        said = time.monotonic()
+        assert chess.Move.from_uci(talk.best("position startpos", go)) in START
+        assert talk.heard_at - said < 0.15
+
+
+def test_movetime_is_kept_where_rounds_are_long() -> None:
+    with Talk(Counting(0.03)) as talk:
+        for _ in range(3):
+            said = time.monotonic()
+            talk.best("position startpos", "go movetime 300")
+            assert 0.15 < talk.heard_at - said < 0.3
+
+
+def test_leaves_go_together_where_time_is_the_limit_and_one_by_one_where_nodes_are() -> None:
+    slow = Counting(0.002)
+    with Talk(slow) as talk:
+        slow.batches.clear()
+        talk.best("position startpos", "go nodes 30")
+        assert set(slow.batches) == {1}
+        talk.best("position startpos moves d2d4", "go movetime 600")
+        assert max(slow.batches) == 8
+        slow.batches.clear()
+        talk.say("setoption name Leaves value 1")
+        talk.best("position startpos moves d2d4", "go movetime 300")
+        assert set(slow.batches) == {1}
+
+
+def test_a_thousand_new_games(talk: Talk) -> None:
+    begun = time.monotonic()
+    for number in range(1000):
+        talk.say("ucinewgame", "position startpos")
+        if number % 100 == 0:
+            talk.best("go nodes 1")
+    talk.say("isready")
+    talk.until("readyok")
+    assert time.monotonic() - begun < 10.0
+
+
+def test_an_evaluator_that_breaks_costs_no_game() -> None:
+    counting = Counting()
+    with Talk(counting) as talk:
+        counting.broken = True
+        talk.say("debug on")
+        lines = talk.ask("position startpos", "go nodes 50")
+        assert lines[0] == "info string error, a simpler move is played: RuntimeError: 'out of\\nmemory'"
+        assert [line for line in lines if "Traceback" in line]
+        assert chess.Move.from_uci(lines[-1].split()[1]) in START
+        counting.broken = False
+        talk.say("debug off")
+        lines = talk.ask("position startpos", "go nodes 50")
+        assert not [line for line in lines if line.startswith("info string")]
+
+
+GOES = ["go nodes 3", "go movetime 1", "go infinite", "go ponder nodes 2", "go wtime 20 btime 20", "go depth 1"]
+GOES += ["go mate 1", "go", "go wtime", "go nodes 2 searchmoves a2a3", "go x"]
+POSITIONS = [
+    "position startpos",
+    "position startpos moves e2e4",
+    "position startpos moves e2e4 e7e5 g1f3",
+    "position fen x",
+]
+POSITIONS += [f"position fen {fen}" for fen in (MATE_IN_ONE, MATED, STALEMATED)]
+SETTINGS = [
+    "Hash value 1",
+    "Hash value 2",
+    "MultiPV value 3",
+    "Policy value true",
+    "Policy value false",
+    "Seed value 5",
+    "",
+]
+OTHERS = ["stop", "ponderhit", "ucinewgame", "isready", "uci", "debug off", "x", ""]
+SAID = st.sampled_from([*GOES, *POSITIONS, *OTHERS, *(f"setoption name {setting}" for setting in SETTINGS)])
+
+
+@pytest.fixture(scope="module")
+def long_talk() -> Iterator[Talk]:
+    with Talk() as talk:
+        yield talk
+
+
+@settings(max_examples=150)
+@given(said=st.lists(SAID, max_size=12))
+def test_every_go_has_one_answer_whatever_is_said_around_it(long_talk: Talk, said: list[str]) -> None:
+    long_talk.say(*said, "stop", "isready")
+    asked = sum(line.startswith("go") for line in said)
+    answers = 0
+    while answers < asked:
+        answers += long_talk.until("bestmove", 20.0)[-1].startswith("bestmove")
+    long_talk.say("position startpos moves d2d4 d7d5", "go nodes 2")
+    board = chess.Board()
+    board.push_uci("d2d4")
+    board.push_uci("d7d5")
+    assert chess.Move.from_uci(long_talk.until("bestmove", 20.0)[-1].split()[1]) in board.legal_moves
+    long_talk.say("isready")
+    assert not [line for line in long_talk.until("readyok") if line.startswith("bestmove")]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("xyzzy", "unknown command 'xyzzy'"),
+        (b"\xff\x00\x80", "unknown command"),
+        ("position", "position is startpos or fen"),
+        ("position fen 8/8", "not a FEN: '8/8'"),
+        ("position fen 8/8/8/8/8/8/8/8 w - - 0 1", "not a playable position"),
+        ("position startpos moves e2e4 e2e4", "illegal move 'e2e4'"),
+        ("setoption", "setoption needs"),
+        ("setoption name Nonsense value 3", "no such option: 'Nonsense'"),
+        ("setoption name MultiPV value 9999", "MultiPV is between 1 and 218, not '9999'"),
+        ("setoption name UCI_ShowWDL value maybe", "UCI_ShowWDL is true or false"),
+        (b"x" * (3 << 20), "a line of more than 1048576 bytes is skipped"),
+        (b"position startpos moves " + b"e2e4 " * 300_000, "a line of more than 1048576 bytes is skipped"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_and_nothing_else_happens(talk: Talk, line: str | bytes, why: str) -> None:
+    assert talk.complaint(line).startswith(why)
+    lines = talk.ask("position startpos", "go nodes 5")
+    assert len([line for line in lines if line.startswith("info depth")]) == 1
+    assert chess.Move.from_uci(lines[-1].split()[1]) in START
+
+
+def test_the_end_of_the_input_ends_the_engine() -> None:
+    with Talk() as talk:
+        talk.say("position startpos", "go infinite")
+        talk.end()
+        assert talk.until("bestmove")
+        assert talk.error is None
+
+
+@pytest.mark.parametrize("end", ["quit", None])
+@pytest.mark.parametrize(
+    ("go", "nodes"),
+    [
+        ("go nodes 30", 30),
+        ("go depth 2", None),
+        ("go movetime 50", None),
+        ("go wtime 900 btime 900", None),
+        ("go infinite", None),
+        ("go ponder nodes 3", None),
+        ("go", None),
+    ],
+)
+def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
+    end: str | None, go: str, nodes: int | None
+) -> None:
+    """A machine that compiles its kernels takes a minute to load; a program that pipes its words in is long at their end."""
+    loaded = threading.Event()
+
+    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        assert loaded.wait(30.0)
+        return uniform
+
+    with Talk(load=load, ready=False) as talk:
+        talk.say("position startpos", go, *([end] if end else []))
+        talk._output.close()
+        assert not [line for line in talk.rest(0.1) if line.startswith("bestmove")]
+        loaded.set()
+        lines = talk.until("bestmove")
+        assert chess.Move.from_uci(lines[-1].split()[1]) in START
+        assert nodes is None or last_info(lines)["nodes"] == str(nodes)
+        talk.end()
+        assert talk.error is None
+
+
+@pytest.mark.parametrize("go", ["go nodes 2000", "go movetime 300", "go perft 3"])
+def test_quit_waits_for_a_search_that_ends_by_itself(go: str) -> None:
+    with Talk(Counting(0.0001)) as talk:
+        talk.say("position startpos", go, "quit")
+        lines = talk.until("\nNodes searched: 8902" if "perft" in go else "bestmove")
+        if "nodes" in go:
+            assert last_info(lines)["nodes"] == "2000"
+        if "movetime" in go:
+            assert int(last_info(lines)["time"]) >= 200
+
+
+def test_a_reader_that_is_gone_ends_the_engine() -> None:
+    gone = threading.Event()
+    with Talk() as talk:
+
+        def broken(text: str) -> None:
+            gone.set()
+            raise BrokenPipeError
+
+        talk.engine._write = broken
+        talk.say("position startpos", "go nodes 5")
+        assert gone.wait(10.0)
+        talk.say("isready")
+        talk.end()
+        assert isinstance(talk.error, BrokenPipeError)

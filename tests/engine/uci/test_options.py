@@ -1,0 +1,201 @@
+"""The UCI engine's search and options: the tree kept between moves, what each option changes, what the memory bounds."""
+
+from collections.abc import Iterator
+
+import chess
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from engine.encoding.planes import label_of
+from engine.errors import UserError
+from engine.evaluation.evaluator import Evaluator, uniform
+from engine.evaluation.handwritten import evaluate
+from tests.engine.uci.uci_talk import Counting, Talk, last_info, words_of
+
+START = set(chess.Board().legal_moves)
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    with Talk() as talk:
+        yield talk
+
+
+def test_the_tree_is_kept_when_the_game_goes_on() -> None:
+    counting = Counting()
+    with Talk(counting) as talk:
+        lines = talk.ask("position startpos", "go nodes 400")
+        _, best, _, reply = lines[-1].split()
+        counting.rows = 0
+        talk.best(f"position startpos moves {best} {reply}", "go nodes 1")
+        assert counting.rows <= 1, "the root was known"
+        counting.rows = 0
+        talk.best("ucinewgame", f"position startpos moves {best} {reply}", "go nodes 1")
+        assert counting.rows == 2, "root and leaf"
+
+
+def test_the_kept_tree_stands_at_the_right_position(talk: Talk) -> None:
+    board = chess.Board()
+    for _ in range(30):
+        words = " ".join(move.uci() for move in board.move_stack)
+        info = last_info(talk.ask(f"position startpos moves {words}" if words else "position startpos", "go nodes 60"))
+        line = board.copy()
+        for word in info["pv"].split():
+            line.push_uci(word)
+        board.push_uci(info["pv"].split()[0])
+    assert len(board.move_stack) == 30
+
+
+def test_one_seed_one_game() -> None:
+    games = []
+    for _ in range(2):
+        with Talk(evaluate) as talk:
+            talk.say("setoption name Temperature value 1.0", "setoption name Seed value 7")
+            words: list[str] = []
+            for _ in range(6):
+                words.append(talk.best(f"position startpos moves {' '.join(words)}", "go nodes 40"))
+            games.append(words)
+    assert games[0] == games[1]
+
+
+def test_temperature_varies_the_moves_and_seeds_differ(talk: Talk) -> None:
+    talk.say("setoption name Temperature value 1")
+    moves = set()
+    for seed in range(12):
+        talk.say(f"setoption name Seed value {seed}", "ucinewgame")
+        moves.add(talk.best("position startpos", "go nodes 60"))
+    assert len(moves) > 2
+
+
+def test_policy_plays_the_likeliest_move_for_one_evaluation() -> None:
+    counting = Counting()
+
+    def keen(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        logits_BA, wdl_B3 = counting(planes_BP)
+        return logits_BA + np.arange(4096, dtype=np.float32), wdl_B3
+
+    with Talk(keen) as talk:
+        talk.say("setoption name Policy value true")
+        counting.rows = 0
+        wanted = max(START, key=lambda move: label_of(move, chess.WHITE))
+        assert talk.best("position startpos", "go infinite", "stop") == wanted.uci()
+        assert counting.rows == 1
+
+
+def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:
+    often, seldom = (label_of(chess.Move.from_uci(word), chess.WHITE) for word in ("g1f3", "e2e4"))
+
+    def two(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        logits_BA, wdl_B3 = (part.copy() for part in uniform(planes_BP))
+        logits_BA[:, often], logits_BA[:, seldom] = 30 + np.log(3.0), 30  # three in four, one in four
+        return logits_BA, wdl_B3
+
+    with Talk(two) as talk:
+        talk.say("setoption name Policy value true")
+        assert talk.best("position startpos", "go nodes 1") == "g1f3"
+        talk.say("setoption name Temperature value 1e-310")
+        assert talk.best("position startpos", "go nodes 1") == "g1f3"
+        talk.say("setoption name Temperature value 1")
+        drawn = []
+        for seed in range(200):
+            talk.say(f"setoption name Seed value {seed}")
+            drawn.append(talk.best("position startpos", "go nodes 1"))
+        again = talk.best("position startpos", "go nodes 1")
+    assert again == drawn[-1], "a seed is one game"
+    assert set(drawn) == {"g1f3", "e2e4"}
+    assert 125 <= drawn.count("g1f3") <= 175, "150 give or take four standard deviations"
+
+
+def test_multipv_shows_so_many_moves_best_first(talk: Talk) -> None:
+    talk.say("setoption name MultiPV value 5")
+    lines = talk.ask("position startpos", "go nodes 500")
+    infos = [words_of(line) for line in lines if line.startswith("info depth")][-5:]
+    assert [info["multipv"] for info in infos] == ["1", "2", "3", "4", "5"]
+    assert len({info["pv"].split()[0] for info in infos}) == 5
+    assert lines[-1].split()[1] == infos[0]["pv"].split()[0]
+
+
+def test_more_lines_than_moves_show_every_move(talk: Talk) -> None:
+    talk.say("setoption name MultiPV value 218")
+    lines = talk.ask("position fen 7k/8/8/8/8/8/r7/7K w - - 0 1", "go nodes 50")
+    assert int(last_info(lines)["multipv"]) == 1  # h1g1 alone
+
+
+def test_simulations_bound_a_move_that_nothing_else_bounds(talk: Talk) -> None:
+    talk.say("setoption name Simulations value 32")
+    assert last_info(talk.ask("position startpos", "go"))["nodes"] == "32"
+    assert last_info(talk.ask("position startpos moves e2e4", "go wtime 600000 btime 600000"))["nodes"] == "32"
+
+
+def test_searchmoves_restrict_the_root(talk: Talk) -> None:
+    lines = talk.ask("position startpos", "go nodes 3000 searchmoves a2a3 h2h4 e2e5")
+    assert lines[0] == "info string searchmoves: 'e2e5' is not legal here"
+    assert lines[-1].split()[1] in ("a2a3", "h2h4")
+    assert talk.best("position startpos", "go nodes 50 searchmoves e2e5") in {move.uci() for move in START}
+    assert talk.best("position startpos", "go movetime 1 searchmoves b1a3") == "b1a3"
+
+
+def test_a_full_hash_is_told_and_the_search_goes_on(talk: Talk) -> None:
+    talk.say("setoption name Hash value 1")
+    lines = talk.ask("position startpos", "go nodes 4000")
+    assert [line for line in lines if line.startswith("info string Hash of 1 MB is full")]
+    assert last_info(lines)["nodes"] == "4000"
+    assert int(last_info(lines)["hashfull"]) > 900
+    assert talk.best("position startpos", "go depth 60") in {move.uci() for move in START}, "and never hangs"
+
+
+def test_checkpoint_and_threads_load_a_player_anew() -> None:
+    asked: list[tuple[str | None, int, int]] = []
+
+    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        asked.append((checkpoint, threads, rating))
+        if rating > 3000:
+            raise UserError("nobody is that good")
+        if checkpoint == "/nothing":
+            raise UserError("there is no network")
+        if checkpoint == "/trap":
+            raise RuntimeError("a bug")
+        return evaluate if checkpoint else uniform
+
+    queen_for_nothing = ("position fen 4k3/8/8/3q4/4P3/8/8/4K3 w - - 0 1", "go nodes 2")
+    with Talk(load=load) as talk:
+        assert last_info(talk.ask(*queen_for_nothing))["score"] == "cp 0"
+        assert (
+            talk.complaint("setoption name Checkpoint value /nothing")
+            == "'/nothing' is not played with: there is no network"
+        )
+        assert talk.complaint("setoption name Checkpoint value /trap").endswith("RuntimeError: 'a bug'")
+        assert last_info(talk.ask(*queen_for_nothing))["score"] == "cp 0", "the player before stays"
+        talk.say("setoption name Checkpoint value /my net")
+        assert last_info(talk.ask(*queen_for_nothing))["score"] != "cp 0"
+        talk.say("setoption name Threads value 2", "setoption name Checkpoint value <empty>", "isready")
+        talk.until("readyok")
+        complaint = talk.complaint("setoption name Rating value 3500")
+        assert complaint == "Rating 3500 is not played at: nobody is that good"
+        assert talk.complaint("setoption name Threads value 3") == complaint, "and the threads are those, all the same"
+        talk.say("setoption name Rating value 1500", "isready")
+        talk.until("readyok")
+    loaded = [(None, 1), ("/nothing", 1), ("/trap", 1), ("/my net", 1), ("/my net", 2), (None, 2)]
+    rated = [(None, 2, 3500), (None, 2, 0), (None, 3, 3500), (None, 3, 0), (None, 3, 1500)]
+    assert asked == [(*what, 0) for what in loaded] + rated
+
+
+def test_without_a_player_there_is_no_engine() -> None:
+    def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
+        raise UserError("there is no network")
+
+    with Talk(load=load, ready=False) as talk:
+        talk.say("uci", "isready")
+        assert talk.until("info")[-1] == "info string there is no network"
+        talk.end()
+        assert str(talk.error) == "there is no network"
+
+
+def test_perft_counts(talk: Talk) -> None:
+    talk.say("position fen r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1", "go perft 3")
+    lines = talk.until("\nNodes")
+    assert lines[-1].split() == ["Nodes", "searched:", "97862"]
+    assert len(lines) == 49
+    talk.say("position startpos", "go perft 1")
+    assert talk.until("\nNodes")[-1].split()[-1] == "20"

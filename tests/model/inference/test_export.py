@@ -1,0 +1,180 @@
+"""Exported networks: the same answers as the checkpoint's, whatever the batch, and nothing published that differs."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.board.movegen import MOVE_PLANES
+from engine.board.position import KING
+from engine.encoding.planes import legal_mask
+from engine.progress import Tick, silent
+from model.checkpoint import CARD
+from model.inference.evaluator import evaluator
+from model.network.preset import Preset
+from model.training.config import TrainConfig
+from model.training.train import train
+from tests.conftest import REPOSITORY
+from tests.model.synthetic import TINY, batch
+
+pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
+pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+
+from model.inference import export as exporting
+from model.inference.export import ExportError, export, random_positions
+from model.inference.onnx_evaluator import NAME, OnnxError, OnnxEvaluator, exported, quick_evaluator
+
+OTHER = replace(
+    TINY,
+    name="tiny-other",
+    view="planes18+counters",
+    moves="az4672",
+    block="pre",
+    activation="mish",
+    gate="scale",
+    value="tanh",
+    condition="ratings",
+    condition_width=4,
+)
+TOLD = replace(TINY, name="tiny-told", view="marro13", facts_width=8, condition="ratings", condition_width=4)
+FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
+
+
+def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
+    rows = batch(16) | {
+        "promotion": np.zeros(16, np.uint8),
+        "game": np.arange(16, dtype=np.uint32),
+        **{name: np.zeros(16, np.uint16) for name in ("castling", "ep_file", "halfmove", "repetition", "ply")},
+        **{name: np.full(16, 1500, np.uint16) for name in ("elo", "opponent_elo")},
+    }
+    if preset.moves != "marro4096" or preset.facts_width:
+        rows |= legal_rows()
+    config = TrainConfig(steps=steps, batch_size=16, threads=1, amp="off", device="cpu", learning_rate=0.02)
+    train(
+        config,
+        preset,
+        lambda step: iter([rows] * 99),
+        out,
+        validation=None,
+        data={},
+        progress=silent,
+        stop=lambda: False,
+    )
+    return out
+
+
+def legal_rows() -> dict[str, np.ndarray]:
+    """Give sixteen real positions with their lowest legal label each: other vocabularies know no move off the board."""
+    planes = random_positions(16)
+    return {"planes": planes, "label": legal_mask(planes).argmax(1).astype(np.uint16)}
+
+
+@pytest.mark.parametrize("preset", [TINY, TOLD, OTHER, FACTORED], ids=lambda row: row.name)
+def test_the_exported_network_answers_as_the_checkpoint(tmp_path: Path, preset: Preset) -> None:
+    said = export(checkpoint(tmp_path / "net", preset), None, random_positions(300))
+    assert said["positions"] == 300
+    assert 0 <= said["largest_policy_difference"] < 1e-4
+    assert 0 <= said["largest_value_difference"] < 1e-4
+    one, other = OnnxEvaluator(Path(said["out"])), evaluator(tmp_path / "net", device="cpu", amp="off")
+    planes = random_positions(40, seed=7)
+    legal = legal_mask(planes)
+    for rows in (0, 1, 2, 40):
+        found, wanted = one(planes[:rows]), other(planes[:rows])
+        assert found[0].shape == (rows, 4096)
+        assert found[1].shape == (rows, 3)
+        assert found[0].dtype == found[1].dtype == np.float32
+        assert np.allclose(found[0][legal[:rows]], wanted[0][legal[:rows]], atol=1e-4)
+        assert np.allclose(found[1], wanted[1], atol=1e-5)
+    if preset is TOLD:
+        last = planes[:2].copy()
+        last[:, MOVE_PLANES:] = 0
+        last[1, MOVE_PLANES] = last[1, KING]  # no move, and one
+        assert np.allclose(one(last)[1], other(last)[1], atol=1e-5)
+        assert np.allclose(one(last[:1])[1], other(last[:1])[1], atol=1e-5)
+        many = OnnxEvaluator(Path(said["out"]), threads=4)
+        assert many.session.get_session_options().intra_op_num_threads == 1
+        assert OnnxEvaluator(Path(said["out"])).told == 1
+    if preset.condition != "none":
+        known = {"elo": 2400, "opponent_elo": 900}
+        told = OnnxEvaluator(Path(said["out"]), known=known)(planes)
+        wanted = evaluator(tmp_path / "net", device="cpu", amp="off", known=known)(planes)
+        assert np.allclose(told[0][legal], wanted[0][legal], atol=1e-4)
+        assert not np.allclose(told[0][legal], one(planes)[0][legal], atol=1e-4)
+        columns = {"halfmove": np.full(40, 90), "elo": np.full(40, 2000)}
+        assert np.allclose(one(planes, columns)[0][legal], other(planes, columns)[0][legal], atol=1e-4)
+    else:
+        with pytest.raises(OnnxError, match="cannot be told 'elo'"):
+            OnnxEvaluator(Path(said["out"]), known={"elo": 2000})
+
+
+def test_what_differs_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = checkpoint(tmp_path / "net", TINY)
+    real = exporting.marro_logits
+    monkeypatch.setattr(exporting, "marro_logits", lambda preset, policy, planes: real(preset, policy, planes) * 1.1)
+    with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
+        export(net, None, random_positions(20))
+    assert not (net / NAME).exists()
+
+
+def test_players_take_the_export_only_while_it_is_of_these_weights(tmp_path: Path) -> None:
+    net = checkpoint(tmp_path / "net", TINY)
+    assert exported(net) is None
+    assert not isinstance(quick_evaluator(net), OnnxEvaluator)
+    ticks: list[Tick] = []
+    export(net, None, random_positions(20), progress=ticks.append)
+    assert [(tick.done, tick.total) for tick in ticks] == [(0, 1), (1, 1), (0, 20), (20, 20)]
+    quick = quick_evaluator(net)
+    assert isinstance(quick, OnnxEvaluator)
+    assert quick.card["step"] == 3
+    code = "import sys; from pathlib import Path; from model.inference.onnx_evaluator import quick_evaluator; "
+    code += "quick_evaluator(Path(sys.argv[1])); print('torch' in sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(net)], capture_output=True, text=True, cwd=REPOSITORY, check=True
+    )
+    assert ran.stdout == "False\n"
+    card = json.loads((net / CARD).read_text())
+    card["files"]["weights"]["sha256"] = "0" * 64
+    (net / CARD).write_text(json.dumps(card))
+    assert exported(net) is None
+
+
+def test_files_that_are_no_export_are_named(tmp_path: Path) -> None:
+    with pytest.raises(OnnxError, match="absent"):
+        OnnxEvaluator(tmp_path / "absent.onnx")
+    (tmp_path / "text.onnx").write_text("hello")
+    with pytest.raises(OnnxError, match=r"text\.onnx cannot be opened"):
+        OnnxEvaluator(tmp_path / "text.onnx")
+    import onnx
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    done = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "other", [value], [done])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(OnnxError, match="was not written by `fianchetto export`"):
+        OnnxEvaluator(tmp_path / "other.onnx")
+
+
+def test_random_positions_are_positions_of_both_sides() -> None:
+    planes = random_positions(400)
+    assert 0.4 < np.mean(planes[:, 12] != 0) < 0.6
+    assert legal_mask(planes).any(1).all()
+    assert len(np.unique(planes, axis=0)) > 350
+
+
+def test_the_command_exports_and_says_how_far_it_differs(tmp_path: Path) -> None:
+    """In a process of its own, where what torch says would be seen: nothing but the result."""
+    net, out = checkpoint(tmp_path / "net", TOLD), tmp_path / "other" / "net.onnx"
+    words = [sys.executable, "-m", "pipeline", "export", "--checkpoint", str(net), "--out", str(out), "--json"]
+    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert said["positions"] == 1000
+    assert out.stat().st_size == said["bytes"]
+    assert "on 1000 positions it differs by at most" in said["text"]

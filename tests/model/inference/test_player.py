@@ -1,0 +1,157 @@
+"""A checkpoint asked about boards, and evaluators of networks that read more than planes."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+import torch
+
+from engine.encoding.planes import label_of, legal_mask
+from model import load
+from model.costs import playout_rows
+from model.inference.evaluator import KnownError, NetworkEvaluator
+from model.inference.player import GameOverError, Player
+from model.network.network import build
+from model.network.preset import Preset
+from model.network.presets import presets
+from tests.model.network.test_presets import small
+from tests.model.synthetic import TINY
+from tests.model.test_checkpoint import make
+
+TOLD = replace(TINY, name="told", condition="ratings_clock", condition_width=8)
+
+
+@cache
+def player(row: Preset) -> Player:
+    return Player(NetworkEvaluator(build(row, seed=4), device="cpu", amp="off"))
+
+
+def test_importing_model_imports_no_torch() -> None:
+    code = "import sys, model; assert callable(model.load); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
+    make(tmp_path)
+    board = chess.Board()
+    choice = load(str(tmp_path)).choose(board, temperature=1.0)
+    assert choice.move in choice.probabilities
+    assert set(choice.probabilities) == set(board.legal_moves)
+    assert sum(choice.probabilities.values()) == pytest.approx(1)
+    assert list(choice.probabilities.values()) == sorted(choice.probabilities.values(), reverse=True)
+    assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
+    assert sum(choice.wdl) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
+def test_every_system_chooses_a_legal_move_for_both_sides(row: Preset) -> None:
+    for fen in ("r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1", "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R b KQkq - 0 1"):
+        board = chess.Board(fen)
+        choice = player(small(row)).choose(board, 0.0)
+        assert choice.move in board.legal_moves
+        assert choice.move == next(iter(choice.probabilities))
+        assert choice.move.promotion in (None, chess.QUEEN)
+
+
+def test_probabilities_are_the_evaluators_by_label() -> None:
+    board = chess.Board("r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R b KQkq - 0 1")
+    one = player(small(presets()["bishop"]))
+    columns = one._columns(board, {})
+    logits, wdl = one.evaluator(columns["planes"], columns)
+    legal = legal_mask(columns["planes"])[0]
+    total = np.exp(logits[0][legal]).sum()
+    choice = one.choose(board)
+    for move, share in choice.probabilities.items():
+        assert share == pytest.approx(np.exp(logits[0, label_of(move, board.turn)]) / total, rel=1e-4)
+    assert choice.wdl == pytest.approx(tuple(wdl[0]))
+
+
+def test_temperature_sharpens_and_a_seed_decides() -> None:
+    one, board = player(TINY), chess.Board()
+    best = one.choose(board, 0.0).move
+    cold = [one.choose(board, 0.01, random=np.random.default_rng(seed)).move for seed in range(20)]
+    hot = [one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)]
+    assert cold.count(best) > hot.count(best)
+    assert len(set(hot)) > 5
+    assert hot == [one.choose(board, 5.0, random=np.random.default_rng(seed)).move for seed in range(20)]
+
+
+def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None:
+    one, board = player(TOLD), chess.Board()
+    unknown = one.choose(board, 0.0)
+    told = one.choose(board, 0.0, elo=2400, opponent_elo=1200)
+    timed = one.choose(board, 0.0, elo=2400, opponent_elo=1200, clock=5)
+    assert len({choice.value for choice in (unknown, told, timed)}) == 3
+    known = Player(NetworkEvaluator(one.evaluator.network, known={"elo": 2400, "opponent_elo": 1200}, amp="off"))
+    assert known.choose(board, 0.0).probabilities == told.probabilities
+
+
+def test_what_a_network_cannot_be_told_is_named() -> None:
+    with pytest.raises(KnownError, match="tiny cannot be told 'elo'"):
+        player(TINY).choose(chess.Board(), elo=1500)
+    with pytest.raises(KnownError, match="tiny cannot be told 'elo': it reads nothing of the players"):
+        NetworkEvaluator(build(TINY, 0), known={"elo": 1500})
+    with pytest.raises(KnownError, match="told cannot be told 'castling'"):
+        NetworkEvaluator(build(TOLD, 0), known={"castling": 15})
+
+
+def test_a_game_that_is_over_and_a_temperature_that_is_none_are_named() -> None:
+    with pytest.raises(GameOverError, match="no legal move"):
+        player(TINY).choose(chess.Board("7k/5QK1/8/8/8/8/8/8 b - - 0 1"))
+    with pytest.raises(ValueError, match="temperature is -1"):
+        player(TINY).choose(chess.Board(), -1.0)
+
+
+def test_columns_of_a_batch_are_used_and_what_lacks_is_supposed() -> None:
+    """Take castling rights away: only the columns say so, and a network of planes18 must see it."""
+    rows = playout_rows(1)
+    network = NetworkEvaluator(build(small(presets()["bishop"]), 0), device="cpu", amp="off")
+    supposed, _ = network(rows["planes"])
+    given, _ = network(rows["planes"], rows)
+    assert np.array_equal(supposed, given), "at the start of a game planes tell all"
+    none, _ = network(rows["planes"], rows | {"castling": np.zeros(1, np.uint8)})
+    assert not np.allclose(supposed, none)
+
+
+def test_the_last_move_comes_from_the_boards_own_moves() -> None:
+    row = replace(TINY, name="last", view="marro77+last")
+    board = chess.Board()
+    for san in ("e4", "e5", "Bc4", "a6", "Bxf7"):  # for Black, who has rank 1 on top, c4 is bit 8 * 3 + 2, f7 8 * 6 + 5
+        board.push_san(san)
+    assert player(row)._columns(board, {})["last_move"].tolist() == [26 * 64 + 53]
+    fresh = chess.Board(board.fen())
+    assert player(row)._columns(fresh, {})["last_move"].tolist() == [65535]
+    same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
+    assert same.probabilities != other.probabilities
+
+
+def test_history_and_repetitions_come_from_the_boards_own_moves() -> None:
+    row = replace(TINY, name="past", view="planes18+counters+history3")
+    board = chess.Board()
+    for san in ("Nf3", "Nf6", "Ng1", "Ng8"):
+        board.push_san(san)
+    columns = player(row)._columns(board, {})
+    assert columns["repetition"].tolist() == [1]
+    assert columns["ply"].tolist() == [4]
+    # One move before, Black to move had his knight on f6: for White an opponent's knight, bit 8 * 2 + 5.
+    assert int(columns["history"][0, 0, 3]) >> 21 & 1
+    assert int(columns["history"][0, 1, 2]) >> 45 & 1  # two before, White's knight was on f3
+    fresh = chess.Board(board.fen())
+    same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
+    assert same.value != other.value
+
+
+@torch.inference_mode()
+def test_rows_are_evaluated_alike_alone_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, network = playout_rows(7), NetworkEvaluator(build(TOLD, 1), device="cpu", amp="off")
+    together = network(rows["planes"], rows)
+    monkeypatch.setattr("model.inference.evaluator.LARGEST_BATCH", 3)
+    parts = network(rows["planes"], rows)
+    for one, other in zip(together, parts, strict=True):
+        assert np.allclose(one, other, atol=1e-5)
+    assert network(rows["planes"][:0])[0].shape == (0, 4096)

@@ -1,0 +1,110 @@
+"""Rows that are shown without ratings, clocks or last moves: other ones in each epoch, the same ones after a kill."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.progress import silent
+from model.checkpoint import CARD, read_card
+from model.costs import playout_rows
+from model.network.conditioning import CONDITIONS, STEPS
+from model.training import state as model_run
+from model.training.config import TrainConfig
+from model.training.train import train
+from tests.model.synthetic import TINY_SEED, Batch
+
+ROWS, SIZE, EPOCHS = 96, 16, 16
+PRESET = replace(TINY_SEED, view="marro77+last", condition="ratings_clock", condition_width=4)
+CONFIG = TrainConfig(steps=EPOCHS * ROWS // SIZE, batch_size=SIZE, threads=1, amp="off", device="cpu")
+UNKNOWN_ELO = STEPS["elo"].count
+"""Place of "unknown" among the numbers that a rating is written as, which come first."""
+
+
+@pytest.fixture(scope="module")
+def rows() -> Batch:
+    """Rows of games, all of whose ratings, clocks and last moves are known."""
+    found = dict(playout_rows(ROWS, seed=2))
+    known = {"elo": 1500, "opponent_elo": 1500, "clock": 60, "last_move": 100}
+    return found | {name: np.full_like(found[name], value) for name, value in known.items()}
+
+
+def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int = CONFIG.steps or 0) -> Any:
+    """Train, or go on, for so many steps; give the card, and by row what was hidden in its steps: rating, clock, move."""
+    seen: list[tuple[int, bool, bool, bool]] = []
+    real = model_run.prepared
+    numbers = {(int(game), int(ply)): at for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))}
+
+    def watched(config: Any, preset: Any, batch: Any, *rest: Any, **more: Any) -> Any:
+        read, targets = real(config, preset, batch, *rest, **more)
+        elo_B = read["conditions"][:, UNKNOWN_ELO] == 1
+        clock_B = read["conditions"][:, 2 * (UNKNOWN_ELO + 1) + STEPS["clock"].count] == 1
+        last_B = read["planes"][:, 77:].sum((1, 2, 3)) == 0
+        for at, (game, ply) in enumerate(zip(batch["game"], batch["ply"], strict=True)):
+            seen.append((numbers[int(game), int(ply)], bool(elo_B[at]), bool(clock_B[at]), bool(last_B[at])))
+        return read, targets
+
+    def batches(step: int) -> Iterator[Batch]:
+        for at in itertools.count(step):
+            first = at * SIZE % ROWS
+            yield {name: column[first : first + SIZE] for name, column in rows.items()}
+
+    asked = itertools.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(model_run, "prepared", watched)
+        card = train(
+            CONFIG,
+            PRESET,
+            batches,
+            out,
+            validation=None,
+            data={},
+            progress=silent,
+            stop=lambda: next(asked) >= steps,
+        )
+    return card, seen
+
+
+def test_each_epoch_hides_others_and_a_resumed_run_the_same(
+    rows: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert PRESET.condition in CONDITIONS
+    card, whole = trained(rows, tmp_path / "whole", monkeypatch)
+    hidden = np.zeros((3, EPOCHS, ROWS), bool)
+    times = np.zeros(ROWS, int)
+    for number, *lost in whole[-EPOCHS * ROWS :]:
+        hidden[:, times[number], number] = lost
+        times[number] += 1
+    assert (times == EPOCHS).all()
+    for kind in range(3):
+        share = hidden[kind].mean()
+        assert 0.09 < share < 0.16, "one row in eight"
+        ever = hidden[kind].any(0).mean()
+        assert ever == pytest.approx(1 - (7 / 8) ** EPOCHS, abs=0.1), "chances are new in each epoch"
+        assert not hidden[kind].all(0).any()
+    assert (hidden[0] & hidden[1]).mean() < 0.05, "ratings and clocks have draws of their own"
+    assert (hidden[0] & hidden[2]).mean() < 0.05
+
+    _, before = trained(rows, tmp_path / "parts", monkeypatch, steps=37)
+    again, after = trained(rows, tmp_path / "parts", monkeypatch)
+    assert before[-37 * SIZE :] + after[-(EPOCHS * ROWS - 37 * SIZE) :] == whole[-EPOCHS * ROWS :]
+    assert again["files"]["weights"]["sha256"] == card["files"]["weights"]["sha256"]
+    assert again["hiding"] == {"version": 2, "since_step": 0}
+
+
+def test_a_run_of_an_older_draw_goes_on_and_its_card_says_from_where(
+    rows: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(rows, tmp_path, monkeypatch, steps=3)
+    card = json.loads((tmp_path / CARD).read_text())
+    del card["hiding"]  # as cards were
+    (tmp_path / CARD).write_text(json.dumps(card))
+    trained(rows, tmp_path, monkeypatch, steps=2)
+    assert read_card(tmp_path)["hiding"] == {"version": 2, "since_step": 3}
+    trained(rows, tmp_path, monkeypatch, steps=2)
+    assert read_card(tmp_path)["hiding"] == {"version": 2, "since_step": 3}

@@ -1,0 +1,126 @@
+"""What a network is told of moves: the numbers by hand, the squares and logits that they reach, and a version that differs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import chess
+import numpy as np
+import pytest
+import torch
+
+from engine.encoding.planes import LABELS, label_of, legal_mask
+from engine.evaluation.move_features import FACTS, facts_of
+from model.checkpoint import CARD, EncodingMismatchError, load
+from model.costs import playout_rows
+from model.inference.evaluator import NetworkEvaluator
+from model.network.move_head import FactsStem, MoveHead, Moves, known
+from model.network.network import build
+from model.network.preset import PresetError
+from tests.engine.evaluation.test_handwritten import planes_of
+from tests.model.synthetic import TINY
+from tests.model.test_checkpoint import make
+
+TOLD = replace(TINY, name="tiny-told", facts_width=8)
+
+
+def test_amounts_are_told_as_sizes_and_as_flags() -> None:
+    told = {"takes": 50, "risks": 29, "leaves": 30, "leaves_next": 0, "threatens": 100, "threatens_next": 10}
+    one = told | {"stands": 31, "check": 2, "target": 63}
+    other = dict.fromkeys(FACTS, 0) | {"risks": 5, "check": 1}
+    facts = torch.tensor([[row[name] for name in FACTS] for row in (one, other)], dtype=torch.uint8)
+    sizes, anything, piece, flags = known(facts).split([7, 7, 7, 5], 1)
+    torch.testing.assert_close(sizes[0], torch.tensor([1.0, 0.58, 0.6, 0.0, 2.0, 0.2, 0.62]))
+    assert anything.tolist() == [[1, 1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]]
+    assert piece.tolist() == [[1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]]
+    # takes more than it risks, less; leaves less than stands already; check, mate
+    assert flags.tolist() == [[1, 0, 1, 1, 1], [0, 1, 0, 1, 0]]
+
+
+def read(*fens: str) -> dict[str, torch.Tensor]:
+    found = facts_of(np.stack([planes_of(chess.Board(fen)) for fen in fens]))
+    return {name: torch.from_numpy(column) for name, column in found.items()}
+
+
+CORNERED = "7k/8/8/8/8/8/r7/7K w - - 0 1"  # one move, h1g1: from the bit 63 to 62
+
+
+def test_the_stem_is_told_at_the_squares_that_a_move_leaves_and_reaches() -> None:
+    stem = FactsStem(TOLD)
+    with torch.no_grad():
+        stem.facts.weight.zero_()
+        stem.facts.bias[: TINY.width], stem.facts.bias[TINY.width :] = 1.0, 3.0
+        stem.kinds.weight.zero_()
+        told = stem(torch.zeros(2, TINY.width, 8, 8), Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED)))
+    assert told.shape == (2, TINY.width, 8, 8)
+    for channel in told[1]:
+        assert channel.flatten().nonzero().flatten().tolist() == [62, 63]
+        assert (channel[7, 7], channel[7, 6]) == (1.0, 3.0)
+    assert told[0, 0, 7, 4] == 5.0, "five moves leave e1"
+    assert told[0, 0].sum() == 5 * 4.0
+
+
+def test_the_head_hears_of_both_squares() -> None:
+    head = MoveHead(TOLD)
+    moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.zero_()
+        head.sources.weight[:, 0], head.targets.weight[:, 1], head.weight.layer.weight[:] = 1.0, 1.0, 1 / 8
+        board = torch.zeros(2, TINY.width, 8, 8)
+        board[1, 0, 7, 7], board[1, 1, 7, 6], board[0, 0, 7, 6] = 20.0, 3.0, 500.0
+        logits = head(torch.zeros(2, LABELS), board, moves)
+    place = label_of(chess.Move.from_uci("h1g1"), chess.WHITE)
+    assert logits[1].nonzero().flatten().tolist() == [place]
+    assert logits[1, place] == 23.0
+    assert not logits[0].any(), "the other board says nothing of squares that its moves touch"
+
+
+@pytest.mark.parametrize("other", [{"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}])
+def test_facts_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, str]) -> None:
+    with pytest.raises(PresetError, match="facts are of moves in marro4096 and the mover's view"):
+        replace(TOLD, policy_width=2, **other)  # type: ignore[arg-type]
+
+
+def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_are_told_nothing() -> None:
+    rows = playout_rows(12, seed=3)
+    network = build(TOLD, seed=1)
+    with torch.no_grad():
+        for parameter in network.parameters():  # residual branches begin at zero
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.3)
+    evaluate = NetworkEvaluator(network, device="cpu", amp="off")
+    together = evaluate(rows["planes"])
+    for row in range(12):
+        alone = evaluate(rows["planes"][row : row + 1])
+        np.testing.assert_allclose(alone[0][0], together[0][row], atol=1e-4)
+        np.testing.assert_allclose(alone[1][0], together[1][row], atol=1e-5)
+    with torch.no_grad():
+        network.move_head.weight.layer.bias += 2.0
+    legal = legal_mask(rows["planes"])
+    moved = evaluate(rows["planes"])[0] - together[0]
+    np.testing.assert_allclose(moved[legal], 2.0, atol=1e-4)
+    np.testing.assert_array_equal(moved[~legal], 0.0)
+
+
+def test_a_checkpoint_of_other_facts_is_refused(tmp_path: Path) -> None:
+    make(tmp_path / "told", TOLD)
+    make(tmp_path / "plain", TINY)
+    for name in ("told", "plain"):
+        path = tmp_path / name / CARD
+        card = json.loads(path.read_text())
+        assert card["facts_version"] == 1
+        path.write_text(json.dumps(card | {"facts_version": 2}))
+    load(tmp_path / "plain")
+    with pytest.raises(EncodingMismatchError, match="version 2 of the facts of moves, and this is 1"):
+        load(tmp_path / "told")
+
+
+def test_a_checkpoint_that_says_no_version_is_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, TOLD)
+    card = json.loads((tmp_path / CARD).read_text())
+    del card["facts_version"]
+    (tmp_path / CARD).write_text(json.dumps(card))
+    load(tmp_path)
+    monkeypatch.setattr("model.checkpoint.FACTS_VERSION", 2)
+    with pytest.raises(EncodingMismatchError, match="version 1 of the facts of moves, and this is 2"):
+        load(tmp_path)

@@ -1,0 +1,305 @@
+"""Losses against their definitions, written out here by other means."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.data.outputs import flat
+from model.training.config import TrainConfig, TrainConfigError
+from model.training.objective.losses import (
+    EVAL_MARGIN,
+    NO_EVAL,
+    VALUE_FORMS,
+    Targets,
+    blended,
+    row_losses,
+    wdl_from_centipawns,
+    wdl_from_score,
+)
+from model.training.objective.policy_losses import (
+    Visits,
+    among_legal,
+    dense_target,
+    factored_terms,
+    policy_terms,
+    sharpened,
+    soft_terms,
+)
+from pipeline.dataset.files.shards import BATCH_SENTINELS
+
+ROWS, LABELS = 5, 4096
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def legal_rows(seed: int = 1) -> Tensor:
+    """Make about thirty legal labels a row, label 7 always."""
+    legal = torch.rand(ROWS, LABELS, generator=torch.Generator().manual_seed(seed)) < 30 / LABELS
+    legal[:, 7] = True
+    return legal
+
+
+def targets(**changes: Any) -> Targets:
+    row: dict[str, Any] = {
+        "legal": legal_rows(),
+        "labels": torch.full((ROWS,), 7),
+        "results": torch.tensor([1, 0, -1, 1, 0]),
+    }
+    return Targets(**(row | changes))
+
+
+def losses(
+    config: dict[str, Any], policy: Any, value: Tensor, rows: Targets, form: str = "wdl", left: tuple[Tensor, ...] = ()
+) -> dict[str, Tensor]:
+    outputs = (policy, value, *left)
+    return row_losses(TrainConfig(steps=1, **config), VALUE_FORMS[form], outputs, rows)
+
+
+def by_hand(logits: Tensor, legal: Tensor, target: dict[int, float]) -> float:
+    """Give one row's cross-entropy against a sparse target, in Python floats."""
+    total = math.fsum(math.exp(float(logits[label])) for label in legal.nonzero()[:, 0])
+    return -math.fsum(share * (float(logits[label]) - math.log(total)) for label, share in target.items())
+
+
+def test_smoothing_spreads_over_legal_moves_only() -> None:
+    logits, legal = random(ROWS, LABELS), legal_rows()
+    smoothed, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), smoothing=0.3)
+    for row in range(ROWS):
+        moves = legal[row].nonzero()[:, 0].tolist()
+        target = {label: 0.3 / len(moves) + (0.7 if label == 7 else 0.0) for label in moves}
+        assert float(smoothed[row]) == pytest.approx(by_hand(logits[row], legal[row], target), abs=1e-4)
+    other = logits.masked_fill(~legal, 50.0)
+    assert torch.allclose(soft_terms(other, legal, torch.full((ROWS,), 7), smoothing=0.3)[0], smoothed, atol=1e-4)
+
+
+def some_visits(legal: Tensor) -> tuple[Visits, dict[int, dict[int, float]]]:
+    """Give rows 0 and 3 two visited moves each: shares 3 and 1, and 0.5 and 0.5."""
+    moves = {row: legal[row].nonzero()[:2, 0].tolist() for row in (0, 3)}
+    visits = Visits(torch.tensor([0, 0, 3, 3]), torch.tensor(moves[0] + moves[3]), torch.tensor([3.0, 1.0, 0.5, 0.5]))
+    return visits, {0: dict(zip(moves[0], (0.75, 0.25), strict=True)), 3: dict.fromkeys(moves[3], 0.5)}
+
+
+@pytest.mark.parametrize("share", [1.0, 0.6, 0.0])
+def test_visits_replace_the_played_move_by_their_share(share: float) -> None:
+    logits, legal = random(ROWS, LABELS), legal_rows()
+    visits, shares = some_visits(legal)
+    found, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), visits=visits, visits_share=share)
+    for row in range(ROWS):
+        target = {7: 1.0}
+        if row in shares:
+            target = {7: 1 - share}
+            for label, part in shares[row].items():
+                target[label] = target.get(label, 0.0) + share * part
+        assert float(found[row]) == pytest.approx(by_hand(logits[row], legal[row], target), abs=1e-4)
+
+
+def test_temperature_sharpens_and_flattens_visits() -> None:
+    visits = Visits(torch.tensor([2, 2]), torch.tensor([5, 6]), torch.tensor([0.8, 0.2]))
+    assert sharpened(visits, 4, 1.0).tolist() == pytest.approx([0.8, 0.2])
+    assert sharpened(visits, 4, 0.5).tolist() == pytest.approx([16 / 17, 1 / 17])
+    assert sharpened(visits, 4, 2.0).tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_an_illegal_visit_makes_its_row_infinite_and_no_other() -> None:
+    legal = legal_rows()
+    illegal = int((~legal[1]).nonzero()[0, 0])
+    visits = Visits(torch.tensor([0, 1]), torch.tensor([7, illegal]), torch.ones(2))
+    found, _ = soft_terms(random(ROWS, LABELS), legal, torch.full((ROWS,), 7), visits=visits)
+    assert found.isinf().tolist() == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_gradient_of_a_soft_target_is_probability_less_target(smoothing: float) -> None:
+    logits, legal = random(ROWS, LABELS).requires_grad_(), legal_rows()
+    visits, _ = some_visits(legal)
+    soft: dict[str, Any] = {"smoothing": smoothing, "visits": visits, "visits_share": 0.7, "temperature": 1.5}
+    found, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), **soft)
+    found.sum().backward()
+    probabilities = logits.detach().masked_fill(~legal, float("-inf")).softmax(1)
+    target = dense_target(legal, torch.full((ROWS,), 7), **soft)
+    assert target.sum(1).tolist() == pytest.approx([1.0] * ROWS)
+    assert logits.grad is not None
+    assert torch.allclose(logits.grad, probabilities - target, atol=1e-6)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_factored_cross_entropy_equals_the_flat_one_of_4096(masked: bool) -> None:
+    """Marginal and weighted conditionals, against -sum t log p over 4096 moves, in float64; gradients too."""
+    policy = random(ROWS, 64).double().requires_grad_(), random(ROWS, 64, 64, seed=2).double().requires_grad_()
+    legal = legal_rows() if masked else torch.ones(ROWS, LABELS, dtype=torch.bool)
+    target = (random(ROWS, LABELS, seed=3).double().masked_fill(~legal, float("-inf")) * 2).softmax(1)
+
+    joint = policy[0].softmax(1)[:, :, None] * policy[1].softmax(2)
+    chances = joint.flatten(1) * legal
+    flat = -(target * (chances / chances.sum(1, keepdim=True)).clamp_min(1e-300).log()).sum(1)
+    expected = torch.autograd.grad(flat.sum(), policy)
+
+    factors = among_legal(policy, legal) if masked else policy
+    marginal, conditional = factored_terms(*factors, target.view(ROWS, 64, 64))
+    assert torch.allclose((marginal + conditional).double(), flat, atol=1e-4)
+    for found, wanted in zip(torch.autograd.grad((marginal + conditional).sum(), policy), expected, strict=True):
+        assert torch.allclose(found, wanted, atol=1e-5)
+    assert float(marginal.detach().min()) > 0
+    assert float(conditional.detach().min()) > 0
+
+
+def test_a_factored_policy_is_a_distribution_over_4096() -> None:
+    policy = random(ROWS, 64), random(ROWS, 64, 64, seed=2)
+    log_chances = flat(policy)
+    assert log_chances.exp().sum(1).tolist() == pytest.approx([1.0] * ROWS, abs=1e-5)
+    assert float(log_chances[2, 9 * 64 + 5]) == pytest.approx(
+        float(policy[0][2].log_softmax(0)[9] + policy[1][2, 9].log_softmax(0)[5]), abs=1e-5
+    )
+
+
+def test_conditionals_are_weighed_and_a_flat_policy_has_none() -> None:
+    policy, rows, value = (random(ROWS, 64), random(ROWS, 64, 64, seed=2)), targets(), random(ROWS, 3)
+    plain = losses({}, policy, value, rows)["policy_loss"]
+    marginal, conditional = factored_terms(
+        *among_legal(policy, rows.legal), dense_target(rows.legal, rows.labels).view(ROWS, 64, 64)
+    )
+    for weight in (0.0, 0.5, 3.0):
+        found = losses({"conditional_weight": weight}, policy, value, rows)["policy_loss"]
+        assert torch.allclose(found, marginal + weight * conditional, atol=1e-4)
+    assert torch.allclose(plain, marginal + conditional, atol=1e-4)
+    with pytest.raises(TrainConfigError, match="not factored"):
+        losses({"conditional_weight": 0.5}, random(ROWS, LABELS), value, rows)
+
+
+def test_a_legality_weight_of_one_is_the_unmasked_cross_entropy() -> None:
+    logits, rows = random(ROWS, LABELS), targets()
+    loss = losses({"legality_weight": 1.0, "value_weight": 0.0}, logits, random(ROWS, 3), rows)["loss"]
+    assert torch.allclose(loss, torch.nn.functional.cross_entropy(logits, rows.labels, reduction="none"), atol=1e-5)
+
+
+def test_an_evaluation_is_chances_and_mirrors() -> None:
+    evals = torch.tensor([0, 100, -100, 30_000, -30_000, 1000])
+    wdl = wdl_from_centipawns(evals)
+    assert wdl.sum(1).tolist() == pytest.approx([1.0] * 6)
+    assert float(wdl.min()) > 0
+    assert torch.allclose(wdl[1], wdl[2].flip(0))
+    assert torch.equal(wdl[3], wdl[5])
+    assert float(wdl[0, 0]) == float(wdl[0, 2])
+    even = wdl_from_centipawns(torch.tensor([EVAL_MARGIN]))
+    assert float(even[0, 0]) == pytest.approx(0.5)
+    assert float(wdl[1, 0] - wdl[1, 2]) > 0
+
+
+def test_a_blend_leaves_rows_without_evaluation_alone() -> None:
+    assert BATCH_SENTINELS["eval"] == NO_EVAL
+    results, evals = torch.tensor([1, 0, -1]), torch.tensor([NO_EVAL, 50, -200])
+    mixed = blended(results, evals, 0.25)
+    assert mixed[0].tolist() == [1.0, 0.0, 0.0]
+    engine = wdl_from_centipawns(evals)
+    assert mixed[1].tolist() == pytest.approx((0.75 * torch.tensor([0.0, 1.0, 0.0]) + 0.25 * engine[1]).tolist())
+    assert mixed[2].tolist() == pytest.approx((0.75 * torch.tensor([0.0, 0.0, 1.0]) + 0.25 * engine[2]).tolist())
+
+
+@pytest.mark.parametrize("form", ["wdl", "tanh"])
+def test_value_losses_by_their_formulas(form: str) -> None:
+    evals = torch.tensor([100, NO_EVAL, -300, 20, 0])
+    rows = targets(evals=evals)
+    value = random(ROWS, 3) if form == "wdl" else random(ROWS, 1).tanh()
+    chances = value.softmax(1)
+    score = chances[:, 0] - chances[:, 2] if form == "wdl" else value[:, 0]
+
+    def value_loss(**config: Any) -> Tensor:
+        return losses(config, random(ROWS, LABELS), value, rows, form)["value_loss"]
+
+    target = blended(rows.results, evals, 0.5)
+    wanted = target[:, 0] - target[:, 2]
+    plain = -chances.log().gather(1, 1 - rows.results[:, None])[:, 0] if form == "wdl" else (score - rows.results) ** 2
+    soft = -(target * chances.log()).sum(1) if form == "wdl" else (score - wanted) ** 2
+    assert torch.allclose(value_loss(), plain, atol=1e-5)
+    assert torch.allclose(value_loss(eval_blend=0.5), soft, atol=1e-5)
+    assert torch.allclose(value_loss(value_loss="mse"), (score - rows.results) ** 2, atol=1e-5)
+    assert torch.allclose(value_loss(value_loss="mse", eval_blend=0.5), (score - wanted) ** 2, atol=1e-5)
+    error = (score - rows.results).abs()
+    huber = torch.where(error <= 0.4, error**2 / 2, 0.4 * (error - 0.2))
+    assert torch.allclose(value_loss(value_loss="huber", huber_delta=0.4), huber, atol=1e-5)
+
+
+def test_moves_left_counts_plies_in_twenties() -> None:
+    rows = targets(plies_left=torch.tensor([40.0, 44.0, 60.0, 0.0, 20.0]))
+    arguments = random(ROWS, LABELS), random(ROWS, 3), rows, "wdl"
+    found = losses({"moves_left_weight": 0.5}, *arguments, left=(torch.full((ROWS, 1), 40.0),))
+    assert found["moves_left_loss"].tolist() == pytest.approx([0.0, 0.02, 0.375, 0.875, 0.375])
+    without = losses({"moves_left_weight": 0.5}, *arguments)
+    assert torch.allclose(found["loss"] - without["loss"], 0.5 * found["moves_left_loss"], atol=1e-5)
+    assert "moves_left_loss" not in without
+
+
+@pytest.mark.parametrize("rule", ["auto", "mse", "huber"])
+def test_a_network_without_a_value_is_asked_none(rule: str) -> None:
+    found = losses({"value_loss": rule, "eval_blend": 0.5}, random(ROWS, LABELS), random(ROWS, 0), targets(), "none")
+    assert found["value_loss"].tolist() == [0.0] * ROWS
+    assert torch.equal(found["loss"], found["policy_loss"] + 0.02 * found["illegal"])
+    assert VALUE_FORMS["none"].wdl(random(ROWS, 0)).sum(1).tolist() == pytest.approx([1.0] * ROWS)
+
+
+def test_the_loss_is_its_parts_by_weight() -> None:
+    found = losses({"legality_weight": 0.3, "value_weight": 2.0}, random(ROWS, LABELS), random(ROWS, 3), targets())
+    assert torch.allclose(found["loss"], found["policy_loss"] + 0.3 * found["illegal"] + 2.0 * found["value_loss"])
+    plain, illegal = policy_terms(random(ROWS, LABELS), legal_rows(), torch.full((ROWS,), 7))
+    assert torch.equal(found["policy_loss"], plain)
+    assert torch.equal(found["illegal"], illegal)
+
+
+def test_a_searchs_value_is_the_chances_of_the_evaluation_that_has_its_score() -> None:
+    evals = torch.arange(-1000, 1001, 50)
+    chances = wdl_from_centipawns(evals)
+    assert torch.allclose(wdl_from_score(chances[:, 0] - chances[:, 2]), chances, atol=2e-6)
+    scores = torch.tensor([-1.0, -0.999, -0.5, -0.01, 0.0, 0.3, 0.97, 1.0, 1.02])
+    wdl = wdl_from_score(scores)
+    assert (wdl[:, 0] - wdl[:, 2]).tolist() == pytest.approx(scores.clamp(-1, 1).tolist(), abs=3e-6)
+    assert wdl.sum(1).tolist() == pytest.approx([1.0] * 9)
+    assert float(wdl.min()) > -1e-6
+
+
+@pytest.mark.parametrize("blend", [0.0, 0.25])
+def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: float) -> None:
+    """In float64, where a row has one; rows without are as they were."""
+    nan = float("nan")
+    rows = targets(roots=torch.tensor([0.5, nan, -0.9, 0.0, nan]), evals=torch.tensor([NO_EVAL, 80, 80, NO_EVAL, -40]))
+    config = {"root_value_share": 0.4, "eval_blend": blend}
+    value = random(ROWS, 3)
+    before = losses({"eval_blend": blend}, random(ROWS, LABELS), value, rows)["value_loss"]
+    after = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert after[[1, 4]].tolist() == pytest.approx(before[[1, 4]].tolist())
+    for row in (0, 2, 3):
+        logs = [float(it) - math.log(math.fsum(math.exp(float(it)) for it in value[row])) for it in value[row]]
+        root = wdl_from_score(rows.roots[row : row + 1])[0].tolist() if rows.roots is not None else []
+        searched = -math.fsum(share * log for share, log in zip(root, logs, strict=True))
+        assert float(after[row]) == pytest.approx(0.6 * float(before[row]) + 0.4 * searched, abs=1e-5)
+    tanh = random(ROWS, 1).tanh()
+    found = losses({**config, "eval_blend": 0.0}, random(ROWS, LABELS), tanh, rows, "tanh")["value_loss"]
+    wanted = [0.6 * 1 + 0.4 * 0.5, 0.0, 0.6 * -1 + 0.4 * -0.9, 0.6 * 1, 0.0]
+    assert found.tolist() == pytest.approx(
+        [(float(said) - it) ** 2 for said, it in zip(tanh[:, 0], wanted, strict=True)], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])
+def test_positions_of_no_game_teach_moves_and_nothing_of_results(config: dict[str, Any]) -> None:
+    ended = torch.tensor([True, False, True, False, True])
+    left = torch.tensor([40.0, -3.0, 60.0, 0.0, 20.0])
+    value = random(ROWS, 3).requires_grad_()
+    evals = torch.full((ROWS,), 100)
+
+    def found(**rows: Any) -> dict[str, Tensor]:
+        rows = {"plies_left": left, "evals": evals} | rows
+        return losses(config, random(ROWS, LABELS), value, targets(**rows), left=(torch.full((ROWS, 1), 30.0),))
+
+    whole, part = found(), found(ended=ended)
+    for name in ("value_loss", "moves_left_loss"):
+        assert torch.equal(part[name], whole[name] * ended)
+        assert bool((whole[name] > 0).all())
+    assert torch.equal(part["policy_loss"], whole["policy_loss"])
+    (gradient,) = torch.autograd.grad(part["loss"].sum(), value)
+    assert gradient[~ended].abs().sum() == 0
+    assert bool((gradient[ended].abs().sum(1) > 0).all())

@@ -1,0 +1,169 @@
+"""Training by two processes under torchrun: the losses of one process with the same batch, and each row once an epoch."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.training.config import TrainConfig
+from model.training.distributed import World, WorldError, world
+from model.training.records.metrics_log import lines
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files import shards
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.training.train import train_on
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import random_game
+
+SETTINGS = {
+    "epochs": 1.0,
+    "batch_size": 32,
+    "threads": 1,
+    "amp": "off",
+    "device": "cpu",
+    "report_every_steps": 1,
+    "learning_rate": 0.002,
+    "parts": 2,
+}
+
+JOB = """
+import json, os, sys
+from pathlib import Path
+import numpy as np
+from engine.errors import UserError
+from model.training.config import TrainConfig
+from pipeline.dataset.batches import Batches
+from pipeline.training.train import train_on
+
+positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
+settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
+seen, real = [], Batches.from_step
+
+def from_step(self, step):
+    for batch in real(self, step):
+        seen.append(np.stack([batch["game"], batch["ply"]], 1))
+        yield batch
+
+Batches.from_step = from_step
+for number, (name, steps, port) in enumerate(runs):
+    if number:  # torchrun's own store still has the addresses of the last meeting
+        os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(port)}
+    seen.clear()
+    calls = iter(range(10**6))
+    try:
+        card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), folder / name,
+                        stop=lambda: next(calls) >= steps)
+        said = [card["step"], card["positions"], card["finished"], card["processes"]]
+    except UserError as error:
+        said = [type(error).__name__, str(error)]
+    np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen))
+    Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dataset of a few hundred rows in row groups of 64."""
+    folder = tmp_path_factory.mktemp("ddp")
+    (folder / "dump.pgn").write_text("\n".join(random_game(seed, plies=30) for seed in range(12)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "ROW_GROUP", 64)
+        config = IngestConfig(test_share=0.0, val_share=0.0)
+        ingest([str(folder / "dump.pgn")], folder / "positions", config, workers=1)
+    return folder / "positions"
+
+
+def free_port() -> int:
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return int(some.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Let two processes do three runs: one that is stopped, the same to its end, and one into a file, which cannot be.
+
+    All three under one torchrun: to start and import is nearly all of their time.
+    """
+    folder = tmp_path_factory.mktemp("pair")
+    (folder / "file").write_text("a file")
+    (folder / "job.py").write_text(JOB)
+    runs = json.dumps([("two", 4, 0), ("two", 10**6, free_port()), ("file", 1, free_port())])
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(folder / "job.py"), str(positions), str(folder), json.dumps(SETTINGS), runs]
+    paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return folder
+
+
+def said(folder: Path, run: int) -> list[list[object]]:
+    return [json.loads((folder / f"said-{run}-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in lines(out) if "loss" in line]
+
+
+def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Path, pair: Path, tmp_path: Path) -> None:
+    rows = Batches([positions]).rows
+    steps = -(-rows // 32)
+    assert said(pair, 0) == [[4, 128, False, 2]] * 2
+    assert said(pair, 1) == [[steps, steps * 32, True, 2]] * 2
+    shares = [np.concatenate([np.load(pair / f"seen-{run}-{rank}.npy") for run in (0, 1)]) for rank in (0, 1)]
+    assert shares[0].shape == shares[1].shape == (steps, 16, 2)
+    order = np.stack(shares, 2).reshape(-1, 2)[:rows]
+    assert len(np.unique(order, axis=0)) == rows, "each row once"
+
+    one = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "one")
+    assert one["processes"] == 1
+    assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
+    assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"
+    smaller = TrainConfig(**SETTINGS | {"batch_size": 16, "parts": 1})
+    halves = train_on([positions], "fianchetto-xs", smaller, tmp_path / "half")
+    assert halves["step"] > steps
+    apart = np.abs(np.array(losses(tmp_path / "half")[:4]) - losses(tmp_path / "one")[:4]).max()
+    assert apart > 0.02, "half the batch is another curve"
+
+
+def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:
+    (first, why), (other, told) = said(pair, 2)
+    assert (first, other) == ("CheckpointError", "WorldError")
+    assert "cannot be made into a directory" in str(why)
+    assert told == f"process 0: {why}"
+
+
+def place(monkeypatch: pytest.MonkeyPatch, rank: object, size: object) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", str(size))
+
+
+def test_more_processes_than_row_groups_are_refused(
+    positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place(monkeypatch, 0, 16)
+    with pytest.raises(DatasetError, match=r"16 processes are more than the \d row groups"):
+        train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
+    place(monkeypatch, 0, 5)
+    with pytest.raises(ConfigError, match="a batch of 32 cannot be shared by process 0 of 5"):
+        train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert world() == World(0, 1, 0)
+    place(monkeypatch, 3, 3)
+    with pytest.raises(WorldError, match="start the processes with torchrun"):
+        world()
+    place(monkeypatch, "first", 3)
+    with pytest.raises(WorldError, match="must be numbers"):
+        world()

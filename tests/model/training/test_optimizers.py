@@ -1,0 +1,106 @@
+"""Optimisers: each learns, decays matrices alone, and can be put back anywhere."""
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+import torch
+from torch import nn
+
+from model.training.config import OptimizerName, TrainConfig
+from model.training.optimizers import OPTIMIZERS, Optimiser, as_matrix
+
+CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
+NAMES = get_args(OptimizerName)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 5))
+    module[0].weight.data = module[0].weight.data.contiguous(memory_format=torch.channels_last)
+    return module
+
+
+def descend(module: nn.Module, optimiser: Optimiser, steps: int, first: int = 0) -> float:
+    """Learn a fixed batch and give the last loss."""
+    x = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    loss = torch.zeros(())
+    for step in range(first, first + steps):
+        optimiser.zero_grad()
+        optimiser.set_rate(0.01 / (1 + step / 10))
+        loss = nn.functional.cross_entropy(module(x), torch.tensor([0, 1, 2, 3, 4, 0]))
+        loss.backward()
+        optimiser.step()
+    return float(loss.detach())
+
+
+def test_the_table_has_every_name() -> None:
+    assert set(OPTIMIZERS) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_rule_learns_a_batch(name: OptimizerName) -> None:
+    module = network()
+    optimiser = Optimiser(replace(CONFIG, optimizer=name), module)
+    first = descend(module, optimiser, 1)
+    assert descend(module, optimiser, 60) < first / 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_put_back_after_some_steps_it_goes_on_to_the_bit(name: OptimizerName) -> None:
+    config = replace(CONFIG, optimizer=name)
+    whole = network()
+    descend(whole, Optimiser(config, whole), 7)
+    half = network()
+    before = Optimiser(config, half)
+    descend(half, before, 4)
+    again = network()
+    again.load_state_dict(half.state_dict())
+    after = Optimiser(config, again)
+    saved = {key: tensor.clone() for key, tensor in before.tensors().items()}
+    assert saved.keys() == after.tensors().keys()
+    for key, tensor in after.tensors().items():
+        tensor.copy_(saved[key])
+    descend(again, after, 3, first=4)
+    for key, tensor in whole.state_dict().items():
+        assert torch.equal(again.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName) -> None:
+    module = network()
+    optimiser = Optimiser(replace(CONFIG, optimizer=name), module)
+    before = {key: weight.detach().clone() for key, weight in module.named_parameters()}
+    optimiser.set_rate(0.01)
+    for weight in module.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimiser.step()
+    for key, weight in module.named_parameters():
+        shrunk = before[key].ndim >= 2
+        assert torch.equal(weight, before[key]) != shrunk, key
+        if shrunk and name != "sgd":  # whose decay goes through its momentum
+            assert torch.allclose(weight, before[key] * (1 - 0.01 * 0.1), rtol=1e-5), key
+
+
+def test_muon_steps_a_convolution_by_an_orthogonal_matrix() -> None:
+    """All singular values of the step are alike: between a half and one and a half, as its iteration promises."""
+    module = network()
+    conv = module[0].weight
+    before = conv.detach().clone()
+    optimiser = Optimiser(replace(CONFIG, optimizer="muon", weight_decay=0.0), module)
+    optimiser.set_rate(1.0)
+    for weight in module.parameters():
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
+    optimiser.step()
+    values = torch.linalg.svdvals((before - conv.detach()).flatten(1)) / (0.2 * 27**0.5)
+    assert float(values.min()) > 0.4
+    assert float(values.max()) < 1.6
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_a_matrix_is_the_same_memory(layout: torch.memory_format) -> None:
+    weight = torch.randn(4, 3, 3, 3).contiguous(memory_format=layout)
+    matrix = as_matrix(weight)
+    assert matrix.shape == (4, 27)
+    matrix[2, 5] = 99.0
+    assert int((weight[2] == 99.0).sum()) == 1

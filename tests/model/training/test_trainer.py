@@ -1,0 +1,278 @@
+"""What a run may be told beside its length: each setting does what its sentence says, and resumes to the bit."""
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from engine.progress import Tick, silent
+from model.checkpoint import load, read_card
+from model.network.preset import Preset
+from model.training.config import TrainConfig, TrainConfigError
+from model.training.divergence import Watch
+from model.training.precision import DeviceError, check_compiler
+from model.training.records.metrics_log import lines
+from model.training.records.tensorboard import BoardError
+from model.training.state import begin, take_step
+from model.training.train import DivergedError, TrainingMismatchError, train
+from tests.model.synthetic import TINY, Batch, batch, stream
+
+CONFIG = TrainConfig(
+    steps=8, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=1, validation_every_steps=2
+)
+
+
+def run(
+    out: Path,
+    config: TrainConfig = CONFIG,
+    preset: Preset = TINY,
+    *,
+    batches: Callable[[int], Iterator[Batch]] | None = None,
+    stop_after: int = 10**9,
+    validation: Callable[[], Iterator[Batch]] | None = lambda: iter([batch(16, 0)]),
+    progress: Callable[[Tick], None] = silent,
+    epoch_rows: int | None = None,
+) -> dict[str, Any]:
+    calls = itertools.count()
+    return train(
+        config,
+        preset,
+        batches or stream(),
+        out,
+        validation=validation,
+        data={},
+        progress=progress,
+        stop=lambda: next(calls) >= stop_after,
+        epoch_rows=epoch_rows,
+    )
+
+
+def one_step(config: TrainConfig, rows: Batch, preset: Preset = TINY) -> dict[str, torch.Tensor]:
+    """Give the raw weights after one step on a batch."""
+    started = begin(config, preset)
+    take_step(started, rows, 0.5)
+    return {name: tensor.clone() for name, tensor in started.network.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "nadamw"},
+        {"optimizer": "sgd"},
+        {"optimizer": "muon"},
+        {"parts": 4},
+        {"amp": "fp16"},
+        {"patience": 3, "learning_rate": 0.05},
+        {"label_smoothing": 0.1, "value_loss": "huber", "decay": "step"},
+    ],
+    ids=str,
+)
+def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, settings: dict[str, Any]) -> None:
+    config = replace(CONFIG, **settings)
+    whole = run(tmp_path / "whole", config)
+    assert run(tmp_path / "parts", config, stop_after=5)["step"] == 5
+    parts = run(tmp_path / "parts", config)
+    assert parts["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
+    assert parts["watch"] == whole["watch"]
+
+
+def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
+    ticks: list[Tick] = []
+    card = run(tmp_path, replace(CONFIG, steps=None, epochs=1.5), epoch_rows=70, progress=ticks.append)
+    assert card["step"] == 7  # 105 rows, 16 a step
+    with pytest.raises(TrainConfigError, match="how many rows"):
+        run(tmp_path / "other", replace(CONFIG, steps=None, epochs=1.5))
+
+
+def test_a_batch_in_parts_has_the_gradient_of_their_mean(tmp_path: Path) -> None:
+    """Two parts that are equal rows: norms see the same in each, so the step is that of the half alone."""
+    half = batch(8)
+    twice = {name: np.repeat(column, 2, axis=0) for name, column in half.items()}
+    config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1)
+    parts = one_step(replace(config, parts=2), twice)
+    for name, tensor in one_step(config, half).items():
+        if "running" not in name and "tracked" not in name:
+            assert torch.allclose(parts[name], tensor, atol=1e-6), name
+    with pytest.raises(ValueError, match="cannot be cut into 3 equal parts"):
+        TrainConfig(steps=1, batch_size=16, parts=3)
+
+
+def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none() -> None:
+    rows = batch(8)
+    config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1, weight_decay=0.0, clip=1e6)
+    plain = one_step(config, rows)
+    weighted = one_step(config, {**rows, "weight": np.full(8, 2.0)})
+    nothing = one_step(config, {**rows, "weight": np.zeros(8)})
+    fresh = begin(config, TINY).network.state_dict()
+    name = "value.6.layer.bias"
+    assert name in plain
+    assert torch.equal(nothing[name], fresh[name])
+    assert torch.allclose(weighted[name] - fresh[name], 2 * (plain[name] - fresh[name]), atol=1e-6)
+    assert float((plain[name] - fresh[name]).abs().max()) > 1e-3
+
+
+def visited(rows: Batch, share: float) -> Batch:
+    """Give every second row a search that puts `share` on its highest legal label and the rest on its lowest."""
+    legal = np.unpackbits(rows["planes"][:, 13:].astype("<u8").view(np.uint8), axis=1, bitorder="little")
+    column = np.empty(len(legal), dtype=object)
+    for row in range(0, len(legal), 2):
+        labels = np.flatnonzero(legal[row])
+        column[row] = [{"label": int(labels[-1]), "share": share}, {"label": int(labels[0]), "share": 1 - share}]
+    return {**rows, "visits": column}
+
+
+def test_a_network_learns_the_visits_of_a_search(tmp_path: Path) -> None:
+    rows = visited(batch(16), 0.9)
+    config = replace(CONFIG, steps=120, learning_rate=0.02, ema=0.9, weight_decay=0.0)
+    run(tmp_path, config, replace(TINY, width=16), batches=lambda step: itertools.repeat(rows), validation=None)
+    network, _ = load(tmp_path)
+    from model.inference.evaluator import NetworkEvaluator
+
+    logits, _ = NetworkEvaluator(network, device="cpu", amp="off")(rows["planes"])
+    for row in range(16):
+        legal = np.flatnonzero(np.unpackbits(rows["planes"][row, 13:].astype("<u8").view(np.uint8), bitorder="little"))
+        share = np.exp(logits[row, legal] - logits[row, legal].max())
+        share /= share.sum()
+        assert share[-1 if row % 2 == 0 else 0] == pytest.approx(0.9 if row % 2 == 0 else 1.0, abs=0.12), row
+
+
+def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
+    """Labels of the validation rows are others than those trained on, so that learning makes them worse."""
+    other = batch(16, 99)
+    config = replace(CONFIG, steps=200, learning_rate=0.05, ema=0.0, patience=3)
+    card = run(tmp_path, config, validation=lambda: iter([other]))
+    measured = [
+        (line["validation_cross_entropy"], line["step"]) for line in lines(tmp_path) if "validation_top1" in line
+    ]
+    assert card["finished"]
+    assert card["step"] < 200
+    assert "finished early" in card["message"]
+    best, step = min(measured)
+    assert card["watch"]["best_step"] == step
+    assert [loss for loss, _ in measured[-3:]] >= [best] * 3
+    assert card["step"] == step + 3 * 2
+    assert card["metrics"]["validation_cross_entropy"] == pytest.approx(best, abs=1e-5)
+    run(tmp_path / "until", replace(config, patience=0), stop_after=step)
+    then = safetensors.torch.load_file(tmp_path / "until" / f"weights-{step}.safetensors")
+    kept = safetensors.torch.load_file(tmp_path / card["files"]["weights"]["name"])
+    assert all(torch.equal(kept[name], tensor) for name, tensor in then.items())
+
+
+def test_patience_needs_something_to_measure_on(tmp_path: Path) -> None:
+    with pytest.raises(TrainConfigError, match="say validation_every_steps"):
+        TrainConfig(steps=1, patience=2)
+    with pytest.raises(TrainConfigError, match="no validation positions"):
+        run(tmp_path, replace(CONFIG, patience=2), validation=None)
+    assert not list(tmp_path.iterdir())
+
+
+def spoiled(at: int) -> Callable[[int], Iterator[Batch]]:
+    """Open a stream in which one batch's weights are a thousand times too large: a spike, and nothing infinite."""
+
+    def open_batches(step: int) -> Iterator[Batch]:
+        for rows in stream()(step):
+            yield {**rows, "weight": np.full(16, 1000.0 if step == at else 1.0)}
+            step += 1
+
+    return open_batches
+
+
+def test_a_spike_stops_the_run_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+    config = replace(CONFIG, save_every_seconds=0.0)
+    with pytest.raises(DivergedError, match=r"the loss rose from \d\.\d+ to \d{3,}\.\d+ in steps 5 to 6; .* last save"):
+        run(tmp_path, config, batches=spoiled(5))
+    _, card = load(tmp_path)
+    assert (card["step"], card["finished"]) == (5, False)
+    assert run(tmp_path, config)["step"] == 8, "on good data it goes on"
+    whole = run(tmp_path / "whole", config)
+    assert whole["files"]["weights"]["sha256"] == read_card(tmp_path)["files"]["weights"]["sha256"]
+    assert run(tmp_path / "bold", replace(config, spike=0.0), batches=spoiled(5))["finished"]
+
+
+def test_a_watch_remembers_the_lowest_and_the_best() -> None:
+    config, watch = TrainConfig(steps=1, spike=1.0, validation_every_steps=1, patience=2), Watch()
+    assert watch.spiked(config, 5.0) is None
+    assert watch.spiked(config, 3.0) is None
+    assert watch.spiked(config, 3.9) is None
+    assert "rose from 3.000 to 4.100" in str(watch.spiked(config, 4.1))
+    assert "not finite" in str(watch.spiked(config, float("nan")))
+    said = [watch.measured({"cross_entropy": value}, step) for step, value in enumerate((2.0, 1.5, 1.6, 1.5))]
+    assert said == [True, True, False, False]
+    assert (watch.best_step, watch.exhausted(config)) == (1, True)
+    assert Watch.from_row(json.loads(json.dumps(watch.row()))) == watch
+    assert Watch.from_row(None) == Watch()
+
+
+def test_fp16_scales_the_loss_and_learns(tmp_path: Path) -> None:
+    config = replace(CONFIG, amp="fp16", steps=40, learning_rate=0.02, ema=0.5)
+    card = run(tmp_path, config, stop_after=39)
+    tensors = safetensors.torch.load_file(tmp_path / card["files"]["training"]["name"])
+    scale, steps = tensors["scaler"].tolist()
+    assert scale >= 1.0
+    assert steps > 0
+    card = run(tmp_path, config)
+    assert card["dtype"] == "float16 (as configured)"
+    losses = [line["policy_loss"] for line in lines(tmp_path) if "loss" in line]
+    assert losses[-1] < losses[0] - 0.3
+
+
+def test_metrics_go_to_tensorboard_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboardX")
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    config = replace(CONFIG, tensorboard=True)
+    run(tmp_path, config)
+    (log,) = (tmp_path / "tensorboard").iterdir()
+    data, found = log.read_bytes(), {}
+    while data:  # length, its checksum, an event, its checksum
+        size = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + size])
+        assert int.from_bytes(data[12 + size : 16 + size], "little") == masked_crc32c(data[12 : 12 + size])
+        data = data[16 + size :]
+        found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+    for line in lines(tmp_path):
+        for name in ("loss", "top1", "validation_top1"):
+            if name in line:
+                group = "validation/" if name.startswith("validation") else "training/"
+                tag = group + name.removeprefix("validation_")
+                assert found[tag, line["step"]] == pytest.approx(line[name], abs=1e-6)
+    assert ("validation/top1", 8) in found
+    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
+    with pytest.raises(BoardError, match=r"pip install 'fianchetto\[tensorboard\]'"):
+        run(tmp_path / "without", config)
+
+
+def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(DeviceError, match="no C\\+\\+ compiler"):
+        check_compiler()
+    with pytest.raises(DeviceError, match="no C\\+\\+ compiler"):
+        begin(replace(CONFIG, compile=True), TINY)
+
+
+@pytest.mark.slow
+def test_a_compiled_network_learns_the_same(tmp_path: Path) -> None:
+    plain, compiled = run(tmp_path / "plain"), run(tmp_path / "compiled", replace(CONFIG, compile=True))
+    assert compiled["metrics"]["validation_cross_entropy"] == pytest.approx(
+        plain["metrics"]["validation_cross_entropy"], abs=1e-3
+    )
+
+
+def test_a_setting_that_a_card_is_too_old_for_means_its_default(tmp_path: Path) -> None:
+    run(tmp_path, stop_after=2)
+    card = json.loads((tmp_path / "checkpoint.json").read_text())
+    for name in ("optimizer", "label_smoothing", "spike", "patience"):
+        del card["config"][name]
+    del card["watch"]
+    (tmp_path / "checkpoint.json").write_text(json.dumps(card))
+    with pytest.raises(TrainingMismatchError, match="optimizer was adamw, is muon"):
+        run(tmp_path, replace(CONFIG, optimizer="muon"))
+    assert run(tmp_path)["finished"]

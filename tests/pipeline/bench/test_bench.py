@@ -1,0 +1,61 @@
+"""The benchmarks run and say what they promise, on a small dump; no time is asserted."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.bench import ingest as bench_ingest
+from pipeline.bench import run
+from pipeline.dataset.files.shards import schema
+from pipeline.errors import ConfigError
+from tests.pipeline.datasets import random_game
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bench") / "dump.pgn"
+    path.write_text("\n".join(random_game(seed) for seed in range(40)))
+    return path
+
+
+def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, tmp_path: Path) -> None:
+    figures = run("ingest", dump, None)
+    assert figures["positions"] == figures["games"] * 60
+    assert figures["ratio_python_chess"] == pytest.approx(
+        figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"], rel=0.02
+    )
+    assert figures["ratio_planes_write"] == pytest.approx(
+        figures["positions_per_second"] / figures["planes_write_positions_per_second"], rel=0.02
+    )
+    assert 20 < figures["plane_bytes_per_position"] < figures["bytes_per_position"]
+    seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path)
+    assert rows == figures["positions"]
+    import pyarrow.parquet as pq
+
+    assert pq.read_schema(tmp_path / "beside.parquet").equals(schema(), check_metadata=False)
+    assert seconds > 0
+
+
+def test_the_straightforward_planes_are_the_true_ones(dump: Path) -> None:
+    import io
+
+    import chess.pgn
+    import numpy as np
+
+    from engine.board.movegen import legal_planes
+    from engine.board.position import from_board
+    from engine.encoding.planes import unpack
+
+    game = chess.pgn.read_game(io.StringIO(dump.read_text()))
+    assert game is not None
+    board = game.board()
+    for move in game.mainline_moves():
+        planes = np.zeros(77, dtype=np.uint64)
+        legal_planes(from_board(board), planes)
+        assert (bench_ingest._planes_by_loops(board) == unpack(planes[None])[0]).all()
+        board.push(move)
+
+
+def test_a_dump_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="does not exist"):
+        run("ingest", tmp_path / "nowhere.pgn", None)

@@ -1,0 +1,48 @@
+"""The benchmarks of search and self-play say what they promise, on small sizes; no time is asserted."""
+
+import pytest
+
+from engine.evaluation.evaluator import uniform
+from pipeline.bench import open_spiel, search, selfplay
+
+
+def test_search_says_its_rates_and_their_quotients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "TREE_GAMES", 8)
+    monkeypatch.setattr(search, "tree_rates", lambda simulations: {"open_spiel_uct_simulations_per_cpu_second": 1000})
+    figures = search.measure(moves=2, games=4, rounds=1)
+    assert figures["simulations"] == 32
+    assert figures["simulations_per_cpu_second"] > 0
+    assert figures["ratio_open_spiel_uct"] == pytest.approx(figures["simulations_per_cpu_second"] / 1000, abs=0.01)
+    assert 0 < figures["search_efficiency"] < 1.5
+    quotient = figures["search_evaluations_per_second"] / figures["ready_evaluations_per_second"]
+    assert figures["search_efficiency"] == pytest.approx(quotient, rel=0.05)
+    assert 0 <= figures["cache_hit_rate"] < 1
+    assert figures["network"] == "6 x 64"
+
+
+def test_selfplay_says_its_rate_and_its_quotient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selfplay, "alphazero_rate", lambda *sizes: {"open_spiel_moves_per_cpu_second": 2.0})
+    figures = selfplay.measure(games=3, plies=2, rounds=1)
+    assert figures["moves_per_cpu_second"] > 0
+    assert figures["ratio_open_spiel"] == pytest.approx(figures["moves_per_cpu_second"] / 2.0, abs=0.06)
+    assert figures["network"] == "2 x 32"
+
+
+def test_games_under_measurement_are_played_on_and_begun_anew() -> None:
+    play = search._Play(uniform, 4)
+    for _ in range(search.GAME_PLIES + 5):
+        play.move()
+    assert play.begun >= 8
+    assert (play.plies_G < search.GAME_PLIES).all()
+    assert play.search.simulations <= 4 * (search.GAME_PLIES + 5) * search.SIMULATIONS
+
+
+def test_without_open_spiel_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_spiel.importlib.util, "find_spec", lambda name: None)
+    assert "pip install open_spiel" in open_spiel.tree_rates(32)["open_spiel"]
+    assert "pip install" in open_spiel.alphazero_rate(32, 32, 2, 1.0)["open_spiel"]
+
+
+def test_a_network_of_another_size_is_made_from_the_preset() -> None:
+    network = search.network_evaluator(16, 1)
+    assert (network.network.preset.width, network.network.preset.blocks) == (16, 1)  # type: ignore[attr-defined]

@@ -1,0 +1,390 @@
+"""The command line as a person and a program use it: one journey from PGN to report, then every kind of mistake."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+from typing import Any
+
+import chess
+import pytest
+from filelock import FileLock
+
+from engine.temporaries import machine
+from pipeline.cli.main import main
+from pipeline.dataset.files.shards import read_manifest
+from tests.conftest import REPOSITORY
+
+SAMPLE = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
+COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
+
+
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    """Run a command in this process: give exit code, standard output, standard error."""
+    monkeypatch.setattr(sys, "argv", ["fianchetto", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
+STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
+"""Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the folders."""
+    folder = tmp_path_factory.mktemp("journey")
+    results: dict[str, Any] = {"folder": folder}
+    commands = {
+        "ingest": ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"],
+        "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS],
+        "report": [*("report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions"))],
+    }
+    commands["report"] += ["--limit", "2000", "--out", str(folder / "report")]
+    for name, words in commands.items():
+        done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, text=True, cwd=folder, check=False)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == "", f"{name} is not quiet without a terminal"
+        results[name] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+def test_ingest_uses_every_game_of_the_sample(journey: dict[str, Any]) -> None:
+    manifest = journey["ingest"]
+    assert manifest["games"] == {"read": 2000, "used": 2000, "dropped": {}}
+    assert manifest["positions"]["total"] == sum(manifest["positions"][split] for split in ("train", "val", "test"))
+    card = (journey["folder"] / "positions" / "CARD.md").read_text()
+    assert "of 2,000 games" in card
+    assert "fianchetto_sample_2000.pgn.zst" in card
+
+
+def test_a_few_steps_of_training_beat_chance_on_unseen_games(journey: dict[str, Any]) -> None:
+    report = journey["report"]
+    assert journey["train"]["step"] == 60
+    assert report["positions"] == 2000
+    assert report["top1"] > 1.5 * report["chance_top1"]
+    assert report["top1_low"] < report["top1"] < report["top1_high"]
+    assert report["top1"] < report["top3"] < report["top5"]
+    assert 0 < report["legal_mass"] < 1
+    assert "every ply" in report["rule"]
+    assert "test split" in report["rule"]
+    assert "from ply 10 on" in report["common_rule"]["rule"]
+    assert 1000 < report["common_rule"]["positions"] < 2000
+    assert report["reads"] == []
+
+
+def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
+    folder = journey["folder"] / "report"
+    assert json.loads((folder / "report.json").read_text()) == journey["report"]
+    assert "by legal moves" in (folder / "report.txt").read_text()
+    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_slices_add_up_to_the_whole(journey: dict[str, Any]) -> None:
+    report = journey["report"]
+    for name in ("by_ply", "by_legal_moves", "calibration"):
+        rows = report["slices"][name]
+        assert sum(row["positions"] for row in rows) == report["positions"]
+    rows = report["slices"]["by_ply"]
+    mean = sum(row["positions"] * row["top1"] for row in rows) / report["positions"]
+    assert mean == pytest.approx(report["top1"])
+
+
+def test_a_report_on_a_pgn_counts_its_positions_under_the_rule(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves = "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. Ba4 Nf6 5. O-O Be7 6. Re1 b5 7. Bb3 d6"
+    pgn = tmp_path / "two.pgn"
+    pgn.write_text(f'[Result "1-0"]\n\n{moves} 1-0\n\n[Result "0-1"]\n\n1. f3 e5 2. g4 Qh4# 0-1\n')
+    words = ["report", "--checkpoint", str(journey["folder"] / "net"), "--pgn", str(pgn), "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert json.loads(out)["positions"] == 18
+    _, out, _ = call(capsys, monkeypatch, *words, "--min-ply", "4")
+    assert json.loads(out)["positions"] == 10
+
+
+def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["compare", "self-learning", "fianchetto-xs", "--positions", str(journey["folder"] / "positions")]
+    words += ["--out", str(tmp_path), "--steps", "3", "--batch-size", "64", "--limit", "300", "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    found = json.loads(out.splitlines()[-1])
+    assert {row["preset"] for row in found["rows"]} == {"self-learning", "fianchetto-xs"}
+    assert [row["top1"] for row in found["rows"]] == sorted((row["top1"] for row in found["rows"]), reverse=True)
+    assert [row["positions"] for row in found["rows"]] == [192, 192]
+    assert len((tmp_path / "table.md").read_text().splitlines()) == 4
+    weights = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    _, again, _ = call(capsys, monkeypatch, *words)
+    assert json.loads(again.splitlines()[-1])["text"] == found["text"], "the rows may differ in their last bits"
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == weights
+    words[1] = "fianchetto-xl"
+    code, _, err = call(capsys, monkeypatch, *words)
+    assert code == 2
+    assert "did you mean fianchetto-" in err
+
+
+def test_a_finished_run_says_so_and_changes_nothing(
+    journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = journey["folder"]
+    before = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
+    words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert "finished already" in json.loads(out)["message"]
+    after = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
+    assert after == before, "but the lock, which some versions of filelock touch"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_several_processes_one_prints(
+    rank: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = dict.fromkeys(("preset", "parameters", "step", "positions", "seconds", "metrics", "message"), 1)
+    monkeypatch.setattr("pipeline.training.train.train_on", lambda *_: card | {"finished": True})
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert (json.loads(out) == card | {"out": "y"}) if rank == 0 else (out == "")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["ingest", "nowhere.pgn", "--out", "x"], "nowhere.pgn does not exist"),
+        (["ingest", "--out", "x"], "name at least one dump"),
+        (["ingest", "nowhere.pgn", "--out", "x", "--test-share", "2"], "test_share and val_share are shares"),
+        (["train", "--positions", "x", "--out", "y"], "either minutes or steps"),
+        (["train", "--positions", "x", "--out", "y", "--steps", "1"], "x is not a directory"),
+        (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
+        (["report", "--checkpoint", "x", "--positions", "y"], "x"),
+        (["report", "--checkpoint", "x"], "either positions or a PGN file"),
+        (["show", "8/8/8/8/8/8/8/8 w - - 0 1"], "king"),
+        (["show", "startpos", "--view", "maro77"], "did you mean 'marro77'"),
+        (["bench", "nothing"], "nothing"),
+        (["frobnicate"], "frobnicate"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_2(
+    words: list[str],
+    line: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call(capsys, monkeypatch, *words)
+    assert code == 2
+    assert out == ""
+    assert error.count("\n") == 1
+    assert error.startswith("fianchetto: ")
+    assert line in error
+    assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["report", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "file/report"], "file is a file"),
+        (["audit", "{positions}", "--out", "file/audit"], "file is a file"),
+        (["sample", "--games", "2000000", "--out", "file/sample.pgn"], "file is a file"),
+        (["compare", "fianchetto-xs", "--positions", "{positions}", "--out", "file", "--steps", "1"], "file is a file"),
+        (
+            [
+                "ladder",
+                "{net}",
+                "--simulations",
+                "2",
+                "0",
+                "--nodes",
+                "--hand-written",
+                "2",
+                "--out",
+                "x",
+                "--games",
+                "2",
+            ],
+            "simulations and nodes must be 1 or more",
+        ),
+        (["ladder", "{net}", "--engine", "no-engine", "--out", "x", "--games", "2"], "no-engine cannot be started"),
+        (
+            [*FINETUNE, "--gate.options", "value_rescale=0"],
+            "value_rescale is true or false",
+        ),
+        (
+            [*FINETUNE, "--explore.book", "nowhere.pgn"],
+            "nowhere.pgn",
+        ),
+    ],
+)
+def test_what_a_last_step_would_refuse_is_said_before_the_first(
+    words: list[str],
+    line: str,
+    journey: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("in the way")
+    code, out, error = call(
+        capsys,
+        monkeypatch,
+        *[word.format(**{n: journey["folder"] / n for n in ("net", "positions")}) for word in words],
+    )
+    assert (code, out) == (2, "")
+    assert line in error
+    assert [path.name for path in tmp_path.iterdir()] == ["file"], "nothing was begun"
+
+
+def test_a_damaged_archive_keeps_its_games_and_exits_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken.pgn.zst"
+    broken.write_bytes(SAMPLE.read_bytes()[:300_000])
+    code, _, error = call(capsys, monkeypatch, "ingest", str(broken), "--out", str(tmp_path / "out"), "--workers", "1")
+    assert code == 1
+    assert "damaged archive" in error
+    assert 200 < read_manifest(tmp_path / "out")["games"]["used"] < 2000
+
+
+def test_show_lists_the_legal_moves_with_their_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = call(capsys, monkeypatch, "show", "startpos", "--out", str(tmp_path / "planes.png"), "--json")
+    shown = json.loads(out)
+    assert code == 0
+    assert set(shown["moves"]) == {move.uci() for move in chess.Board().legal_moves}
+    assert Path(shown["picture"]).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a pseudo-terminal")
+def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
+    leader, follower = pty.openpty()
+    termios.tcsetwinsize(follower, (24, 120))
+    done = subprocess.Popen(
+        [*COMMAND, "ingest", str(SAMPLE), "--out", str(tmp_path / "out"), "--workers", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=follower,
+    )
+    os.close(follower)
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not piece:
+            break
+        drawn += piece
+    os.close(leader)
+    assert done.wait() == 0
+    assert b"positions" in drawn
+    assert b"%" in drawn
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_training_saves_and_is_the_exit_status(number: int, journey: dict[str, Any]) -> None:
+    folder = journey["folder"]
+    shutil.rmtree(folder / "stopped", ignore_errors=True)
+    words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "stopped"), "--minutes", "10"]
+    words += ["--batch-size", "64", "--report-every-steps", "5"]
+    run = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    journal = folder / "stopped" / "metrics.jsonl"
+    for _ in range(600):
+        if journal.exists() and journal.read_text().count("\n"):
+            break
+        time.sleep(0.1)
+    run.send_signal(number)
+    _, error = run.communicate(timeout=60)
+    assert run.returncode == 128 + number
+    assert "Traceback" not in error
+    assert "run the same command to continue" in error
+    card = json.loads((folder / "stopped" / "checkpoint.json").read_text())
+    assert card["step"] > 0
+    assert not card["finished"]
+
+
+INTERRUPTED = {
+    "report": ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)],
+    "export": ["export", "--checkpoint", "{net}", "--out", "net.onnx"],
+    "ingest": ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"],
+    "uci": ["uci", "--evaluator", "uniform"],
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("command", INTERRUPTED)
+def test_a_signal_ends_any_command_with_one_line(
+    command: str, number: int, journey: dict[str, Any], tmp_path: Path
+) -> None:
+    """A moment after it has begun, in the terminal's whole group: no traceback, of its workers neither, and nothing left."""
+    words = [word.format(net=journey["folder"] / "net") for word in INTERRUPTED[command]]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(1.5)
+    os.killpg(run.pid, number)
+    _, error = run.communicate(timeout=60)
+    assert "Traceback" not in error, error
+    assert run.returncode in (128 + number, -number if number == signal.SIGTERM else 128 + number), error
+    assert not list(tmp_path.glob("fianchetto-report-*")), "temporary folders go"
+
+
+def test_the_help_says_what_exit_statuses_mean(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out, _ = call(capsys, monkeypatch, "--help")
+    assert code == 0
+    told = " ".join(re.sub("[^0-9a-zA-Z ]", " ", out).split())
+    for words in ("0 what was promised is there", "2 a mistake", "130 stopped by Ctrl C", "143 by SIGTERM"):
+        assert words in told
+
+
+def test_sweep_finds_datasets_below_and_always_says_what_it_did(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(journey["folder"] / "positions", tmp_path / "lichess" / "2013" / "01")
+    shutil.copytree(journey["folder"] / "positions", tmp_path / "otb")
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "manifest.json").write_text('{"of": "something else"}')
+    (tmp_path / "tuned" / "val-00077-0.parquet").write_text("of somebody else")
+    code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
+    assert (code, out) == (0, f"{tmp_path}: 2 datasets looked at, nothing to remove\n")
+    process = subprocess.Popen([sys.executable, "-c", ""])  # whose number is nobody's by now
+    process.wait()
+    name = f".val-00077-0.parquet.fianchetto-{machine()}-{process.pid}-0123abcd.tmp"
+    left = tmp_path / "lichess" / "2013" / "01" / name
+    left.write_bytes(b"")
+    code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path), "--dry-run", "--json")
+    found = {"datasets": 2, "found": [f"lichess/2013/01/{name}"], "busy": [], "removed": False}
+    assert json.loads(out) == {str(tmp_path): found}
+    assert left.exists()
+    with FileLock(tmp_path / "otb" / ".lock"):
+        _, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
+    assert "1 leftover(s) of killed writers went" in out
+    assert "otb is being written: left alone" in out
+    assert not left.exists()
+    assert (tmp_path / "tuned" / "val-00077-0.parquet").exists()

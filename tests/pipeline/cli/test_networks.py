@@ -1,0 +1,52 @@
+"""`fianchetto presets`: what it lists, measured and not, for people and for programs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from model.network.presets import UnknownPresetError, presets
+from pipeline.cli import main as cli
+from pipeline.cli.commands.networks import Presets
+from pipeline.errors import UserError
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str]:
+    monkeypatch.setattr("sys.argv", ["fianchetto", "presets", *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return int(ended.value.code or 0), capsys.readouterr().out
+
+
+def test_all_presets_are_listed_for_programs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out = run(capsys, monkeypatch, "--no-measure", "--json")
+    assert code == 0
+    listed: list[dict[str, Any]] = json.loads(out.splitlines()[-1])["presets"]
+    assert [row["preset"] for row in listed] == list(presets())
+    by_name = {row["preset"]: row for row in listed}
+    assert by_name["fianchetto-xs"]["parameters"] == 578_691
+    # By hand: stem, 6 blocks of two convolutions, 64 policy planes and 16 value channels of 1x1, on 64 squares; then linear
+    # layers of gates and value. A multiply-add is two.
+    convolutions = 64 * (77 * 64 * 9 + 6 * 2 * 64 * 64 * 9 + 64 * 64 + 64 * 16)
+    linears = 6 * (64 * 16 + 16 * 128 + 64 * 64) + 16 * 64 * 64 + 64 * 3
+    assert by_name["fianchetto-xs"]["flops"] == 2 * (convolutions + linears)
+
+
+def test_one_is_measured_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out = run(
+        capsys, monkeypatch, "--names", "fianchetto-xs", "--seconds", "0", "--batch-size", "4", "--device", "cpu"
+    )
+    assert code == 0
+    header, line, *_ = out.splitlines()
+    assert header.split() == ["preset", "view", "moves", "parameters", "MFLOP/position", "training/s", "inference/s"]
+    assert line.split()[:4] == ["fianchetto-xs", "marro77", "marro4096", "578,691"]
+    assert all(float(word.replace(",", "")) > 0 for word in line.split()[4:])
+
+
+def test_an_unknown_name_and_a_wrong_number_are_named() -> None:
+    with pytest.raises(UnknownPresetError, match="did you mean alphazero19"):
+        Presets(names=("alphazero",)).run()
+    with pytest.raises(UserError, match="batch_size from 2"):
+        Presets(batch_size=1)

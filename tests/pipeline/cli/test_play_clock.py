@@ -1,0 +1,146 @@
+"""Games on a clock as a match runner plays them: python-chess asks the engine as a process and runs the clock."""
+
+import io
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import chess
+import chess.engine
+import chess.pgn
+import pytest
+import zstandard
+
+from tests.conftest import REPOSITORY
+from tests.pipeline.cli.test_play import opened
+
+# Anderssen - Kieseritzky, London 1851: eleven moves of White with many choices each.
+GAME = "e4 e5 f4 exf4 Bc4 Qh4+ Kf1 b5 Bxb5 Nf6 Nf3 Qh6 d3 Nh5 Nh4 Qg5 Nf5 c6 g4 Nf6 Rg1 cxb5 h4 Qg6 h5 Qg5 Qf3 Ng8 Bxf4 Qf6"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Control:
+    """A time control."""
+
+    base: float
+    increment: float = 0.0
+    moves: int | None = None
+
+    def limit(self, clocks: dict[chess.Color, float], number: int) -> chess.engine.Limit:
+        """Say what a runner says at move `number` (from 1)."""
+        return chess.engine.Limit(
+            white_clock=clocks[chess.WHITE],
+            black_clock=clocks[chess.BLACK],
+            white_inc=self.increment,
+            black_inc=self.increment,
+            remaining_moves=None if self.moves is None else self.moves - (number - 1) % self.moves,
+        )
+
+    def added(self, number: int) -> float:
+        """Give what the clock gains with move `number`."""
+        return self.increment + (self.base if self.moves is not None and number % self.moves == 0 else 0.0)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A move that the engine was asked for."""
+
+    board: chess.Board
+    seconds: float
+    nodes: int
+    flagged: bool
+    free: bool
+    """Whether there was anything to search: more than one move, and no mate that is proven already."""
+
+
+def at_the_clock(
+    engine: chess.engine.SimpleEngine, control: Control, moves: Sequence[chess.Move] | None, most: int
+) -> tuple[list[Asked], float]:
+    """Have White's moves made on a clock, in the game of `moves` or in one against itself: the moves, the share used."""
+    board, clocks, given = chess.Board(), dict.fromkeys(chess.COLORS, control.base), control.base
+    asked = []
+    while board.ply() < most and not board.is_game_over(claim_draw=True):
+        mover, number = board.turn, board.fullmove_number
+        if moves is not None and not mover:
+            board.push(moves[board.ply()])
+            continue
+        begun = time.perf_counter()
+        played = engine.play(board, control.limit(clocks, number), game=1, info=chess.engine.INFO_ALL)
+        seconds = time.perf_counter() - begun
+        clocks[mover] -= seconds
+        assert played.move in board.legal_moves
+        free = board.legal_moves.count() > 1 and not played.info["score"].is_mate()
+        asked.append(Asked(board.copy(), seconds, played.info["nodes"], clocks[mover] <= 0.0, free))
+        clocks[mover] += control.added(number)
+        given += control.added(number) if mover else 0.0
+        board.push(played.move if moves is None else moves[board.ply()])
+    return asked, 1.0 - clocks[chess.WHITE] / given
+
+
+def at_move_time(engine: chess.engine.SimpleEngine, asked: Sequence[Asked], game: int) -> list[int]:
+    """Give the nodes that the same moves get when each is asked for by the seconds it took."""
+    limits = [chess.engine.Limit(time=move.seconds + 0.02) for move in asked]  # 20 ms are the engine's overhead
+    return [
+        engine.play(move.board, limit, game=game, info=chess.engine.INFO_ALL).info["nodes"]
+        for move, limit in zip(asked, limits, strict=True)
+    ]
+
+
+@pytest.fixture
+def engine() -> Iterator[chess.engine.SimpleEngine]:
+    with opened("--evaluator", "hand-written") as engine:
+        engine.ping()
+        yield engine
+
+
+def moves_of(text: str) -> list[chess.Move]:
+    game = chess.pgn.read_game(io.StringIO(text))
+    assert game is not None
+    return list(game.mainline_moves())
+
+
+@pytest.mark.parametrize("control", [Control(base=6.0, increment=0.06), Control(base=6.0, moves=40)])
+def test_a_move_on_a_clock_is_searched_as_in_a_time_a_move(engine: chess.engine.SimpleEngine, control: Control) -> None:
+    asked, _ = at_the_clock(engine, control, moves_of(GAME), 30)
+    wanted = at_move_time(engine, asked, 2)
+    assert len(asked) == 15
+    assert not any(move.flagged for move in asked)
+    assert sum(move.nodes for move in asked) >= sum(wanted) / 2
+    assert min(move.nodes for move in asked if move.free) >= 50
+
+
+CONTROLS = [Control(base=10.0, increment=0.1), Control(base=60.0, increment=0.6), Control(base=60.0, moves=40)]
+
+
+def long_game() -> list[chess.Move]:
+    """Give a real game of the sample that is sixty moves long, or longer."""
+    packed = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
+    with zstandard.open(packed, "rt", encoding="utf-8") as text:
+        while game := chess.pgn.read_game(text):
+            if game.end().ply() >= 120:
+                return list(game.mainline_moves())
+    raise AssertionError("the sample holds long games")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", CONTROLS)
+def test_sixty_moves_use_between_a_third_and_all_of_the_clock(
+    engine: chess.engine.SimpleEngine, control: Control
+) -> None:
+    asked, used = at_the_clock(engine, control, long_game(), 120)
+    assert len(asked) == 60
+    assert not any(move.flagged for move in asked)
+    assert 1 / 3 <= used < 1
+    assert sum(move.nodes for move in asked) >= sum(at_move_time(engine, asked, 2)) / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("control", CONTROLS)
+def test_whole_games_against_itself_are_searched_and_end_without_a_flag(control: Control) -> None:
+    with opened() as engine:  # the network that it plays with by default
+        engine.ping()
+        asked, _ = at_the_clock(engine, control, None, 300)
+        assert not any(move.flagged for move in asked)
+        free = [move.nodes for move in asked if move.free]
+        assert sum(nodes >= 20 for nodes in free) >= 0.9 * len(free)
+        assert sum(move.nodes for move in asked) >= sum(at_move_time(engine, asked, 2)) / 2

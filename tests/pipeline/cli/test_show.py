@@ -1,0 +1,74 @@
+"""Positions as text and as pictures."""
+
+from pathlib import Path
+
+import chess
+import pytest
+
+from engine.board.position import FenError
+from engine.encoding.views import UnknownViewError, view
+from pipeline.cli import show
+from tests.engine.board.test_position_many_moves import MANY
+
+KIWIPETE = "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1"
+
+
+def test_titles_name_every_plane_once() -> None:
+    names = show.titles(view("marro77"))
+    assert len(names) == len(set(names)) == 77
+    assert names[0] == "own pawns"
+    assert names[12] == "turn"
+    assert names[13] == "N1"
+    assert names[13 + 17] == "NE3"
+    assert names[69] == "knight (1,2)"
+    assert show.titles(view("chessmarro77"))[0] == "white pawns"
+
+
+def test_the_start_reads_as_drawn() -> None:
+    text = show.show(chess.STARTING_FEN)
+    lines = text.splitlines()
+    assert lines[0] == chess.STARTING_FEN
+    assert lines[2] == "r n b q k b n r"
+    at = next(i for i, line in enumerate(lines) if line.startswith("0 own pawns"))
+    drawn = [line[:15] for line in lines[at + 1 : at + 9]]
+    assert drawn == [". . . . . . . ."] * 6 + ["x x x x x x x x"] + [". . . . . . . ."]
+    assert "20 legal labels" in text
+    assert "13 N1" in text
+    assert "14 NE1" not in text  # no legal move north-east by one at the start
+    assert "White to move; view marro77; 16 of 77 planes are not empty" in text  # 12 pieces, N1, N2 and 2 knight steps
+
+
+@pytest.mark.parametrize("shown", ["marro77", "chessmarro77"])
+@pytest.mark.parametrize("fen", [KIWIPETE, KIWIPETE.replace(" w ", " b "), "8/P6k/8/8/8/8/p6K/8 b - - 0 1"])
+def test_moves_are_the_legal_ones(fen: str, shown: str) -> None:
+    board = chess.Board(fen)
+    wanted = sorted(m.uci() for m in board.legal_moves if m.promotion in (None, chess.QUEEN))
+    listed = show.moves(fen, shown)
+    assert sorted(uci for _, uci in listed) == wanted
+    assert len({label for label, _ in listed}) == len(listed)
+
+
+def test_labels_follow_the_view() -> None:
+    fen = "7k/p7/8/8/8/8/8/K7 b - - 0 1"
+    # The mover's view turns a7 into bit 48 and its step into N1 (type 0); absolute, bit 8 and S1 (type 4).
+    assert (48, "a7a6") in show.moves(fen)
+    assert (4 * 64 + 8, "a7a6") in show.moves(fen, "chessmarro77")
+
+
+def test_a_picture_is_written_whole(tmp_path: Path) -> None:
+    out = show.picture(KIWIPETE, "marro77", tmp_path / "deep" / "planes.png")
+    assert out.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert out.stat().st_size > 20_000
+    assert [path.name for path in out.parent.iterdir()] == ["planes.png"]
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(FenError, match="not a FEN"):
+        show.show("rubbish")
+    with pytest.raises(FenError, match="263 legal moves"):
+        show.show(MANY)
+    with pytest.raises(UnknownViewError, match="marro77"):
+        show.show(chess.STARTING_FEN, "maro77")
+    with pytest.raises(show.ShowError, match=r"planes\.txt2"):
+        show.picture(chess.STARTING_FEN, "marro77", tmp_path / "planes.txt2")
+    assert list(tmp_path.iterdir()) == []

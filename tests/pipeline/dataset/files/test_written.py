@@ -1,0 +1,166 @@
+"""Files of others in a folder that an ingest is told to write to: their bytes are the same afterwards, whatever happens."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.dataset.files.sweep import sweep
+from pipeline.errors import DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.storage.claims import KINDS
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets
+
+PLAIN = IngestConfig(chunk_mib=1, test_share=0.2)
+DRAWN = replace(PLAIN, shard_rows=5000)
+THEIRS = {
+    "lichess-2013-01.parquet": b"a month",
+    "train-00000-of-00016.parquet": b"a shard",
+    "train-00007-3.parquet": b"a shard of another program",
+    ".train-00000-0.parquet.1.tmp": b"half a file",
+    "notes/readme.md": b"words",
+}
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.dataset.files import written
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+
+def killed(path, target):  # a file has been recorded and has its name, and no note vouches for it yet
+    real(path, target)
+    if Path(target).parent == out and len(list(out.glob("*-*-*.parquet"))) == int(sys.argv[4]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+out, real = Path(sys.argv[2]), Path.replace
+Path.replace = killed
+ingest([sys.argv[1]], out, IngestConfig(chunk_mib=1, test_share=0.2, shard_rows=int(sys.argv[3])), workers=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dump of three chunks."""
+    path = tmp_path_factory.mktemp("strangers") / "games.pgn"
+    games = [datasets.random_game(seed) for seed in range(60)]
+    path.write_text("".join("".join(games[at:] + games[:at]) for at in range(13)))
+    return path
+
+
+def put(out: Path, **more: bytes) -> dict[str, bytes]:
+    """Put files of others into a folder, and give them."""
+    theirs = THEIRS | {name.replace("__", "."): data for name, data in more.items()}
+    for name, data in theirs.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_bytes(data)
+    return theirs
+
+
+def check(out: Path, theirs: dict[str, bytes]) -> None:
+    """Check that the files of others are as they were."""
+    assert {name: (out / name).read_bytes() for name in theirs} == theirs
+
+
+def killed(dump: Path, out: Path, config: IngestConfig, shards: int = 2) -> None:
+    """Kill an ingest when it has given so many shards their names."""
+    command = [sys.executable, "-c", KILLED, str(dump), str(out), str(config.shard_rows), str(shards)]
+    assert subprocess.run(command, cwd=REPOSITORY, check=False).returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("config", [PLAIN, DRAWN], ids=["plain", "drawn"])
+def test_a_folder_of_others_is_refused_and_left_as_it_is(dump: Path, tmp_path: Path, config: IngestConfig) -> None:
+    for name in THEIRS:
+        out = tmp_path / name.partition("/")[0].replace(".", "-")
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_bytes(THEIRS[name])
+        with pytest.raises(DatasetError, match=f"holds '{name.partition('/')[0]}', which is not of a dataset"):
+            ingest([str(dump)], out, config, workers=1)
+        assert sweep(out) == []
+        assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == {name}
+        check(out, {name: THEIRS[name]})
+
+
+@pytest.mark.parametrize("config", [PLAIN, DRAWN], ids=["plain", "drawn"])
+def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(
+    dump: Path, tmp_path: Path, config: IngestConfig
+) -> None:
+    out = tmp_path / "out"
+    killed(dump, out, config, shards=4)
+    ours = {path.name for path in out.iterdir()}
+    theirs = put(out)
+    assert set(sweep(out, dry_run=True)) <= ours
+    with pytest.raises(DatasetError, match="an unfinished ingest of other sources, settings"):
+        ingest([str(dump)], out, replace(config, seed=1), workers=1)
+    check(out, theirs)
+    ingest([str(dump)], out, config, workers=1)
+    check(out, theirs)
+    assert sweep(out) == []
+    check(out, theirs)
+    ingest([str(dump)], tmp_path / "clean", config, workers=1)
+    assert datasets.content(out).items() >= datasets.content(tmp_path / "clean").items()
+    assert set(datasets.content(out)) == {*datasets.content(tmp_path / "clean"), *theirs}
+
+
+def test_a_restart_with_other_settings_before_anything_was_done_takes_only_what_is_ours(
+    dump: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    killed(dump, out, PLAIN)
+    assert not list((out / ".parts").glob("[0-9]*.json"))
+    ours = {path.name for path in out.glob("*.parquet")}
+    assert len(ours) == 2
+    theirs = put(out)
+    with pytest.raises(DatasetError, match=r"train-00000-of-00016.parquet is not of this ingest: move it away"):
+        ingest([str(dump)], out, DRAWN, workers=1)
+    check(out, theirs)
+    assert not any((out / name).exists() for name in ours), "what the killed ingest wrote is gone"
+    for name in ("train-00000-of-00016.parquet", "train-00007-3.parquet"):
+        (out / name).unlink()
+    ingest([str(dump)], out, DRAWN, workers=1)
+    check(out, {name: data for name, data in theirs.items() if not name.startswith("train")})
+
+
+@pytest.mark.parametrize("name", ["train-00001-0.parquet", "train-00000-0.parquet", "games.parquet", "CARD.md"])
+def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
+    dump: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "out"
+    killed(dump, out, PLAIN)
+    if (out / name).exists():
+        (out / name).unlink()  # and somebody puts a file of their own there
+    (out / name).write_bytes(b"theirs")
+    (out / "link.parquet").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DatasetError, match=f"{name} is not of this ingest: move it away"):
+        ingest([str(dump)], out, PLAIN, workers=1)
+    sweep(out)
+    assert (out / name).read_bytes() == b"theirs"
+    (out / name).rename(tmp_path / "theirs")
+    (out / name).symlink_to(tmp_path / "theirs")
+    with pytest.raises(DatasetError, match=f"{name} is not of this ingest"):
+        ingest([str(dump)], out, PLAIN, workers=1)
+    assert (out / name).is_symlink()
+    (out / name).unlink()
+    ingest([str(dump)], out, PLAIN, workers=1)
+    ingest([str(dump)], tmp_path / "clean", PLAIN, workers=1)
+    assert datasets.content(out) == datasets.content(tmp_path / "clean")
+    assert (out / "link.parquet").is_symlink()
+
+
+def test_parts_of_others_are_theirs(dump: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ingest([str(dump)], out, PLAIN, workers=1)
+    (out / ".parts").mkdir()
+    (out / ".parts" / "gearbox.step").write_bytes(b"of a program that has parts too")
+    assert sweep(out) == []
+    ingest([str(dump)], out, PLAIN, workers=1)
+    assert (out / ".parts" / "gearbox.step").read_bytes() == b"of a program that has parts too"
+
+
+def test_every_kind_has_a_name_and_a_mark() -> None:
+    assert len({kind.marks for kind in KINDS}) == len({kind.name for kind in KINDS}) == len(KINDS)

@@ -1,0 +1,208 @@
+"""Batches: a permutation of the rows each epoch, the same from any step, shared out by rank."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from engine.board.movegen import MOVE_PLANES
+from engine.board.position import KING
+from engine.encoding.planes import PLANES
+from pipeline.dataset import batches
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files import shards
+from pipeline.dataset.files.shards import (
+    BATCH_SENTINELS,
+    Batch,
+    publish,
+    publish_json,
+    read_manifest,
+    rows_table,
+    write_rows,
+)
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.pipeline.datasets import plain_manifest, random_game
+
+COLUMNS = {
+    "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
+    "repetition": np.uint8, "result": np.int8, "ply": np.uint16, "plies": np.uint16, "game": np.uint32,
+    "eval": np.int16, "clock": np.uint16, "elo": np.uint16, "opponent_elo": np.uint16, "base": np.uint16,
+    "increment": np.uint8, "last_move": np.uint16,
+}  # fmt: skip
+SIZES = {"promotion": 1, "castling": 16, "ep_file": 8, "result": 2}
+"""Columns that do not have 100 values."""
+
+
+def shard(directory: Path, name: str, first: int, rows: int) -> dict[str, object]:
+    """Write a shard of random rows whose `game` numbers them from `first` on; every third value that may be is null."""
+    chance = np.random.default_rng(first)
+    planes = chance.integers(0, 2**64, (rows, PLANES), dtype=np.uint64)
+    columns = {key: chance.integers(0, SIZES.get(key, 100), rows).astype(kind) for key, kind in COLUMNS.items()}
+    for _ in range(5):  # some 130 legal moves a row
+        planes[:, MOVE_PLANES:] &= chance.integers(0, 2**64, (rows, PLANES - MOVE_PLANES), dtype=np.uint64)
+    planes[:, KING : KING + 2] = np.uint64(1) << chance.integers(0, 64, (rows, 2), dtype=np.uint64)
+    label = columns["label"].astype(np.int64)
+    planes[np.arange(rows), MOVE_PLANES + label // 64] |= np.uint64(1) << (label % 64).astype(np.uint64)
+    for key, sentinel in BATCH_SENTINELS.items():
+        columns[key][::3] = sentinel
+    columns["game"] = np.arange(first, first + rows, dtype=np.uint32)
+    done = publish(directory, name, rows, lambda target: write_rows(rows_table(planes, columns), target))
+    return {"name": name, "split": name.partition("-")[0], "rows": rows, "bytes": done.bytes, "sha256": done.sha256}
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a dataset of 1,000 training rows in three shards of row groups of 64, and shuffle in blocks of 200."""
+    monkeypatch.setattr(shards, "ROW_GROUP", 64)
+    monkeypatch.setattr(batches, "BLOCK_ROWS", 200)
+    files = [
+        shard(tmp_path, "train-00000-0.parquet", 0, 500),
+        shard(tmp_path, "train-00001-0.parquet", 500, 300),
+        shard(tmp_path, "train-00002-0.parquet", 800, 200),
+        shard(tmp_path, "test-00000-0.parquet", 5000, 70),
+    ]
+    publish_json(tmp_path, "manifest.json", plain_manifest(files, games=10_000))
+    return tmp_path
+
+
+def equal(one: Batch, other: Batch) -> bool:
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_an_epoch_is_a_permutation_of_the_rows_and_the_next_is_another(dataset: Path) -> None:
+    rows = Batches([dataset], batch_size=50, seed=1)
+    assert len(rows.groups) == 8 + 5 + 4
+    stream = rows.from_step(0)
+    epochs = [np.concatenate([batch["game"] for batch in islice(stream, 20)]) for _ in range(3)]
+    for epoch in epochs:
+        assert np.array_equal(np.sort(epoch), np.arange(1000))
+        assert not np.array_equal(epoch, np.arange(1000))
+    assert not np.array_equal(epochs[0], epochs[1])
+    assert not np.array_equal(epochs[1], epochs[2])
+
+
+def test_rows_travel_whole(dataset: Path) -> None:
+    stored = {row["game"]: row for path in sorted(dataset.glob("train-*")) for row in pq.read_table(path).to_pylist()}
+    for batch in islice(Batches([dataset], batch_size=70).from_step(0), 14):
+        for at, game in enumerate(batch["game"].tolist()):
+            row = stored[game]
+            assert batch["planes"][at].tobytes() == row["planes"]
+            for name in COLUMNS:
+                value = BATCH_SENTINELS[name] if row[name] is None else row[name]
+                assert batch[name][at] == value, name
+
+
+def test_nulls_become_sentinels_and_types_stay(dataset: Path) -> None:
+    batch = next(Batches([dataset], batch_size=1000).from_step(0))
+    assert {name: values.dtype for name, values in batch.items() if name != "planes"} == {
+        name: np.dtype(kind) for name, kind in COLUMNS.items()
+    }
+    assert batch["planes"].dtype == np.uint64
+    assert batch["planes"].shape == (1000, PLANES)
+    for name, sentinel in BATCH_SENTINELS.items():
+        assert np.count_nonzero(batch[name] == sentinel) >= 333, name
+
+
+@pytest.mark.parametrize("batch_size", [50, 64, 130, 999, 1000, 1700])
+def test_any_step_is_the_same_as_in_an_undisturbed_stream(dataset: Path, batch_size: int) -> None:
+    count = 3 * 1000 // batch_size + 2
+    whole = list(islice(Batches([dataset], batch_size=batch_size, seed=3).from_step(0), count))
+    assert all(len(batch["game"]) == batch_size for batch in whole)
+    for step in range(count):
+        again = next(Batches([dataset], batch_size=batch_size, seed=3).from_step(step))
+        assert equal(again, whole[step]), f"step {step}"
+
+
+def test_batches_that_do_not_divide_an_epoch_lose_no_row(dataset: Path) -> None:
+    stream = Batches([dataset], batch_size=130, seed=2).from_step(0)
+    rows = np.concatenate([batch["game"] for batch in islice(stream, 16)])  # 2,080 rows: two epochs and a bit
+    assert np.array_equal(np.sort(rows[:1000]), np.arange(1000))
+    assert np.array_equal(np.sort(rows[1000:2000]), np.arange(1000))
+
+
+def test_ranks_part_every_batch(dataset: Path) -> None:
+    whole = Batches([dataset], batch_size=60, seed=5).from_step(7)
+    parts = [Batches([dataset], batch_size=60, seed=5, rank=rank, world=3).from_step(7) for rank in range(3)]
+    for _ in range(25):
+        batch, shares = next(whole), [next(part) for part in parts]
+        assert [len(share["game"]) for share in shares] == [20, 20, 20]
+        together = np.concatenate([share["game"] for share in shares])
+        assert np.array_equal(np.sort(together), np.sort(batch["game"]))
+
+
+def test_the_seed_says_the_order(dataset: Path) -> None:
+    first = [next(Batches([dataset], batch_size=500, seed=seed).from_step(0))["game"] for seed in (1, 1, 2)]
+    assert np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], first[2])
+
+
+def test_once_gives_every_row_in_the_order_of_the_files(dataset: Path) -> None:
+    rows = Batches([dataset], batch_size=33)
+    assert rows.rows == 1000
+    assert np.array_equal(np.concatenate([batch["game"] for batch in rows.once()]), np.arange(1000))
+    held_out = Batches([dataset], "test", batch_size=33)
+    assert np.array_equal(np.concatenate([batch["game"] for batch in held_out.once()]), np.arange(5000, 5070))
+
+
+def test_several_datasets_are_one_stream(dataset: Path) -> None:
+    both = Batches([dataset, dataset], batch_size=100)
+    rows = np.concatenate([batch["game"] for batch in islice(both.from_step(0), 20)])
+    assert np.array_equal(np.sort(rows), np.repeat(np.arange(1000), 2))
+
+
+@pytest.mark.parametrize("columns", [["planes", "label"], ["planes"], ["ply", "planes", "visits"], ["elo"], ["visits"]])
+def test_only_the_columns_asked_for_are_read(dataset: Path, columns: list[str]) -> None:
+    rows = Batches([dataset], batch_size=10, columns=columns)
+    assert list(next(rows.from_step(0))) == columns
+    assert set(next(rows.once())) == set(columns)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": 0}, {"batch_size": 50, "world": 3}, {"rank": 2, "world": 2}, {"rank": -1}]
+)
+def test_batches_that_cannot_be_shared_are_refused(dataset: Path, arguments: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="cannot be shared"):
+        Batches([dataset], **arguments)
+
+
+def test_a_split_that_is_not_there_is_named(dataset: Path) -> None:
+    with pytest.raises(DatasetError, match="no positions in its val split"):
+        Batches([dataset], "val")
+    with pytest.raises(DatasetError, match="no split 'training'"):
+        Batches([dataset], "training")
+
+
+def test_a_shard_that_is_no_parquet_is_named(dataset: Path) -> None:
+    (dataset / "train-00001-0.parquet").write_bytes(b"PAR1 nothing else")
+    with pytest.raises(DatasetError, match=r"train-00001-0\.parquet cannot be read"):
+        Batches([dataset])
+    (dataset / read_manifest(dataset)["files"][1]["name"]).unlink()
+    with pytest.raises(DatasetError, match="not on disk"):
+        Batches([dataset])
+
+
+def test_rows_are_drawn_from_all_of_them_and_none_twice(dataset: Path) -> None:
+    """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows has a tenth."""
+    tenths = np.zeros(10)
+    for seed in range(40):
+        found = list(Batches([dataset], batch_size=32, seed=seed).drawn(100))
+        games = np.concatenate([batch["game"] for batch in found])
+        assert len(set(games.tolist())) == len(games) == 100
+        tenths += np.bincount(games // 100, minlength=10)
+    assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
+    everything = np.concatenate([batch["game"] for batch in Batches([dataset], batch_size=999).drawn(10**9)])
+    assert np.array_equal(everything, np.arange(1000))
+
+
+def test_what_ingest_has_shuffled_is_not_put_in_order_again(tmp_path: Path) -> None:
+    """A dump of one chunk and one row group, with the seeds as they come: its first batch is of many games."""
+    dump = tmp_path / "games.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(60)))
+    ingest([str(dump)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+    for seed in range(3):
+        games = next(Batches([tmp_path / "out"], batch_size=120, seed=seed).from_step(0))["game"]
+        assert len(set(games.tolist())) > 30

@@ -1,0 +1,232 @@
+"""A training set gives the rows of its datasets and no others, copies none, and keeps the latest month apart."""
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import file_hash
+from pipeline.dataset.join import JoinConfig, join
+from pipeline.dataset.strata import CLASSES, THINNED_BY, rake, time_class
+from pipeline.dataset.training_set import TRAINING_SET, read_training_set, split_shards
+from pipeline.errors import ConfigError, DatasetError, Stopped
+from pipeline.training import train as training
+from tests.pipeline import datasets
+from tests.pipeline.months import month
+
+Months = dict[str, Path]
+COLUMNS = ("planes", "label", "game", "ply", "elo", "result")
+
+
+@pytest.fixture(scope="module")
+def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
+    """Three months; the last one also holds the first twelve games of the first."""
+    folder = tmp_path_factory.mktemp("months")
+    return {
+        "2014.05": month(folder, "2014.05", list(range(40))),
+        "2014.06": month(folder, "2014.06", list(range(40, 70)), control="180+0"),
+        "2014.07": month(folder, "2014.07", list(range(70, 90)) + list(range(12))),
+    }
+
+
+def joined(months: Months, out: Path, **options: Any) -> dict[str, Any]:
+    return join(list(months.values()), out, JoinConfig(**options))
+
+
+def rows(out: Path, split: str) -> Counter[bytes]:
+    """Give the rows of a split as bytes, each as often as it comes."""
+    found: Counter[bytes] = Counter()
+    for batch in Batches([out], split, batch_size=7, columns=COLUMNS).once():
+        found.update(b"".join(batch[name][row].tobytes() for name in COLUMNS) for row in range(len(batch["label"])))
+    return found
+
+
+def stored(paths: list[Path], splits: tuple[str, ...]) -> Counter[bytes]:
+    """Give the rows of datasets in the same form, read without the code that batches use."""
+    kinds = {"label": "<u2", "game": "<u4", "ply": "<u2", "elo": "<u2", "result": "i1"}
+    found: Counter[bytes] = Counter()
+    for path in paths:
+        for row in datasets.table(path).to_pylist():
+            if row["split"] in splits:
+                numbers = (np.array(row[name], dtype=kind).tobytes() for name, kind in kinds.items())
+                found[row["planes"] + b"".join(numbers)] += 1
+    return found
+
+
+def test_the_splits_are_those_of_the_datasets_and_the_latest_month_stands_apart(months: Months, tmp_path: Path) -> None:
+    page = joined(months, tmp_path / "set")
+    earlier, latest = list(months.values())[:2], [months["2014.07"]]
+    for split in ("train", "val", "test"):
+        assert rows(tmp_path / "set", split) == stored(earlier, (split,))
+    assert rows(tmp_path / "set", "latest") == stored(latest, ("train", "val", "test"))
+    assert page["positions"] == {split: rows(tmp_path / "set", split).total() for split in page["positions"]}
+    assert [entry["held_out"] for entry in page["datasets"]] == [False, False, True]
+
+
+def test_a_game_that_train_and_a_test_hold_is_noticed(months: Months, tmp_path: Path) -> None:
+    page = joined(months, tmp_path / "set")
+    train = {game["site"] for game in datasets.games(months["2014.05"]) if game["split"] == "train"}
+    both = [game for game in datasets.games(months["2014.07"]) if game["site"] in train]
+    assert 0 < len(both) < 12
+    assert page["games_on_both_sides"]["latest"] == len(both)
+    assert page["games_on_both_sides"]["test"] == page["games_on_both_sides"]["val"] == 0
+    assert set(page["games_on_both_sides"]["examples"]) <= {f"{game['identity']:016x}" for game in both}
+    assert joined(months, tmp_path / "all", hold_out="none")["games_on_both_sides"]["latest"] == 0
+
+
+def test_joining_copies_nothing_and_appending_a_month_rewrites_none(months: Months, tmp_path: Path) -> None:
+    before = {name: datasets.content(path) for name, path in months.items()}
+    first, second, third = months.values()
+    page = join([first, second], tmp_path / "set")
+    again = join([second, first], tmp_path / "set")
+    assert again == page
+    longer = join([third], tmp_path / "set")
+    keys = ("name", "path", "manifest_sha256", "first_date", "last_date")
+    assert [[entry[key] for key in keys] for entry in longer["datasets"][:2]] == [
+        [entry[key] for key in keys] for entry in page["datasets"]
+    ]
+    assert [entry["held_out"] for entry in page["datasets"]] == [False, True]
+    assert [entry["held_out"] for entry in longer["datasets"]] == [False, False, True]
+    assert {path.name for path in (tmp_path / "set").iterdir()} == {TRAINING_SET, ".lock"}
+    assert {name: datasets.content(path) for name, path in months.items()} == before
+
+
+def test_a_dataset_leaves_only_when_it_is_named(months: Months, tmp_path: Path) -> None:
+    joined(months, tmp_path / "set")
+    assert len(join([months["2014.05"]], tmp_path / "set")["datasets"]) == 3
+    page = join([], tmp_path / "set", remove=["2014.06"])
+    assert [entry["name"] for entry in page["datasets"]] == ["2014.05", "2014.07"]
+    with pytest.raises(ConfigError, match="holds no dataset 'nosuch'"):
+        join([], tmp_path / "set", remove=["nosuch"])
+    assert months["2014.06"].is_dir()
+
+
+def test_a_set_and_its_datasets_can_be_moved_together(months: Months, tmp_path: Path) -> None:
+    shutil.copytree(months["2014.05"].parent, tmp_path / "here" / "positions")
+    join(sorted((tmp_path / "here" / "positions").iterdir()), tmp_path / "here" / "sets" / "all")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert rows(tmp_path / "there" / "sets" / "all", "test") == stored(list(months.values())[:2], ("test",))
+
+
+def test_a_dataset_that_changed_since_is_refused(months: Months, tmp_path: Path) -> None:
+    copied = shutil.copytree(months["2014.05"].parent, tmp_path / "positions")
+    join(sorted(copied.iterdir()), tmp_path / "set")
+    manifest = json.loads((copied / "2014.05" / "manifest.json").read_bytes())
+    (copied / "2014.05" / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    with pytest.raises(DatasetError, match=r"2014\.05 has changed since it was joined"):
+        Batches([tmp_path / "set"])
+    with pytest.raises(DatasetError, match=r"--remove 2014\.05"):
+        join([], tmp_path / "set")
+    page = join([copied / "2014.05"], tmp_path / "set", remove=["2014.05"])
+    assert file_hash(copied / "2014.05" / "manifest.json") in {entry["manifest_sha256"] for entry in page["datasets"]}
+
+
+def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    with pytest.raises(DatasetError, match="not a directory"):
+        join([tmp_path / "nosuch"], out)
+    with pytest.raises(ConfigError, match="at least one dataset"):
+        join([], out)
+    with pytest.raises(ConfigError, match="no dataset is called 'x'"):
+        joined(months, out, hold_out="x")
+    with pytest.raises(DatasetError, match="no positions to train on"):
+        join([months["2014.05"]], out, JoinConfig(hold_out="2014.05"))
+    with pytest.raises(Stopped):
+        join(list(months.values()), out, stop=lambda: True)
+    assert not out.exists()
+    joined(months, out)
+    with pytest.raises(DatasetError, match=r"other settings \(seed\)"):
+        joined(months, out, seed=1)
+    with pytest.raises(DatasetError, match="is a training set"):
+        join([out], tmp_path / "other")
+    with pytest.raises(DatasetError, match="is a dataset"):
+        join([months["2014.05"]], months["2014.06"])
+    with FileLock(out / ".lock"), pytest.raises(DatasetError, match="another join"):
+        joined(months, out)
+    with pytest.raises(DatasetError, match="only a training set holds out"):
+        split_shards(months["2014.05"], "latest")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda page: b"{",
+        lambda page: b"[]",
+        lambda page: json.dumps(page | {"training_set_version": 2}).encode(),
+        lambda page: json.dumps(page | {"datasets": []}).encode(),
+        lambda page: json.dumps(page | {"datasets": [{"name": "x"}]}).encode(),
+        lambda page: json.dumps(page | {"rates": [[1.0]]}).encode(),
+        lambda page: json.dumps(page | {"rates": "x"}).encode(),
+    ],
+)
+def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) -> None:
+    page = joined(months, tmp_path / "set")
+    (tmp_path / "set" / TRAINING_SET).write_bytes(damage(page))
+    with pytest.raises(DatasetError):
+        Batches([tmp_path / "set"])
+
+
+def test_thinned_rows_have_the_wanted_shares_and_are_of_the_datasets(months: Months, tmp_path: Path) -> None:
+    wanted = (0.0, 0.0, 0.75, 0.25, 0.0, 0.0)  # three of four positions blitz, where rapid has more of them
+    page = joined(months, tmp_path / "set", time_shares=wanted)
+    kept, all_rows = rows(tmp_path / "set", "train"), stored(list(months.values())[:2], ("train",))
+    assert kept.total() == page["positions"]["train"] < all_rows.total()
+    assert kept <= all_rows
+    assert rows(tmp_path / "set", "test") == stored(list(months.values())[:2], ("test",))
+    batch = next(Batches([tmp_path / "set"], batch_size=kept.total(), columns=("planes", *THINNED_BY)).from_step(0))
+    share = float((time_class(batch["base"], batch["increment"]) == CLASSES.index("blitz")).mean())
+    deviation = (0.75 * 0.25 / kept.total()) ** 0.5
+    assert abs(share - 0.75) < 5 * deviation
+    assert joined(months, tmp_path / "again", time_shares=wanted)["datasets"][0]["kept"] == page["datasets"][0]["kept"]
+    other = joined(months, tmp_path / "other", time_shares=wanted, seed=1)
+    assert rows(tmp_path / "other", "train") != kept
+    assert abs(other["positions"]["train"] - kept.total()) < 6 * all_rows.total() ** 0.5
+
+
+def test_raking_meets_both_margins_and_keeps_as_much_as_it_can() -> None:
+    counts = np.array([[400, 100, 0], [300, 900, 50], [20, 10, 5]])
+    bands, classes = (0.5, 0.4, 0.1), (0.6, 0.3, 0.1)
+    rates = rake(counts, bands, classes)
+    kept = counts * rates
+    assert np.allclose(kept.sum(axis=1) / kept.sum(), bands, atol=1e-6)
+    assert np.allclose(kept.sum(axis=0) / kept.sum(), classes, atol=1e-6)
+    assert rates.max() == 1
+    inner = np.log(rates[1:, :])  # a factor of the band times one of the class: all odds ratios are 1
+    assert np.allclose(inner[0] - inner[1], (inner[0] - inner[1])[0])
+    one = rake(counts, bands, ())
+    assert np.allclose(one[:, 0] / one[0, 0], (np.array(bands) / counts.sum(axis=1)) / (bands[0] / counts[0].sum()))
+    with pytest.raises(ConfigError, match="number 3"):
+        rake(counts * [[1], [1], [0]], bands, ())
+    with pytest.raises(ConfigError, match="no thinning"):
+        rake(np.array([[5, 0], [0, 5]]), (0.9, 0.1), (0.1, 0.9))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"rating_edges": (1600, 1200)}, "ascending"),
+        ({"rating_edges": ()}, "ascending"),
+        ({"rating_shares": (1.0,)}, "6 numbers"),
+        ({"time_shares": (-1.0, 1, 1, 1, 1, 1)}, "at least 0"),
+        ({"time_shares": (0.0,) * 6}, "not all 0"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_settings_that_contradict_themselves_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        JoinConfig(**options)
+
+
+def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(months: Months, tmp_path: Path) -> None:
+    joined(months, tmp_path / "set")
+    data = training.data_of([tmp_path / "set"])
+    assert [dataset["name"] for dataset in data["datasets"]] == ["2014.05", "2014.06"]
+    assert data["training_sets"][0]["sha256"] == file_hash(tmp_path / "set" / TRAINING_SET)
+    assert "training_sets" not in training.data_of([months["2014.05"]])
+    assert read_training_set(tmp_path / "set")["positions"] == data["training_sets"][0]["positions"]

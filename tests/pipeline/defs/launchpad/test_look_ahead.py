@@ -1,0 +1,58 @@
+"""What a later asset of a run would refuse is said before the first of them begins."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipeline.defs.jobs import register
+from pipeline.defs.resources import Datasets
+from tests.pipeline.defs.conftest import STEPS, execute
+from tests.pipeline.defs.test_materialise import failure
+
+
+@pytest.mark.parametrize(
+    ("ops", "words"),
+    [
+        (
+            {"accuracy_report": {"rule": {"min_ply": -1}}},
+            "accuracy_report: min_ply, min_clock and limit are at least 0",
+        ),
+        ({"accuracy_report": {"checkpoint": "nowhere"}}, "accuracy_report: there is no checkpoint called 'nowhere'"),
+        ({"checkpoint": {"preset": "fianchetto-sx"}}, "checkpoint: there is no preset 'fianchetto-sx'"),
+        ({"checkpoint": {"train": {"steps": 5}}}, "checkpoint: say how long to train"),
+        ({"training_set": {"positions": ["nowhere"]}}, "training_set: there are no positions called nowhere"),
+    ],
+)
+def test_a_mistake_in_a_later_asset_stops_the_first(ops: dict[str, object], words: str, root: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("everything", instance, {"checkpoint": STEPS} | ops, "small")
+        assert failure(result, "dump").startswith(words)
+    assert not (root / "positions").exists()
+
+
+def test_a_choice_that_is_none_is_refused_at_launch(root: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        for ops in ({"accuracy_report": {"split": "tets"}}, {"positions": {"ingest": {"order": "shufled"}}}):
+            with pytest.raises(dg.DagsterInvalidConfigError, match=r"got (tets|shufled)"):
+                execute("everything", instance, {"checkpoint": STEPS} | ops, "small")
+
+
+def test_what_the_run_itself_makes_need_not_be_there(root: Path) -> None:
+    """A run that names what it makes goes on: here to the training, which has too few positions for its batch."""
+    ops = {
+        "positions": {"workers": 1, "verified_rows": 8},
+        "training_set": {"positions": ["small"], "audit": False, "name": "mine"},
+        "checkpoint": {
+            "training_set": "mine",
+            "name": "net",
+            "train": {"minutes": 0.0, "steps": 1, "batch_size": 4096},
+        },
+        "accuracy_report": {"checkpoint": "net", "positions": ["small"]},
+    }
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("everything", instance, ops, "small")
+        assert "do not fill one batch" in failure(result, "checkpoint")

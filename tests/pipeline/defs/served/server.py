@@ -1,0 +1,125 @@
+"""`dg dev` as a user starts it, on a free port of the loopback, for tests that drive it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import requests
+
+ROOT = Path(__file__).parents[4]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running UI."""
+
+    url: str
+    pid: int
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """Ask GraphQL and give its data."""
+        answer = requests.post(f"{self.url}/graphql", json={"query": query, "variables": variables}, timeout=30).json()
+        assert "errors" not in answer, answer["errors"]
+        return answer["data"]
+
+    def launch(self, job: str, config: dict[str, Any], tags: dict[str, str] | None = None) -> str:
+        """Launch a job and give the run's id."""
+        selector = {"repositoryLocationName": self.location(), "repositoryName": "__repository__", "jobName": job}
+        shown = [{"key": key, "value": value} for key, value in (tags or {}).items()]
+        parameters = {"selector": selector, "runConfigData": config, "executionMetadata": {"tags": shown}}
+        query = """mutation($it: ExecutionParams!) { launchRun(executionParams: $it) { __typename
+            ... on LaunchRunSuccess { run { id } } ... on PythonError { message }
+            ... on RunConfigValidationInvalid { errors { message } } } }"""
+        answer = self.ask(query, it=parameters)["launchRun"]
+        assert answer["__typename"] == "LaunchRunSuccess", answer
+        return str(answer["run"]["id"])
+
+    def location(self) -> str:
+        """Give the name of the only code location."""
+        return str(
+            self.ask("{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } } } }")[
+                "repositoriesOrError"
+            ]["nodes"][0]["location"]["name"]
+        )
+
+    def status(self, run: str) -> str:
+        """Give a run's status."""
+        return str(
+            self.ask("query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }", id=run)["runOrError"][
+                "status"
+            ]
+        )
+
+    def terminate(self, run: str) -> None:
+        """Do what the Terminate button does."""
+        query = (
+            """mutation($id: String!) { terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename } }"""
+        )
+        assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
+
+    def tree(self) -> list[psutil.Process]:
+        """List every process below the server."""
+        found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
+        return found
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """Start `dg dev` with the environment's DAGSTER_HOME, and leave no process behind."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = os.environ | {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"}
+    log = Path(os.environ["DAGSTER_HOME"]) / "dg-dev.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [f"{sys.prefix}/bin/dg", "dev", "--host", "127.0.0.1", "--port", str(port)],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_default_signals,
+        )
+    server = Server(f"http://127.0.0.1:{port}", process.pid)
+    try:
+        wait(lambda: _ready(server), 90, lambda: log.read_text()[-3000:])
+        yield server
+    finally:
+        tree = server.tree() if process.poll() is None else []
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        _, alive = psutil.wait_procs(tree, 30)
+        for left in alive:
+            left.kill()
+        assert not alive, f"left behind: {alive}"
+
+
+def wait(condition: Callable[[], Any], seconds: float, explain: Callable[[], str] = lambda: "") -> Any:
+    """Wait for something to become true and give it."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, f"waited {seconds} s in vain: {explain()}"
+        time.sleep(0.1)
+    return found
+
+
+def _ready(server: Server) -> bool:
+    try:
+        return bool(server.ask("{ assetNodes { id } }")["assetNodes"])
+    except requests.ConnectionError:
+        return False
+
+
+def _default_signals() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

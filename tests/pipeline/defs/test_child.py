@@ -1,0 +1,183 @@
+"""The child process: what it answers, and that nothing of it is left however it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+
+from engine.errors import UserError
+from engine.progress import Tick
+from pipeline.defs.child import STOPPED, ChildError, run_child
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.pipeline.datasets import random_game
+
+MODULE = "tests.pipeline.defs.stand_in"
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def pids(folder: Path) -> list[int]:
+    until(lambda: (folder / "state").exists())
+    return [int(word) for word in (folder / "pids").read_text().split()]
+
+
+class Interrupted(BaseException):
+    """What Dagster raises in the run worker at Terminate is no Exception either."""
+
+
+def test_a_result_and_ticks_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+    ticks: list[Tick] = []
+    assert run_child("count", {"upto": [1, 2]}, progress=ticks.append, module=MODULE) == {"counted": [1, 2]}
+    assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3})
+    assert "a stray print" in capfd.readouterr().err
+
+
+def test_a_users_mistake_comes_back_as_one() -> None:
+    with pytest.raises(UserError, match=r"^that cannot be, do this$"):
+        run_child("refuse", {}, module=MODULE)
+
+
+def test_a_bug_comes_back_with_its_traceback() -> None:
+    with pytest.raises(ChildError, match=r"(?s)status 1.*ZeroDivisionError: a bug"):
+        run_child("crash", {}, module=MODULE)
+
+
+def test_a_killed_child_is_no_hang_and_no_success() -> None:
+    with pytest.raises(ChildError, match="status -9"):
+        run_child("vanish", {}, module=MODULE)
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) -> None:
+    def interrupt(tick: Tick) -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_child("work", {"out": str(tmp_path), "stubborn": stubborn}, progress=interrupt, grace=1.5, module=MODULE)
+    until(lambda: all(gone(pid) for pid in pids(tmp_path)), 2.0)
+    assert (tmp_path / "saved").exists() is not stubborn
+    assert int((tmp_path / "state").read_text()) > 0
+
+
+def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tmp_path: Path) -> None:
+    """As Dagster's Terminate does it: an exception in the run worker, and a grace that is shorter than the step."""
+    dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
+    dump.write_text("\n".join(random_game(seed) for seed in range(6)))
+    ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+    config = {"steps": 9, "batch_size": 128, "parts": 64, "threads": 1, "device": "cpu", "amp": "off"}
+    request = {"positions": [str(positions)], "preset": "fianchetto-xs", "config": config, "out": str(out)}
+    request |= {"folder": str(tmp_path), "at": 2 + 3 * 64 + 5}
+    worker = threading.Thread(target=_until_slow, args=(tmp_path, os.getpid()))
+    before = signal.signal(signal.SIGUSR1, _interrupted)
+    try:
+        worker.start()
+        with pytest.raises(Interrupted):
+            run_child("train", request, grace=10.0, module=MODULE)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        worker.join()
+    card = json.loads((out / "checkpoint.json").read_text())
+    assert (card["step"], card["finished"]) == (3, False)
+    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
+
+
+def _until_slow(folder: Path, pid: int) -> None:
+    until(lambda: (folder / "slow").exists(), 120.0)
+    os.kill(pid, signal.SIGUSR1)
+
+
+def _interrupted(*_: object) -> None:
+    raise Interrupted
+
+
+def test_what_the_project_logs_comes_into_the_runs_log() -> None:
+    """By Dagster's own account of a run, whose log the UI shows."""
+
+    @dg.op
+    def telling() -> None:
+        run_child("tell", {}, module=MODULE)
+
+    @dg.job
+    def told() -> None:
+        telling()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = told.execute_in_process(instance=instance)
+        lines = [entry.user_message for entry in instance.all_logs(result.run_id)]
+    assert "a step takes long" in lines
+    assert "of no interest" not in lines
+
+
+def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
+    def interrupt(tick: Tick) -> None:
+        raise Interrupted
+
+    before = time.monotonic()
+    with pytest.raises(Interrupted):
+        run_child("sleep", {}, progress=interrupt, grace=30.0, module=MODULE)
+    assert time.monotonic() - before < 10
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: bool) -> None:
+    code = (
+        "from pipeline.defs.child import run_child\n"
+        f"run_child('work', {{'out': {str(tmp_path)!r}, 'stubborn': {stubborn}}}, grace=1.0, module={MODULE!r})"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code])
+    started = pids(tmp_path)
+    worker.kill()
+    worker.wait()
+    until(lambda: all(gone(pid) for pid in started))
+    assert (tmp_path / "saved").exists() is not stubborn
+
+
+def test_one_output_has_one_writer(tmp_path: Path) -> None:
+    request, errors = {"out": str(tmp_path)}, []
+
+    def first() -> None:
+        try:
+            run_child("work", request, lock=tmp_path / "out", module=MODULE)
+        except (UserError, ChildError) as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    child = pids(tmp_path)[0]
+    with pytest.raises(UserError, match="is being written by another process"):
+        run_child("count", {"upto": 1}, lock=tmp_path / "out", grace=-4, module=MODULE)
+    os.kill(child, signal.SIGTERM)
+    thread.join()
+    assert "stopped before it was done" in str(errors[0])
+    assert run_child("count", {"upto": 1}, lock=tmp_path / "out", module=MODULE) == {"counted": 1}
+
+
+def test_a_stopped_child_exits_non_zero(tmp_path: Path) -> None:
+    assert STOPPED not in (0, 1, 2)
+    with pytest.raises(UserError, match="run it again and it continues"):
+        run_child("work", {"out": str(tmp_path)}, progress=lambda tick: _terminate(tmp_path), module=MODULE)
+
+
+def _terminate(folder: Path) -> None:
+    if not (folder / "saved").exists():
+        os.kill(int((folder / "pids").read_text().split()[0]), signal.SIGTERM)

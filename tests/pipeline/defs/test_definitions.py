@@ -1,0 +1,232 @@
+"""What Dagster finds: the assets, how they hang together, and that its own check passes."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.snap.job_snapshot import JobSnap
+from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
+
+from engine.errors import UserError
+from model.training.config import TrainConfig
+from pipeline.definitions import defs
+from pipeline.defs import assets, jobs, run
+from pipeline.defs.launchpad.forms import filled
+from pipeline.defs.launchpad.options import (
+    CheckpointOptions,
+    PositionsOptions,
+    ReportOptions,
+    StrengthOptions,
+    TrainingSetOptions,
+    TunedOptions,
+)
+from pipeline.defs.resources import Datasets, key_of
+from pipeline.ingest.rows_code import rows_code
+from pipeline.samples.dump import SAMPLE
+from tests.pipeline.defs.conftest import ROOT, random_pgn
+
+GRAPH = """\
+dump (datasets, by dumps) <- nothing
+positions (datasets, by dumps) <- dump
+training_set (datasets, whole) <- positions
+checkpoint (model, whole) <- training_set
+accuracy_report (reports, whole) <- checkpoint, positions
+tuned_checkpoint (selfplay, whole) <- checkpoint, positions
+strength_report (reports, whole) <- tuned_checkpoint
+"""
+
+CHECKS = """\
+accuracy_report: accuracy_beats_chance warns
+accuracy_report: accuracy_beats_hand_written warns
+checkpoint: loads_with_finite_loss blocks
+positions: dump_read_to_its_end warns
+positions: files_match_manifest blocks
+positions: no_game_in_two_splits blocks
+positions: rows_match_source blocks
+strength_report: stronger_than_its_seed warns
+training_set: no_game_in_train_and_a_test warns
+tuned_checkpoint: human_top1_kept warns
+tuned_checkpoint: loads_with_finite_loss blocks
+tuned_checkpoint: not_weaker_than_its_seed warns
+"""
+
+
+def test_the_graph_is_this() -> None:
+    graph = defs().resolve_asset_graph()
+    lines = []
+    for key in graph.toposorted_asset_keys:
+        node = graph.get(key)
+        by = (
+            f"by {node.partitions_def.name}"
+            if isinstance(node.partitions_def, dg.DynamicPartitionsDefinition)
+            else "whole"
+        )
+        parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
+        lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
+    assert "".join(lines) == GRAPH
+
+
+def test_the_checks_are_these() -> None:
+    specs = [spec for asset in defs().resolve_asset_graph().assets_defs for spec in asset.check_specs]
+    lines = [f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n" for it in specs]
+    assert "".join(sorted(lines)) == CHECKS
+
+
+def test_jobs_schedules_and_sensors() -> None:
+    found = defs()
+    names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
+    ours = {"build_positions", "train", "finetune", "register_dumps", "register_months", "clean_up_runs"}
+    assert names == ours
+    for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
+        assert switched.default_status.value == "STOPPED"
+    assert found.executor is dg.in_process_executor
+
+
+def test_a_backfill_of_a_job_over_dumps_trains_nothing() -> None:
+    graph = defs().resolve_asset_graph()
+    for job in defs().resolve_all_job_defs():
+        kinds = {graph.get(key).partitions_def for key in job.asset_layer.executable_asset_keys}
+        assert len(kinds) <= 1 or job.name == "__ASSET_JOB", job.name
+
+
+def test_heavy_libraries_stay_out_of_the_code_server() -> None:
+    loaded = "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules])"
+    code = f"import sys; from pipeline.definitions import defs; defs(); {loaded}"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert said.stdout.strip() == "[]"
+
+
+def test_the_launchpad_is_filled_with_every_default() -> None:
+    shown = {}
+    for name in ("build_positions", "train", "finetune"):
+        job = JobSnap.from_job_def(defs().resolve_job_def(name))
+        schema = job.config_schema_snapshot
+        top = schema.get_config_snap(job.mode_def_snaps[0].root_config_key or "")
+        shown |= default_values_from_type_snap(top, schema)["ops"]
+    for asset, cls in (
+        ("positions", PositionsOptions),
+        ("training_set", TrainingSetOptions),
+        ("checkpoint", CheckpointOptions),
+        ("accuracy_report", ReportOptions),
+        ("tuned_checkpoint", TunedOptions),
+        ("strength_report", StrengthOptions),
+    ):
+        assert filled(cls, shown[asset]["config"]) == cls()
+    assert set(shown["checkpoint"]["config"]["train"]) == {field.name for field in dataclasses.fields(TrainConfig)}
+
+
+@pytest.mark.usefixtures("root")
+def test_dg_check_defs_passes() -> None:
+    said = subprocess.run(
+        [f"{sys.prefix}/bin/dg", "check", "defs"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "All definitions loaded successfully" in said.stdout + said.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("lichess_db_standard_rated_2013-01.pgn.zst", "lichess_db_standard_rated_2013-01"),
+        ("a.b.pgn", "a.b"),
+        ("x.pgn.bz2", "x"),
+        ("x.pgn.gz", "x"),
+        ("x.pgn.part", None),
+        (".hidden.pgn", None),
+        (".pgn", None),
+        ("a...b.pgn", None),
+        ("README.md", None),
+    ],
+)
+def test_a_dumps_key_is_its_stem(name: str, key: str | None) -> None:
+    assert key_of(Path(name)) == key
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../a", "/a", "a\\b", "a\0b", "a\nb"])
+def test_a_checkpoints_name_is_a_plain_one(root: Path, name: str) -> None:
+    for give in (Datasets().checkpoint, Datasets().tuned):
+        with pytest.raises(UserError, match="a plain folder name"):
+            give(name)
+    with pytest.raises(UserError, match="a training set's name is a plain folder name"):
+        Datasets().training_set(name)
+    assert Datasets().checkpoint("xs-1..2") == root / "checkpoints" / "xs-1..2"
+
+
+def test_the_embedded_sample_is_there_and_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FIANCHETTO_DATASETS", raising=False)
+    assert Datasets().source("sample") == SAMPLE
+    assert SAMPLE.read_bytes()[:4] == b"\x28\xb5\x2f\xfd"  # zstd
+
+
+def test_registering_finds_dumps_and_the_sample_once(root: Path) -> None:
+    (root / "sample").mkdir()
+    (root / "sample" / "games.pgn").write_text(random_pgn(1))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert jobs.register(instance, Datasets()) == ["sample", "small"]
+        assert jobs.register(instance, Datasets()) == []
+        assert Datasets().source("sample") == root / "sample" / "games.pgn"
+
+
+def test_clean_up_deletes_old_runs_that_made_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dg.asset
+    def thing() -> None:
+        return
+
+    @dg.op
+    def nothing() -> None:
+        return
+
+    @dg.job
+    def idle() -> None:
+        nothing()
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        dg.materialize([thing], instance=instance)
+        idle.execute_in_process(instance=instance)
+        jobs.clean_up_runs.execute_in_process(instance=instance)
+        assert len(instance.get_runs()) == 3
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 31 * 86400)
+        jobs.clean_up_runs.execute_in_process(instance=instance)
+        assert {run.job_name for run in instance.get_runs()} == {"__ephemeral_asset_job__", "clean_up_runs"}
+        assert instance.get_latest_materialization_event(thing.key) is not None
+
+
+def test_the_command_line_run_makes_all_and_prints_the_report(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "sample").mkdir()
+    (root / "sample" / "games.pgn").write_text(random_pgn(60))
+    (root / "positions" / "other").mkdir(parents=True)
+    (root / "positions" / "other" / "manifest.json").write_text("{}")  # nobody asked for it
+    monkeypatch.setattr(sys, "argv", ["run", "--minutes", "0.02"])
+    status, said = run.main(), capsys.readouterr()
+    assert status == 0, said.out + said.err
+    assert "top1 " in said.out
+    assert "http://127.0.0.1:3000" in said.out
+    (card,) = root.glob("checkpoints/*/checkpoint.json")
+    assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["sample"]
+    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["sample"]
+
+
+@pytest.mark.usefixtures("root")
+def test_the_command_line_run_names_a_dump_that_is_not_there() -> None:
+    command = [sys.executable, "-m", "pipeline.defs.run", "--dump", "nosuch"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert said.returncode == 2
+    assert "there is no dump 'nosuch'" in said.stderr
+
+
+def test_positions_are_out_of_date_with_other_code_that_makes_rows() -> None:
+    versions = {
+        key.to_user_string(): version
+        for asset in (assets.dump, assets.positions, assets.checkpoint)
+        for key, version in asset.code_versions_by_key.items()
+    }
+    assert rows_code() in str(versions["positions"])
+    assert rows_code() not in str(versions["dump"]) + str(versions["checkpoint"])

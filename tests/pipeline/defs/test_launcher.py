@@ -1,0 +1,92 @@
+"""The launcher's health check, and a run that is interrupted as Terminate does it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import dagster as dg
+import psutil
+import pytest
+from dagster._core.launcher import WorkerStatus
+
+from pipeline.defs.launcher import WatchfulRunLauncher, alive
+from tests.pipeline.defs.served.server import wait
+
+
+def reported(instance: dg.DagsterInstance, pid: int) -> dg.DagsterRun:
+    """A run whose worker said that it is the process `pid`."""
+    run = instance.create_run_for_job(dg.GraphDefinition(name="nothing", node_defs=[]).to_job())
+    instance.report_engine_event(f"Started process for run (pid: {pid}).", run)
+    return run
+
+
+@pytest.fixture
+def instance(root: Path) -> dg.DagsterInstance:
+    return dg.DagsterInstance.get()
+
+
+def test_the_settings_name_this_launcher(instance: dg.DagsterInstance) -> None:
+    assert isinstance(instance.run_launcher, WatchfulRunLauncher)
+    assert instance.run_launcher.supports_check_run_worker_health
+    assert instance.run_monitoring_enabled
+    assert not instance.telemetry_enabled
+
+
+def test_a_dead_worker_is_told_from_a_live_one(instance: dg.DagsterInstance) -> None:
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    launcher, run = instance.run_launcher, reported(instance, worker.pid)
+    assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+    worker.kill()
+    wait(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE, 5)
+    health = launcher.check_run_worker_health(run)
+    assert health.status == WorkerStatus.FAILED
+    assert f"process {worker.pid} of the run is gone" in str(health)
+    worker.wait()
+    assert launcher.check_run_worker_health(run).status == WorkerStatus.FAILED
+
+
+def test_another_process_with_the_same_number_is_not_the_worker() -> None:
+    assert alive(os.getpid(), time.time())
+    assert not alive(os.getpid(), psutil.Process().create_time() - 3600)
+
+
+def test_a_process_that_may_not_be_looked_at_is_not_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(process: psutil.Process) -> str:
+        raise psutil.AccessDenied(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "status", denied)
+    assert alive(os.getpid(), time.time())
+
+
+def test_a_run_that_named_no_process_yet_is_left_alone(instance: dg.DagsterInstance) -> None:
+    run = instance.create_run_for_job(dg.GraphDefinition(name="nothing", node_defs=[]).to_job())
+    assert instance.run_launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
+
+
+def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: Path) -> None:
+    code = (
+        "import dagster as dg; from tests.pipeline.defs.conftest import execute\n"
+        "train = {'minutes': 30.0, 'batch_size': 16, 'threads': 1, 'report_every_steps': 1}\n"
+        "with dg.DagsterInstance.get() as instance:\n"
+        "    execute('train', instance, {'checkpoint': {'name': 'long', 'train': train}})"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code])
+    out = copied / "checkpoints" / "long"
+    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 60)
+    below = psutil.Process(worker.pid).children(recursive=True)
+    assert below
+    worker.send_signal(signal.SIGINT)
+    worker.wait(30)
+    _, left = psutil.wait_procs(below, 10)
+    assert not left
+    card = json.loads((out / "checkpoint.json").read_text())
+    assert (card["finished"], card["step"] > 0) == (False, True)
+    assert sorted(path.name for path in out.iterdir() if path.name != ".lock") == sorted(
+        ["checkpoint.json", "metrics.jsonl", "curves.png", *(entry["name"] for entry in card["files"].values())]
+    )
+    with dg.DagsterInstance.get() as instance:
+        assert instance.get_runs()[0].status != dg.DagsterRunStatus.SUCCESS

@@ -1,0 +1,432 @@
+"""Everything on a small real dump, in this process: what the assets say, and what their checks notice."""
+
+import gzip
+import hashlib
+import json
+import re
+import shutil
+from base64 import b64decode
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from filelock import FileLock
+
+from engine.errors import UserError
+from engine.progress import silent
+from pipeline.dataset.files.shards import read_manifest, write_rows
+from pipeline.defs import checks, tasks
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, positions, training_set
+from pipeline.defs.child import run_child
+from pipeline.defs.jobs import register
+from pipeline.defs.launchpad.remedies import in_ui
+from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.sensors import new_dumps
+from pipeline.defs.tuned import tuned_checkpoint
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.validation import verify
+from tests.pipeline import datasets
+from tests.pipeline.defs.conftest import STEPS, execute, random_pgn
+
+Made = tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]
+
+
+def metadata(result: dg.ExecuteInProcessResult, node: str) -> dict[str, object]:
+    (event,) = result.asset_materializations_for_node(node)
+    return {name: value.value for name, value in event.metadata.items()}
+
+
+def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
+    (event,) = [event for event in result.get_step_failure_events() if event.step_key == step]
+    said = event.step_failure_data.user_failure_data
+    return str(said.description) if said else event.step_failure_data.error_display_string
+
+
+def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+    return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+
+
+def positions_of(directory: Path) -> dict[str, list[tuple[bytes, int]]]:
+    """Give each split's positions: planes and castling rights, as they lie in the files."""
+    found: dict[str, list[tuple[bytes, int]]] = {}
+    for row in datasets.table(directory).select(["planes", "castling", "split"]).to_pylist():
+        found.setdefault(row["split"], []).append((row["planes"], row["castling"]))
+    return found
+
+
+def shared(keys: dict[str, list[tuple[bytes, int]]]) -> int:
+    """Count positions of test that train holds."""
+    train = set(keys["train"])
+    return sum(key in train for key in keys["test"])
+
+
+def test_everything_materialises(made: Made) -> None:
+    result = made[2]
+    assert result.success, [event.event_specific_data for event in result.get_step_failure_events()]
+    found = {(event.asset_key, event.partition) for event in result.get_asset_materialization_events()}
+    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report)}
+    assert found == {(dump.key, "small"), (positions.key, "small")} | whole
+
+
+def test_the_blocking_checks_pass(made: Made) -> None:
+    found = verdicts(made[2])
+    assert set(found) == {
+        checks.FILES,
+        checks.SPLITS,
+        checks.ROWS,
+        checks.WHOLE,
+        checks.SIDES,
+        checks.LOSS,
+        checks.CHANCE,
+        checks.CLASSICAL,
+    }
+    assert all(
+        passed for name, passed in found.items() if name not in (checks.CHANCE, checks.CLASSICAL)
+    )  # 12 steps may lose to chance
+    (rows,) = [check for check in made[2].get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    assert rows.metadata["rows_compared"].value == rows.metadata["rows_wanted"].value == 64
+
+
+def test_positions_say_what_a_person_asks(made: Made) -> None:
+    said = metadata(made[2], "positions")
+    manifest = read_manifest(made[0] / "positions" / "small")
+    assert said["dagster/row_count"] == manifest["positions"]["total"] == 60 * 40
+    assert said["games_read"] == 60
+    assert {column.name for column in said["dagster/column_schema"].columns} >= {"planes", "label", "result"}  # type: ignore[attr-defined]
+    assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
+    assert len(str(said["sample_of_positions"])) < 250_000
+    assert len(str(said["elo"])) < 100_000
+
+
+def test_pictures_are_pictures(made: Made) -> None:
+    for node, name in (("positions", "elo"), ("checkpoint", "curves")):
+        markdown = str(metadata(made[2], node)[name])
+        data = re.search(r"\(data:image/png;base64,([^)]+)\)", markdown)
+        assert data is not None
+        assert b64decode(data[1]).startswith(b"\x89PNG\r\n")
+
+
+def test_a_training_set_says_what_is_in_it(made: Made) -> None:
+    said, manifest = metadata(made[2], "training_set"), read_manifest(made[0] / "positions" / "small")
+    assert said["dagster/row_count"] == manifest["positions"]["train"]
+    keys = positions_of(made[0] / "positions" / "small")
+    total = sum(map(len, keys.values()))
+    assert said["copies_share"] == pytest.approx(1 - len(set().union(*keys.values())) / total, abs=1e-6)
+    (test,) = [row.data for row in said["test_positions_in_train"].records if row.data["split"] == "test"]  # type: ignore[attr-defined]
+    assert test["in_train"] == shared(keys)
+    assert "data:image/png" in str(said["audit"])
+    assert Path(str(said["audit_page"])).read_text().startswith("# Audit of 2,400 positions")
+    card = json.loads((Path(str(metadata(made[2], "checkpoint")["path"])) / "checkpoint.json").read_text())
+    assert card["data"]["training_sets"][0]["name"] == Path(str(said["path"])).name
+
+
+def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
+    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    report = json.loads(path.read_text())
+    bands = {row["band"]: row["positions"] for row in report["slices"]["by_train"]}
+    assert bands["in train too"] == shared(positions_of(made[0] / "positions" / "small"))
+    assert sum(bands.values()) == report["positions"]
+    hits = sum(row["positions"] * row["top1"] for row in report["slices"]["by_train"])
+    assert hits == pytest.approx(report["top1"] * report["positions"])
+
+
+def test_the_report_shows_first_choices(made: Made) -> None:
+    said = metadata(made[2], "accuracy_report")
+    assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
+    assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
+    assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
+    assert said["checkpoint"] == metadata(made[2], "checkpoint")["path"]
+
+
+def test_a_report_is_of_its_own_runs_checkpoint() -> None:
+    @dg.asset(name="checkpoint", config_schema={"path": str})
+    def network(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        return dg.MaterializeResult(
+            metadata={"path": dg.MetadataValue.path(context.op_execution_context.op_config["path"])}
+        )
+
+    @dg.asset
+    def other() -> None:
+        return
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        configs = [{"ops": {"checkpoint": {"config": {"path": path}}}} for path in ("/first", "/second")]
+        first, second = (dg.materialize([network], instance=instance, run_config=config) for config in configs)
+        idle = dg.materialize([other], instance=instance)
+        assert folder_of(checkpoint.key, instance, first.dagster_run) == Path("/first")
+        assert folder_of(checkpoint.key, instance, second.dagster_run) == Path("/second")
+        assert folder_of(checkpoint.key, instance, idle.dagster_run) == Path("/second")
+        again = idle.dagster_run._replace(parent_run_id=first.run_id, root_run_id=first.run_id)
+        assert folder_of(checkpoint.key, instance, again) == Path("/first")
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(UserError, match="no checkpoint has been"):
+        folder_of(checkpoint.key, instance, dg.materialize([other], instance=instance).dagster_run)
+
+
+def test_a_shard_that_has_changed_since_fails_a_run_that_only_trains(made: Made, copied: Path) -> None:
+    """A failed check blocks its own run only: the next one must not train on wins that are losses."""
+    shard = next((copied / "positions" / "small").glob("train-*.parquet"))
+    table = pq.read_table(shard)
+    negated = pa.array(-table["result"].to_numpy(), pa.int8())
+    at = table.schema.get_field_index("result")
+    write_rows(table.set_column(at, table.schema.field(at), negated), shard)
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("train", instance, {"training_set": {"audit": False}, "checkpoint": STEPS})
+        said = failure(result, "training_set")
+    assert f"{shard.name} cannot be read: it is not the file that the manifest names" in said
+    assert not result.asset_materializations_for_node("checkpoint")
+
+
+@pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
+def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -> None:
+    for shard in (copied / "positions" / "small").glob("*-*.parquet"):
+        data = bytearray(shard.read_bytes())
+        if harm == "one bit":
+            data[len(data) // 2] ^= 1
+        else:
+            data[4:400] = bytes(396)
+        shard.write_bytes(data)
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
+        result = execute("everything", instance, {"positions": options, "checkpoint": STEPS}, "small")
+    assert not result.success
+    assert verdicts(result)[checks.FILES] is False
+    assert not result.asset_materializations_for_node("checkpoint")
+
+
+@pytest.mark.parametrize("column", ["planes", "label", "result", "castling", "ep_file", "halfmove"])
+def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    row = verify.sample_rows(directory, manifest, 1)[0]
+    wrong = {
+        "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
+        "label": row["label"] ^ 1,
+        "result": row["result"] - 1,
+        "castling": row["castling"] ^ 4,
+        "ep_file": row["ep_file"] ^ 1,
+        "halfmove": row["halfmove"] + 1,
+    }
+    text = (copied / "dumps" / "small.pgn").read_bytes()
+    games = pq.read_table(directory / "games.parquet").to_pylist()
+    start, length = games[row["game"]]["offset"], games[row["game"]]["length"]
+    assert verify.row_differs(row, text[start : start + length]) == ""
+    assert column in verify.row_differs(row | {column: wrong[column]}, text[start : start + length])
+
+
+def test_rows_come_from_the_beginning_of_a_large_dump(tmp_path: Path) -> None:
+    dump = tmp_path / "large.pgn"
+    dump.write_text(random_pgn(60) * 120)
+    data, limit, read = dump.read_bytes(), 1 << 20, 0
+    assert len(data) > 3 * limit
+
+    def text() -> Iterator[bytes]:
+        nonlocal read
+        for start in range(0, len(data), 1 << 16):
+            read += 1 << 16
+            yield data[start : start + (1 << 16)]
+
+    manifest = ingest([str(dump)], tmp_path / "large", IngestConfig(chunk_mib=1), workers=1)
+    assert verify.rows_differ(tmp_path / "large", manifest, text(), 64, limit) == (64, [])
+    assert read <= limit + (2 << 16)
+
+
+def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    compared, problems = verify.rows_differ(directory, manifest, iter([]), 64)
+    assert (compared, len(problems)) == (0, 64)
+    assert "is not in the dump" in problems[0]
+    manifest["sources"][0]["damage"] = "it breaks off"
+    assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
+    answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
+    for wanted, passes in ((64, False), (0, True)):
+        (check,) = [it for it in checks.of_positions(answer, wanted) if it.check_name == checks.ROWS]
+        assert check.passed is passes
+
+
+def test_a_game_in_two_splits_is_found(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    assert verify.splits_share_games(directory, manifest) == []
+    for entry in manifest["files"]:
+        entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])
+    assert "belong to another split" in verify.splits_share_games(directory, manifest)[0]
+    twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
+    manifest["files"] += twice
+    assert any("in both train and val" in problem for problem in verify.splits_share_games(directory, manifest))
+
+
+def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        options = {"workers": 1, "ingest": {"test_share": 0.3, "val_share": 0.2}}
+        refused = execute("build_positions", instance, {"positions": options}, "small")
+        assert "other settings" in failure(refused, "positions")
+        assert (copied / "positions" / "small" / "manifest.json").exists()
+        replaced = execute("build_positions", instance, {"positions": options | {"replace": True}}, "small")
+    assert replaced.success
+    assert read_manifest(copied / "positions" / "small")["config"]["test_share"] == 0.3
+
+
+def test_replacing_takes_the_lock_and_leaves_what_is_not_of_the_dataset(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    request = {"source": str(copied / "dumps" / "small.pgn"), "out": str(directory), "workers": 1, "replace": True}
+    request["config"] = {"test_share": 0.3}
+    before = sorted(directory.iterdir())
+    with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
+        tasks.ingest(request, silent, lambda: False)
+    assert sorted(directory.iterdir()) == before
+    (directory / "strange.parquet").write_text("somebody's")
+    with pytest.raises(UserError, match=r"strange\.parquet"):
+        tasks.ingest(request, silent, lambda: False)
+    (directory / "strange.parquet").unlink()
+    assert sorted(directory.iterdir()) == before
+    manifest = tasks.ingest(request, silent, lambda: False)
+    assert manifest["config"]["test_share"] == 0.3
+    assert verify.files_differ(directory, manifest) == []
+
+
+def test_a_damaged_dump_gives_positions_and_a_warning(root: Path) -> None:
+    (root / "dumps" / "small.pgn").unlink()
+    packed = gzip.compress(random_pgn(200).encode())
+    (root / "dumps" / "broken.pgn.gz").write_bytes(packed[: len(packed) // 2])
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("build_positions", instance, {"positions": {"workers": 1}}, "broken")
+    assert result.success
+    assert verdicts(result)[checks.WHOLE] is False
+    assert verdicts(result)[checks.ROWS] is True
+    (rows,) = [check for check in result.get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    assert rows.metadata["rows_compared"].value == 64
+
+
+def test_mistakes_are_said_plainly(root: Path) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        instance.add_dynamic_partitions("dumps", ["gone"])
+        assert "there is no dump 'gone'" in failure(execute("build_positions", instance, {}, "gone"), "dump")
+        (root / "sample" / "games.pgn").mkdir(parents=True)
+        register(instance, Datasets())
+        assert "is a directory" in failure(execute("build_positions", instance, {}, "sample"), "dump")
+        assert "materialise `positions` first" in failure(execute("train", instance, {}), "training_set")
+        (root / "dumps" / "empty.pgn").write_text("")
+        register(instance, Datasets())
+        assert "empty" in failure(execute("build_positions", instance, {}, "empty"), "positions")
+        (root / "dumps" / "small.pgn.gz").write_text("")
+        assert "are all called 'small'" in failure(execute("build_positions", instance, {}, "small"), "dump")
+
+
+def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path) -> None:
+    (folder,) = [path for path in (copied / "checkpoints").iterdir() if path.is_dir()]
+    assert re.fullmatch(r"fianchetto-xs-[0-9a-f]{8}", folder.name)
+    with dg.DagsterInstance.ephemeral() as instance:
+        unaudited = {"training_set": {"audit": False}}
+        wrong = execute("train", instance, unaudited | {"checkpoint": STEPS | {"preset": "chesmarro"}})
+        assert "checkpoint: there is no preset" in (said := failure(wrong, "training_set")), "before anything is joined"
+        assert "did you mean chessmarro" in said
+        wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
+        assert "either minutes or steps" in failure(wrong, "training_set")
+
+
+def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
+    (network,) = [path for path in (made[0] / "checkpoints").iterdir() if path.is_dir()]
+    request = {"checkpoint": str(network), "positions": str(made[0] / "positions" / "small"), "split": "test"}
+    probe = run_child("probe", request | {"count": 10**6, "drawn": 2})
+    said = metadata(made[2], "accuracy_report")
+    assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
+    assert [len(choices) for choices in probe["choices"]] == [3, 3]
+
+
+def test_the_sensor_bears_a_file_that_goes_while_it_looks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Datasets, "dumps", lambda datasets: {"gone": [root / "dumps" / "gone.pgn"]})
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert isinstance(new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets()), dg.SkipReason)
+
+
+def materialised(instance: dg.DagsterInstance, key: str) -> None:
+    """Note in an instance that positions of a dump were made."""
+    instance.add_dynamic_partitions("dumps", [key])
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
+
+
+def one(asset: dg.AssetsDefinition, instance: dg.DagsterInstance, options: dict[str, object]) -> str:
+    """Materialise one asset and give what it says when it fails."""
+    (name,) = asset.key.path
+    resources = {"datasets": Datasets(), "compute": Compute()}
+    config = {"ops": {name: {"config": options}}}
+    result = dg.materialize([asset], instance=instance, resources=resources, run_config=config, raise_on_error=False)
+    return "" if result.success else failure(result, name)
+
+
+def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
+    dump = copied / "dumps" / "small.pgn"
+    dump.write_text(random_pgn(30, seed=5))
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
+        result = execute("build_positions", instance, {"positions": options}, "small")
+        refused = execute("build_positions", instance, {"positions": {"workers": 1}}, "small")
+    assert result.success
+    assert all(verdicts(result).values())
+    (source,) = read_manifest(copied / "positions" / "small")["sources"]
+    assert source["sha256"] == hashlib.sha256(dump.read_bytes()).hexdigest()
+    said = failure(refused, "positions")
+    assert "was made with other settings (test_share, val_share): `replace: true` in the launchpad's config" in said
+    assert "--out" not in said
+
+
+@pytest.mark.parametrize("asset", [training_set, accuracy_report, tuned_checkpoint])
+def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset: dg.AssetsDefinition) -> None:
+    shutil.copytree(copied / "positions" / "small", copied / "positions" / ".small.building-0123456789abcdef")
+    shutil.move(copied / "positions" / "small", copied / "positions" / "other")
+    (network,) = (card.parent.name for card in copied.glob("checkpoints/*/checkpoint.json"))
+    options: dict[str, object] = {} if asset is training_set else {"checkpoint": network}
+    with dg.DagsterInstance.ephemeral() as instance:
+        materialised(instance, "small")
+        materialised(instance, "other")
+        said = one(asset, instance, options)
+        assert said.startswith("positions of small are materialised and not in"), said
+        assert "materialise them again, or wipe" in said
+        assert one(asset, instance, options | {"positions": ["small"]}) == said
+        if asset is training_set:
+            assert one(asset, instance, {"positions": ["other"], "audit": False}) == ""
+            instance.delete_dynamic_partition("dumps", "small")
+            assert one(asset, instance, {"audit": False}) == ""
+            (page,) = copied.glob("training_sets/*/training_set.json")
+            assert [entry["name"] for entry in json.loads(page.read_text())["datasets"]] == ["other"]
+
+
+@pytest.mark.parametrize(("asset", "below"), [(checkpoint, training_set), (accuracy_report, checkpoint)])
+def test_a_materialised_folder_that_is_not_there_is_named(
+    root: Path, asset: dg.AssetsDefinition, below: dg.AssetsDefinition
+) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        said = {"path": dg.MetadataValue.path(root / "gone")}
+        instance.report_runless_asset_event(dg.AssetMaterialization(below.key, metadata=said))
+        (what,) = below.key.path
+        assert one(asset, instance, {}).startswith(f"the {what} that was materialised last is not in {root / 'gone'}")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("x was made with other settings (seed): choose another --out", "x was made with other settings (seed): DO"),
+        ("x holds an unfinished ingest: delete it or choose another --out", "x holds an unfinished ingest: DO"),
+        ("at work in x: wait for it, or choose a new --out", "at work in x: wait for it or stop it"),
+        ("stopped; run the same command to continue", "stopped; materialise it again to continue"),
+        ("x has changed: take it out with --remove a first", "x has changed: name a in `remove`: it is taken out"),
+        (
+            "x has version 1: ingest the dump again",
+            "x has version 1: materialise `positions` again with `replace: true`",
+        ),
+    ],
+)
+def test_the_command_lines_remedies_are_put_into_the_uis_words(said: str, shown: str) -> None:
+    assert in_ui(said, "DO").startswith(shown)
+    assert "--" not in in_ui(said, "DO")

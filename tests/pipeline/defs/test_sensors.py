@@ -1,0 +1,154 @@
+"""The sensor: it goes by what lies in `datasets/dumps/` and what was made of it, and asks for nothing twice."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus
+from dagster._core.test_utils import create_run_for_test
+
+from pipeline.defs.assets import DUMP_VERSION, positions
+from pipeline.defs.jobs import register
+from pipeline.defs.resources import Datasets
+from pipeline.defs.sensors import PATIENCE, new_dumps
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.pipeline.defs.conftest import execute, random_pgn
+
+SETTINGS = {"test_share": 0.2, "seed": 3}
+
+
+@pytest.fixture
+def instance(root: Path) -> Iterator[dg.DagsterInstance]:
+    """An instance that knows nothing, beside one dump that was written long ago."""
+    old(root / "dumps" / "small.pgn")
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def asked(instance: dg.DagsterInstance) -> list[dg.RunRequest]:
+    """Look once and give the runs that are requested; partitions are added as the daemon does it."""
+    found = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
+    if isinstance(found, dg.SkipReason):
+        return []
+    assert isinstance(found, dg.SensorResult)
+    for request in found.dynamic_partitions_requests or []:
+        instance.add_dynamic_partitions("dumps", list(request.partition_keys))
+    return list(found.run_requests or [])
+
+
+def keys(instance: dg.DagsterInstance) -> list[str | None]:
+    return [request.partition_key for request in asked(instance)]
+
+
+def old(path: Path, seconds: float = 1000.0) -> None:
+    """Make a file one that was written some time ago."""
+    os.utime(path, (time.time() - seconds, time.time() - seconds))
+
+
+def run(instance: dg.DagsterInstance, request: dg.RunRequest, status: DagsterRunStatus) -> None:
+    """Note a run that was launched for a request, and what has become of it."""
+    tags = {**request.tags, "dagster/partition": str(request.partition_key)}
+    create_run_for_test(instance, job_name="build_positions", tags=tags, status=status)
+
+
+def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.DagsterInstance) -> None:
+    (root / "dumps" / "being-copied.pgn").write_text("x")
+    (root / "dumps" / "notes.txt").write_text("x")
+    (root / "sample").mkdir()
+    (root / "sample" / "games.pgn").write_text("x")
+    old(root / "sample" / "games.pgn")
+    assert keys(instance) == ["small"]
+    assert instance.get_dynamic_partitions("dumps") == ["small"]
+
+
+def test_a_known_dump_without_positions_is_built(root: Path, instance: dg.DagsterInstance) -> None:
+    assert register(instance, Datasets()) == ["small"]
+    assert keys(instance) == ["small"]
+    (root / "positions" / "small" / ".parts").mkdir(parents=True)  # an ingest was killed there
+    assert keys(instance) == ["small"]
+
+
+def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterInstance) -> None:
+    dump = root / "dumps" / "small.pgn"
+    (request,) = asked(instance)
+    assert execute("build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small").success
+    assert keys(instance) == []
+    text = dump.read_text()
+    dump.write_text(text.replace('[Result "1-0"]', '[Result "0-1"]'))  # as long as before
+    looked = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
+    assert isinstance(looked, dg.SkipReason)
+    assert "1 still being written" in str(looked)
+    old(dump, seconds=5000.0)  # and older than the positions
+    (again,) = asked(instance)
+    assert again.run_key != request.run_key
+    assert again.run_config == {"ops": {"positions": {"config": {"ingest": SETTINGS}}}}
+    assert execute("build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small").success
+    manifest = json.loads((root / "positions" / "small" / "manifest.json").read_text())
+    assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
+    assert keys(instance) == []
+    shutil.rmtree(root / "positions" / "small")
+    assert keys(instance) == ["small"]
+
+
+@pytest.mark.parametrize("status", [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED])
+def test_what_is_under_way_is_not_asked_for_again(
+    root: Path, instance: dg.DagsterInstance, status: DagsterRunStatus
+) -> None:
+    create_run_for_test(instance, job_name="another", tags={"dagster/partition": "small"}, status=status)
+    assert keys(instance) == []
+    (root / "dumps" / "other.pgn").write_text(random_pgn(2))
+    old(root / "dumps" / "other.pgn")
+    assert keys(instance) == ["other"]
+
+
+def test_a_failed_run_is_asked_for_again_later_and_later(
+    root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seen = time.time(), set()
+    for number in range(3):
+        (request,) = asked(instance)
+        assert request.run_key not in seen
+        seen.add(request.run_key)
+        run(instance, request, DagsterRunStatus.FAILURE)
+        assert keys(instance) == []
+        monkeypatch.setattr(time, "time", lambda number=number: now + PATIENCE * 2**number - 30)
+        assert keys(instance) == []
+        monkeypatch.setattr(time, "time", lambda number=number: now + PATIENCE * 2**number + 300)
+    monkeypatch.setattr(time, "time", lambda: now)
+    (root / "dumps" / "small.pgn").write_text(random_pgn(3))
+    old(root / "dumps" / "small.pgn")
+    assert keys(instance) == ["small"]  # another file is another matter
+
+
+def test_what_a_person_cancelled_waits_for_another_file(
+    root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(instance, asked(instance)[0], DagsterRunStatus.CANCELED)
+    late = time.time() + 1e7
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: late)
+        assert keys(instance) == []
+    (root / "dumps" / "small.pgn").write_text(random_pgn(3))
+    old(root / "dumps" / "small.pgn")
+    assert keys(instance) == ["small"]
+
+
+def test_positions_that_were_made_elsewhere_are_taken_in_as_they_are(root: Path, instance: dg.DagsterInstance) -> None:
+    dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
+    ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
+    (request,) = asked(instance)
+    assert request.run_config == {"ops": {"positions": {"config": {"ingest": SETTINGS}}}}
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small"))
+    assert keys(instance) == []  # of a time when no version was noted: name, size and time tell
+    dump.write_text(random_pgn(3))
+    old(dump)
+    assert keys(instance) == ["small"]
+    said = {DUMP_VERSION: "another"}
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=said))
+    assert keys(instance) == ["small"]

@@ -1,0 +1,390 @@
+"""Fetching from a real server that breaks connections, stalls, lies, redirects, refuses and replaces the file meanwhile."""
+
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+from filelock import FileLock
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPResponse
+
+from pipeline.dumps import fetch as module
+from pipeline.dumps.fetch import STEM, FetchConfig, fetch, months, published_months
+from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
+from pipeline.storage import http
+from pipeline.storage.http import WebFile
+from tests.conftest import REPOSITORY
+from tests.pipeline.loopback import Fault, File, Server, serving
+
+NAME = f"{STEM}2013-01.pgn.zst"
+DATA = random.Random(5).randbytes(300_000)
+OTHER = random.Random(6).randbytes(310_000)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Note the waits instead of waiting."""
+    found: list[float] = []
+    monkeypatch.setattr(http, "rest", lambda seconds, stop: found.append(seconds))
+    return found
+
+
+def config(server: Server, **more: Any) -> FetchConfig:
+    return FetchConfig(base=f"{server.url}/standard", **{"stall_seconds": 30.0, "first_wait": 0.01} | more)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith(".lock"))
+
+
+def test_a_month_is_fetched_and_verified_once(server: Server, tmp_path: Path) -> None:
+    server.publish(NAME, DATA)
+    said = fetch(["2013-01"], tmp_path, config(server))
+    digest = hashlib.sha256(DATA).hexdigest()
+    assert said["files"] == {NAME: {"bytes": len(DATA), "sha256": digest, "verified": True, "fetched": True}}
+    assert (tmp_path / NAME).read_bytes() == DATA
+    assert names(tmp_path) == [NAME]
+    asked = len(server.ranges(NAME))
+    again = fetch(["2013-01"], tmp_path, config(server))
+    assert again["files"][NAME] == said["files"][NAME] | {"fetched": False}
+    assert again["fetched"] == 0
+    assert len(server.ranges(NAME)) == asked
+
+
+def test_a_connection_that_breaks_goes_on_from_its_byte(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(send=100_000), Fault(send=0), Fault(send=50_000), Fault(send=1, stall=True)]
+    ticks = []
+    said = fetch(["2013-01"], tmp_path, config(server, stall_seconds=3.0), progress=ticks.append)
+    assert (tmp_path / NAME).read_bytes() == DATA
+    assert said["fetched"] == len(DATA)
+    assert server.ranges(NAME)[1:] == [None, "bytes=100000-", "bytes=100000-", "bytes=150000-", "bytes=150001-"]
+    assert [since for path, _, since in server.asked if path.endswith(NAME)][2:] == ['"one"'] * 4
+    assert ticks[-1].done == ticks[-1].total == len(DATA)
+    assert ticks[-1].values["breaks"] == 4
+
+
+def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
+    server: Server, tmp_path: Path, waits: list[float]
+) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(send=100_000), *[Fault(send=0)] * 4]
+    with pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
+        fetch(["2013-01"], tmp_path, config(server, attempts=4, first_wait=1.0))
+    assert waits == [1.0, 2.0, 4.0]
+    assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json", f"{NAME}.part.sums"]
+    assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 100_000
+    assert (tmp_path / NAME).read_bytes() == DATA
+    assert names(tmp_path) == [NAME]
+
+
+def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -> None:
+    file = server.publish(NAME, DATA)
+    date = formatdate(time.time() + 100, usegmt=True)
+    for status, header in ((429, "7"), (503, date), (503, "soon"), (502, None)):
+        file.faults.append(Fault(status=status, headers=(("Retry-After", header),) if header else ()))
+    fetch(["2013-01"], tmp_path, config(server, first_wait=1.0))
+    assert (tmp_path / NAME).read_bytes() == DATA
+    assert waits[0] == 7.0
+    assert 0 < waits[1] <= 100
+    assert waits[2:] == [4.0, 8.0]
+    file.faults += [Fault(), Fault(status=429, headers=(("Retry-After", "86400"),))]
+    with pytest.raises(FetchError, match="answered 429 and asks for 86,400 seconds: come back then"):
+        fetch(["2013-01"], tmp_path / "elsewhere", config(server))
+    assert len(waits) == 4
+
+
+def test_a_stop_is_heard_while_waiting(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(send=1000), Fault(status=503, headers=(("Retry-After", "200"),))]
+    with pytest.raises(Stopped):
+        fetch(["2013-01"], tmp_path, config(server), stop=lambda: len(server.ranges(NAME)) > 2)
+    assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 1000
+
+
+@pytest.mark.parametrize(("etag", "modified"), [('"one"', ""), ('W/"one"', "Sat, 01 Feb 2025 00:00:00 GMT"), ("", "")])
+def test_ranges_that_are_ignored_join_nothing_twice(server: Server, tmp_path: Path, etag: str, modified: str) -> None:
+    file = server.publish(NAME, DATA, ranges=False, etag=etag, modified=modified)
+    file.faults += [Fault(), Fault(send=200_000), Fault(send=100_000), Fault(send=250_000)]
+    fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / NAME).read_bytes() == DATA
+
+
+def test_a_length_that_is_too_long_is_seen_through(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(lie=5000)]
+    fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / NAME).read_bytes() == DATA
+    file.ranges, file.faults = False, [Fault(lie=5000)] * 20
+    with pytest.raises(FetchError, match="given up at byte 300,000"):
+        fetch([f"{server.url}/standard/{NAME}"], tmp_path / "b", config(server, attempts=3))
+
+
+def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(lie=-5000)]
+    with pytest.raises(FetchError, match="is published: it was not kept"):
+        fetch(["2013-01"], tmp_path, config(server))
+    assert names(tmp_path) == []
+    server.publish(f"{STEM}2013-02.pgn.zst", DATA, sha256="0" * 64)
+    with pytest.raises(FetchError, match=f"has the sha256 {hashlib.sha256(DATA).hexdigest()}, and 0000"):
+        fetch(["2013-02"], tmp_path, config(server))
+    assert names(tmp_path) == []
+
+
+def test_a_file_replaced_between_two_runs_is_begun_again(server: Server, tmp_path: Path) -> None:
+    address = f"{server.url}/a.pgn"  # no hash tells, only what the server says
+    server.files["/a.pgn"] = File(DATA, faults=[Fault(), Fault(send=100_000), Fault(status=503)])
+    with pytest.raises(FetchError):
+        fetch([address], tmp_path, config(server, attempts=1))
+    assert (tmp_path / "a.pgn.part").stat().st_size == 100_000
+    server.files["/a.pgn"] = File(OTHER, etag='"two"')
+    assert fetch([address], tmp_path, config(server))["files"]["a.pgn"]["verified"] is False
+    assert (tmp_path / "a.pgn").read_bytes() == OTHER
+
+
+def test_a_file_replaced_while_it_is_read_is_begun_again(server: Server, tmp_path: Path) -> None:
+    def replaced() -> None:
+        server.files["/a.pgn"] = File(OTHER, etag='"two"')
+
+    server.files["/a.pgn"] = File(DATA, faults=[Fault(), Fault(send=100_000, then=replaced)])
+    fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
+    assert (tmp_path / "a.pgn").read_bytes() == OTHER
+    server.files["/a.pgn"] = File(DATA, faults=[Fault(send=100_000, then=replaced)])
+    reading = WebFile(f"{server.url}/a.pgn", config(server))
+    with pytest.raises(ChangedError, match="was replaced"):
+        list(iter(lambda: reading.read(1 << 20), b""))
+
+
+def test_what_is_here_of_an_unknown_version_is_not_joined(server: Server, tmp_path: Path) -> None:
+    server.files["/a.pgn"] = File(DATA, etag="", modified="")
+    (tmp_path / "a.pgn.part").write_bytes(OTHER[:5000])
+    for state in ("", "{}", '{"url": 1}', json.dumps({"url": f"{server.url}/a.pgn", "sha256": "", "facts": {}})):
+        (tmp_path / "a.pgn.part.json").write_text(state)
+        fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
+        assert (tmp_path / "a.pgn").read_bytes() == DATA
+        (tmp_path / "a.pgn").rename(tmp_path / "a.pgn.part")
+
+
+def test_a_piece_that_rotted_is_fetched_again(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(send=100_000), Fault(status=503)]
+    with pytest.raises(FetchError):
+        fetch(["2013-01"], tmp_path, config(server, attempts=1))
+    with (tmp_path / f"{NAME}.part").open("r+b") as part:
+        part.write(b"rot")
+    fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / NAME).read_bytes() == DATA
+
+
+@pytest.mark.parametrize("cut", ["tail", "beyond", "all", "sums", "no sums"])
+def test_a_tail_that_a_power_cut_left_as_zeros_is_fetched_again(server: Server, tmp_path: Path, cut: str) -> None:
+    """The system keeps the length of a file and loses what it had not written; no hash is published for a URL."""
+    data = random.Random(9).randbytes(2_000_000)
+    server.files["/a.pgn"] = File(data, faults=[Fault(), Fault(send=1_500_000), Fault(status=503)])
+    with pytest.raises(FetchError):
+        fetch([f"{server.url}/a.pgn"], tmp_path, config(server, attempts=1))
+    part, sums = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.sums"
+    assert part.read_bytes() == data[:1_500_000]
+    kept = {"tail": 900_000, "all": 0}.get(cut, 1_500_000)
+    zeros = b"\0" * (1_500_000 - kept + 400_000 * (cut == "beyond"))
+    part.write_bytes(data[:kept] + zeros)
+    if cut == "sums":
+        sums.write_bytes(sums.read_bytes()[:25] + b"\0" * 500)
+    if cut == "no sums":
+        sums.unlink()
+    said = fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
+    assert (tmp_path / "a.pgn").read_bytes() == data
+    assert names(tmp_path) == ["a.pgn"]
+    trusted = len(data) - said["fetched"]
+    least = {"tail": 900_000 - http.BLOCK, "beyond": 1_500_000, "sums": 1}.get(cut, 0)
+    assert least <= trusted <= kept
+    assert server.ranges("/a.pgn")[-1] == (f"bytes={trusted}-" if trusted else None)
+
+
+def test_a_part_of_another_program_is_left(server: Server, tmp_path: Path) -> None:
+    server.publish(NAME, DATA)
+    (tmp_path / f"{NAME}.part").write_bytes(b"what a browser has so far")
+    with pytest.raises(FetchError, match=r"\.part is here and is not of this program: move it away"):
+        fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / f"{NAME}.part").read_bytes() == b"what a browser has so far"
+
+
+def test_redirects_are_followed_and_loops_are_not(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    server.files["/elsewhere"] = File(DATA)
+    file.faults += [Fault(), Fault(status=302, headers=(("Location", "/elsewhere"),))]
+    fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / NAME).read_bytes() == DATA
+    server.files["/loop"] = File(b"", faults=[Fault(status=302, headers=(("Location", "/loop"),))] * 40)
+    with pytest.raises(FetchError, match="leads nowhere: TooManyRedirects"):
+        fetch([f"{server.url}/loop"], tmp_path, config(server))
+
+
+class Hops(HTTPAdapter):
+    """Answers addresses as a table says, a redirect or a body, and notes what it is asked."""
+
+    def __init__(self, table: dict[str, str | bytes]) -> None:
+        super().__init__()
+        self.table, self.asked = table, list[str]()
+
+    def send(self, request: requests.PreparedRequest, *_: Any, **__: Any) -> requests.Response:
+        """Answer a request."""
+        url = str(request.url)
+        self.asked.append(url)
+        found, answer = self.table[url], requests.Response()
+        answer.url, answer.request, answer.status_code = url, request, 302 if isinstance(found, str) else 200
+        body = b"" if isinstance(found, str) else found
+        answer.headers["Content-Length"] = str(len(body))
+        if isinstance(found, str):
+            answer.headers["Location"] = found
+        answer.raw = HTTPResponse(io.BytesIO(body), headers=dict(answer.headers), preload_content=False)
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("table", "asked", "refused"),
+    [
+        ({"https://a/x": "http://b/x", "http://b/x": "https://c/x", "https://c/x": b"body"}, 1, "without encryption"),
+        ({"https://a/x": "https://b/x", "https://b/x": "http://c/x", "http://c/x": b"body"}, 2, "without encryption"),
+        ({"http://a/x": "https://b/x", "https://b/x": "//c/y", "https://c/y": b"body"}, 3, ""),
+        ({"http://a/x": "https://b/x", "https://b/x": "http://a/x"}, 2, "without encryption"),
+        ({"https://a/x": "../y z", "https://a/y%20z": b"body"}, 2, ""),
+        ({"https://a/x": "ftp://b/x"}, 1, "without encryption"),
+        ({"http://a/x": "file:///etc/passwd"}, 1, "leads nowhere"),
+        ({"https://a/x": "https://a/x"}, http.REDIRECTS + 1, "leads nowhere: TooManyRedirects"),
+    ],
+)
+def test_each_redirect_is_looked_at_before_it_is_followed(
+    table: dict[str, str | bytes], asked: int, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hops, session = Hops(table), requests.Session()
+    session.mount("https://", hops)
+    session.mount("http://", hops)
+    monkeypatch.setattr(http, "_session", lambda: session)
+    file = WebFile(next(iter(table)))
+    if refused:
+        with pytest.raises(FetchError, match=refused):
+            file.read(100)
+    else:
+        assert file.read(100) == b"body"
+    assert len(hops.asked) == asked
+
+
+def test_a_file_that_is_here_and_is_another_is_left(server: Server, tmp_path: Path) -> None:
+    server.publish(NAME, DATA)
+    (tmp_path / NAME).write_bytes(OTHER)
+    with pytest.raises(FetchError, match="is here and is not what is published"):
+        fetch(["2013-01"], tmp_path, config(server))
+    assert (tmp_path / NAME).read_bytes() == OTHER
+
+
+def test_dry_run_says_what_it_would_take_and_writes_nothing(server: Server, tmp_path: Path) -> None:
+    server.publish(NAME, DATA)
+    server.publish(f"{STEM}2013-02.pgn.zst", OTHER)
+    out = tmp_path / "new" / "dumps"
+    said = fetch(["2013-01..2013-02"], out, config(server), dry_run=True)
+    assert [entry["bytes"] for entry in said["files"].values()] == [len(DATA), len(OTHER)]
+    assert said["to_fetch"] == len(DATA) + len(OTHER)
+    assert not out.exists()
+    assert set(server.ranges(".pgn.zst")) == {"bytes=0-0"}
+    fetch(["2013-01"], out, config(server))
+    assert fetch(["2013-01..2013-02"], out, config(server), dry_run=True)["to_fetch"] == len(OTHER)
+
+
+def test_urls_have_the_hash_that_is_said_and_no_query_in_their_name(server: Server, tmp_path: Path) -> None:
+    server.files["/b%20c.pgn"] = File(DATA)
+    address = f"{server.url}/b%20c.pgn?secret=1"
+    said = fetch([address], tmp_path, config(server, sha256=hashlib.sha256(DATA).hexdigest()))
+    assert said["files"]["b c.pgn"]["verified"]
+    with pytest.raises(FetchError, match=r"answers 404 .*no such file") as told:
+        fetch([f"{server.url}/nothing.pgn?secret=1"], tmp_path, config(server))
+    assert "secret" not in str(told.value)
+    gone = FetchConfig(attempts=2, first_wait=0.0)
+    with pytest.raises(FetchError, match=r"given up at byte 0 after 2 tries in a row \(Connection refused\)"):
+        fetch(["http://127.0.0.1:9/x.pgn"], tmp_path, gone)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "2013-13",
+        "2012-12",
+        "2013-06..2013-01",
+        "2013",
+        "x",
+        "ftp://a/b",
+        "2013-01..",
+        "..2013-01",
+        "9999-01",
+        "http://[/a",
+    ],
+)
+def test_words_that_are_nothing_are_refused(word: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"month|is no address"):
+        fetch([word], tmp_path)
+
+
+def test_months_that_are_not_published_are_named_before_anything_is_fetched(server: Server, tmp_path: Path) -> None:
+    server.publish(NAME, DATA)
+    with pytest.raises(FetchError, match=r"does not publish .*2013-02.pgn.zst: it has .*2013-01.pgn.zst to"):
+        fetch(["2013-01..2013-02"], tmp_path, config(server))
+    assert names(tmp_path) == []
+    assert published_months(config(server)) == ["2013-01"]
+    assert months("2013-11..2014-02") == ["2013-11", "2013-12", "2014-01", "2014-02"]
+    server.files["/standard/sha256sums.txt"].data = b"<html>"
+    with pytest.raises(FetchError, match="is no list of hashes"):
+        fetch(["2013-01"], tmp_path, config(server))
+
+
+def test_a_full_disk_and_another_fetch_are_said(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.publish(NAME, DATA)
+    with FileLock(tmp_path / f".{NAME}.lock"), pytest.raises(FetchError, match="another fetch is writing"):
+        fetch(["2013-01"], tmp_path, config(server))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(FetchError, match="1,000 bytes free, and 300,000 are to be fetched"):
+        fetch(["2013-01"], tmp_path, config(server))
+
+
+def test_a_fetch_that_is_killed_is_continued_by_the_same_command(server: Server, tmp_path: Path) -> None:
+    file = server.publish(NAME, DATA)
+    file.faults += [Fault(), Fault(send=200_000, stall=True)]
+    command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", "fetch", "2013-01", "--json"]
+    command += ["--out", str(tmp_path), "--base", f"{server.url}/standard"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment) as killed:
+        assert server.sent.wait(60)
+        part = tmp_path / f"{NAME}.part"
+        while not (part.exists() and part.stat().st_size):
+            time.sleep(0.02)
+        killed.send_signal(signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    came = part.stat().st_size
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fetched"] == len(DATA) - came
+    assert server.ranges(NAME)[-1] == f"bytes={came}-"
+    assert (tmp_path / NAME).read_bytes() == DATA
+    assert names(tmp_path) == [NAME]

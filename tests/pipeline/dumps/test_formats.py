@@ -1,0 +1,367 @@
+"""Inputs beside PGN: every row of real files against python-chess, hostile rows counted, and games as from PGN."""
+
+import bz2
+import csv
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterable
+from datetime import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from engine.encoding.planes import label_of
+from model.training.config import TrainConfig
+from pipeline.dataset.batches import Batches
+from pipeline.errors import DamagedError, DatasetError, DumpError
+from pipeline.evaluation.render import write_report
+from pipeline.evaluation.report import report
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.training.train import train_on
+from pipeline.validation.verify import planes_of, rows_differ, text_of
+from tests.conftest import shared_data
+from tests.pipeline import datasets
+
+SMALL = IngestConfig(chunk_mib=1)
+START = chess.STARTING_FEN
+Expected = list[tuple[str, list[tuple[chess.Board, chess.Move]]]]
+"""A name in `site`, and the positions with their moves that must be its rows."""
+
+
+def check(source: Path, out: Path, expected: Expected, planes_every: int = 50) -> dict[str, Any]:
+    """Ingest a file: its rows must be exactly the expected positions and labels, and know no result."""
+    manifest = ingest([str(source)], out, SMALL, workers=1)
+    games, rows = datasets.games(out), datasets.rows_by_game(out)
+    assert [game["site"] for game in games if game["dropped"] is None] == [site for site, _ in expected]
+    used = [number for number, game in enumerate(games) if game["dropped"] is None]
+    for at, (number, (site, moves)) in enumerate(zip(used, expected, strict=True)):
+        found = rows[number]
+        assert [(row["label"], row["promotion"]) for row in found] == [
+            (label_of(move, board.turn), move.promotion or 0) for board, move in moves
+        ], site
+        for row, (board, _) in zip(found, moves, strict=True):
+            assert (row["result"], row["plies"], row["elo"], row["clock"]) == (0, 0, None, None)
+            if at % planes_every == 0:
+                assert (np.frombuffer(row["planes"], "<u8") == planes_of(board)).all()
+    assert manifest["positions"]["total"] == sum(len(moves) for _, moves in expected)
+    assert all(game["result"] is None for game in games)
+    return manifest
+
+
+def solutions(path: Path) -> Expected:
+    """Read a puzzle CSV with the csv module and python-chess."""
+    expected = []
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            board, moves = chess.Board(row["FEN"]), []
+            for ply, uci in enumerate(row["Moves"].split()):
+                move = board.parse_uci(uci)
+                if ply % 2:
+                    moves.append((board.copy(stack=False), move))
+                board.push(move)
+            expected.append((row["PuzzleId"], moves))
+    return expected
+
+
+def test_every_solver_s_move_of_real_puzzles_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "puzzles.csv"
+    with shared_data("truth/lichess_puzzles_500.csv").open() as file:
+        path.write_text("".join(islice(file, 101)))
+    manifest = check(path, tmp_path / "out", solutions(path))
+    assert manifest["games"] == {"read": 100, "used": 100, "dropped": {}}
+    assert manifest["sources"][0]["input"] == "Lichess puzzles (CSV)"
+    assert manifest["positions_dropped"] == {"not a labelled move": manifest["positions"]["total"]}
+    with path.open(newline="") as file:
+        told = {row["PuzzleId"]: (int(row["Rating"]), row["Themes"]) for row in csv.DictReader(file)}
+    assert {
+        game["site"]: (game["puzzle_rating"], game["puzzle_themes"]) for game in datasets.games(tmp_path / "out")
+    } == told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "count"), [("seed_3000", 3000), ("500", 500)])
+def test_every_solver_s_move_of_all_puzzles_is_a_row(name: str, count: int, tmp_path: Path) -> None:
+    path = shared_data(f"truth/lichess_puzzles_{name}.csv")
+    assert check(path, tmp_path / "out", solutions(path))["games"]["used"] == count
+
+
+@pytest.mark.slow
+def test_every_best_move_of_a_real_table_is_a_row(tmp_path: Path) -> None:
+    path = shared_data("truth/lichess_puzzles_bestmove_9998.csv")
+    expected: Expected = []
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.DictReader(file), start=2):
+            board = chess.Board(row["position"])
+            expected.append((f"line-{number}", [(board, board.parse_uci(row["bestmove"].strip("[]',")))]))
+    assert check(path, tmp_path / "out", expected)["games"] == {"read": 9998, "used": 9998, "dropped": {}}
+
+
+def best_of(path: Path) -> tuple[Expected, int]:
+    """Read an EPD file with python-chess: the first of its best moves where it has any, and how many have none."""
+    expected, without = [], 0
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not line.strip():
+            continue
+        board = chess.Board()
+        try:
+            said = board.set_epd(line)
+        except ValueError:
+            without += 1
+            continue
+        words = re.findall(r"\bbm ([^;]*)", line)[0].split() if "bm" in said else []
+        if words:
+            site = str(said.get("id") or f"line-{number}").replace("/", "-").strip()
+            expected.append((site, [(board, board.parse_san(words[0]))]))
+        else:
+            without += 1
+    return expected, without
+
+
+SHORT, LONG = ("bratko-kopec", "pet", "lapuce2"), ("wacnew", "eet", "ecmgcp", "iq4", "prof", "bt2630", "arasan2024")
+
+
+@pytest.mark.parametrize("name", [*SHORT, *(pytest.param(name, marks=pytest.mark.slow) for name in LONG)])
+def test_the_first_best_move_of_real_epd_is_the_label(name: str, tmp_path: Path) -> None:
+    path = shared_data(f"truth/epd/{name}.epd")
+    expected, without = best_of(path)
+    assert len(expected) > 5
+    manifest = check(path, tmp_path / "out", expected)
+    assert manifest["games"]["dropped"] == ({"no moves": without} if without else {})
+    assert manifest["sources"][0]["input"] == "EPD"
+
+
+def test_mates_without_a_move_are_counted(tmp_path: Path) -> None:
+    path = shared_data("truth/mate/KRvK1000.epd")
+    count = len(path.read_text().splitlines())
+    with pytest.raises(DatasetError, match=rf"{count} games read \(no moves: {count}\)"):
+        ingest([str(path)], tmp_path / "out", SMALL, workers=1)
+
+
+def test_chessmarro_s_own_rows_become_rows(tmp_path: Path) -> None:
+    path = shared_data("chessmarro/linchess_converted_stockfish99.parquet")
+    expected: Expected = []
+    for number, row in enumerate(pq.read_table(path).to_pylist(), start=1):
+        board = chess.Board(row["fen_original"])
+        move = board.parse_uci(row["best_uci"])
+        assert label_of(move if board.turn else mirrored(move), board.turn) >= 0
+        expected.append((f"row-{number}", [(board, move)]))
+    manifest = check(path, tmp_path / "out", expected, planes_every=1)
+    assert manifest["games"]["used"] == 100
+    assert manifest["sources"][0]["bytes"] == path.stat().st_size
+
+
+def mirrored(move: chess.Move) -> chess.Move:
+    return chess.Move(chess.square_mirror(move.from_square), chess.square_mirror(move.to_square), move.promotion)
+
+
+def as_parquet(text: str, path: Path) -> Path:
+    """Write games as Lichess's published tables have them: a column a tag, the movetext beside them, typed."""
+    games = []
+    for piece in text.split("[Event ")[1:]:
+        head, _, moves = ("[Event " + piece).partition("\n\n")
+        games.append(dict(re.findall(r'\[(\w+) "(.*)"\]', head)) | {"movetext": moves.strip()})
+    names = ["Event", "Site", "White", "Black", "Result", "WhiteTitle", "BlackTitle", "WhiteElo", "BlackElo", "UTCDate",
+             "UTCTime", "ECO", "Opening", "Termination", "TimeControl", "movetext"]  # fmt: skip
+    columns: dict[str, pa.Array] = {}
+    for name in names:
+        values = [game.get(name) for game in games]
+        if name.endswith("Elo"):
+            columns[name] = pa.array([int(value) if value and value != "?" else None for value in values], pa.int16())
+        elif name == "UTCDate":
+            columns[name] = pa.array([value and value.replace(".", "-") for value in values]).cast(pa.date32())
+        elif name == "UTCTime":
+            columns[name] = pa.array([value and time.fromisoformat(value) for value in values], pa.time32("ms"))
+        else:
+            columns[name] = pa.array(values, pa.string())
+    pq.write_table(pa.table(columns), path, row_group_size=100)
+    return path
+
+
+def test_lichess_s_parquet_gives_the_rows_of_its_dump(tmp_path: Path) -> None:
+    dump = shared_data("pgn/lichess_dump_2013-01_100.pgn")
+    table = as_parquet(dump.read_text(), tmp_path / "train-00000.parquet")
+    config = IngestConfig(order="game", test_share=0.0, val_share=0.0)
+    made = [ingest([str(path)], tmp_path / path.suffix, config, workers=1) for path in (dump, table)]
+    one, two = (datasets.table(tmp_path / path.suffix) for path in (dump, table))
+    assert one.equals(two)
+    assert made[0]["games"] == made[1]["games"]
+    skipped = ("offset", "length")
+    for before, after in zip(datasets.games(tmp_path / ".pgn"), datasets.games(tmp_path / ".parquet"), strict=True):
+        assert {name: value for name, value in before.items() if name not in skipped} == {
+            name: value for name, value in after.items() if name not in skipped
+        }
+    assert made[1]["sources"][0]["bytes"] == table.stat().st_size
+    assert rows_differ(tmp_path / ".parquet", made[1], text_of(str(table)), 20) == (20, [])
+
+
+HEADER = "PuzzleId,FEN,Moves,Rating,RatingDeviation,Popularity,NbPlays,Themes,GameUrl,OpeningTags\n"
+GOOD = f"00008,{START},e2e4 e7e5 g1f3 b8c6,1940,75,94,6608,crushing long,https://lichess.org/x,\n"
+
+
+def packed(codec: str, data: bytes) -> bytes:
+    compress: dict[str, Callable[[bytes], bytes]] = {
+        "": bytes, "zst": zstandard.ZstdCompressor().compress, "gz": gzip.compress, "bz2": bz2.compress,
+    }  # fmt: skip
+    return compress[codec](data)
+
+
+HOSTILE = {
+    "too few fields": ("x,y\n", "bad row"),
+    "too many fields": (GOOD[:-1] + ",1,2\n", "bad row"),
+    "a quote that never ends": (f'1,"{START},e2e4\n', "bad row"),
+    "a huge field": (f"1,{START},{'e2e4 ' * 200_000},1,1,1,1,a,b,\n", "bad row"),
+    "no FEN": ("1,,e2e4 e7e5,1,1,1,1,a,b,\n", "bad row"),
+    "a FEN of nonsense": ("1,nan,e2e4 e7e5,1,1,1,1,a,b,\n", "bad row"),
+    "a FEN without kings": ("1,8/8/8/8/8/8/8/8 w - - 0 1,e2e4 e7e5,1,1,1,1,a,b,\n", "bad FEN"),
+    "moves that are none": (f"1,{START},nan,1,1,1,1,a,b,\n", "bad row"),
+    "tags in the moves": (f'1,{START},"e2e4 [Event x]",1,1,1,1,a,b,\n', "bad row"),
+    "an illegal move": (f"1,{START},e2e4 e2e4,1,1,1,1,a,b,\n", "illegal move"),
+    "no moves": (f"1,{START},,1,1,1,1,a,b,\n", "no moves"),
+    "only the opponent's move": (f"1,{START},e2e4,1,1,1,1,a,b,\n", "no moves"),
+}
+
+
+@pytest.mark.parametrize("codec", ["", "zst", "gz", "bz2"])
+def test_hostile_rows_are_counted_and_their_neighbours_kept(codec: str, tmp_path: Path) -> None:
+    text = HEADER + "".join(row + GOOD for row, _ in HOSTILE.values()) + "\n\n"
+    path = tmp_path / "any.name"
+    path.write_bytes(packed(codec, text.encode()))
+    manifest = ingest([str(path)], tmp_path / "out", SMALL, workers=1)
+    games = datasets.games(tmp_path / "out")
+    assert [game["dropped"] for game in games] == [why for _, reason in HOSTILE.values() for why in (reason, None)]
+    assert games[0]["site"] == "line-2"
+    assert manifest["positions"]["total"] == 2 * len(HOSTILE)
+    assert all(game["puzzle_rating"] == 1940 for game in games if game["dropped"] is None)
+
+
+def test_ratings_and_themes_that_are_odd_pass_through_or_are_null(tmp_path: Path) -> None:
+    rows = [
+        f'a"b,{START},e2e4 e7e5,nan,,,,"x ""y"" {{z}} [Result 1-0]",,\n',
+        f"c,{START},d2d4 d7d5,99999999999,,,,,,\n",
+    ]
+    path = tmp_path / "puzzles.csv"
+    path.write_text(HEADER + rows[0].replace('a"b', '"a""b"') + rows[1])
+    ingest([str(path)], tmp_path / "out", SMALL, workers=1)
+    first, second = datasets.games(tmp_path / "out")
+    assert (first["site"], first["puzzle_rating"]) == ('a"b', None)
+    assert first["puzzle_themes"] == 'x "y" {z} [Result 1-0]'
+    assert (second["puzzle_rating"], second["puzzle_themes"]) == (65535, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("PuzzleId,FEN,Rating\n", "has no column Moves"),
+        ("fen,eval\n", "its move one of best, bestmove"),
+        (HEADER, "no positions .* 0 games read"),
+    ],
+)
+def test_wrong_headers_are_said(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises((DumpError, DatasetError), match=message):
+        ingest([str(tmp_path / "a.csv")], tmp_path / "out", SMALL, workers=1)
+
+
+def table_of(path: Path, **columns: Iterable[Any]) -> Path:
+    pq.write_table(pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path)
+    return path
+
+
+def test_hostile_tables_are_said_or_counted(tmp_path: Path) -> None:
+    for name, columns, message in (
+        ("other", {"a": [1], "b": [2]}, "is Parquet with the columns a, b"),
+        ("kind", {"movetext": [["1. e4"]]}, "the column movetext is list<.*no text can be made"),
+    ):
+        with pytest.raises(DumpError, match=message):
+            ingest([str(table_of(tmp_path / name, **columns))], tmp_path / "out", SMALL, workers=1)
+    (tmp_path / "cut").write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(DumpError, match="begins like Parquet and cannot be read"):
+        ingest([str(tmp_path / "cut")], tmp_path / "out", SMALL, workers=1)
+    (tmp_path / "packed").write_bytes(packed("zst", (tmp_path / "other").read_bytes()))
+    with pytest.raises(DumpError, match="save and unpack it first"):
+        ingest([str(tmp_path / "packed")], tmp_path / "out", SMALL, workers=1)
+    moves = "1. e4 e5 2. Nf3 Nc6"
+    table = table_of(
+        tmp_path / "games",
+        movetext=[
+            f"{moves} 1-0",
+            None,
+            f"{moves} {{ no end",
+            '[Event "x"]\n\n1. d4 0-1',
+            "% 1. e4",
+            f"{moves} 1/2-1/2",
+        ],
+        WhiteElo=[float("nan"), 1500.0, None, float("inf"), -3.0, 1501.5],
+        Site=["https://lichess.org/a", None, 'q"\n\n[Event "y"]', "", "\x00\x01", "b"],
+        Result=["1-0", "1-0", None, "0-1", "*", None],
+    )
+    ingest([str(table)], tmp_path / "games-out", SMALL, workers=1)
+    games = datasets.games(tmp_path / "games-out")
+    assert [game["dropped"] for game in games] == [
+        None, "no moves", "unclosed comment", None, "unfinished", None,
+    ]  # fmt: skip
+    assert [game["white_elo"] for game in games] == [None, 1500, None, None, None, 1501]
+    assert [game["plies"] for game in games] == [4, 0, 4, 1, 1, 4]
+    marro = table_of(tmp_path / "marro", fen_original=[START, None, "x"], best_uci=["e2e4", "e2e4", None])
+    manifest = ingest([str(marro)], tmp_path / "marro-out", SMALL, workers=1)
+    assert manifest["games"] == {"read": 3, "used": 1, "dropped": {"bad row": 2}}
+
+
+def test_a_damaged_archive_of_puzzles_keeps_the_rows_before_the_damage(tmp_path: Path) -> None:
+    numbered = [f"{number:05d}" + GOOD[5:] for number in range(20_000)]
+    data = gzip.compress((HEADER + "".join(numbered)).encode())
+    (tmp_path / "puzzles.csv.gz").write_bytes(data[: len(data) // 2])
+    with pytest.raises(DamagedError, match="damaged archive"):
+        ingest([str(tmp_path / "puzzles.csv.gz")], tmp_path / "out", SMALL, workers=1)
+    games = datasets.games(tmp_path / "out")
+    assert [game["site"] for game in games] == [f"{number:05d}" for number in range(len(games))]
+    assert len(games) > 5000
+    assert all(game["dropped"] is None for game in games)
+
+
+def test_copies_of_a_position_share_a_split_and_mixed_sources_one_table(tmp_path: Path) -> None:
+    boards = [
+        chess.Board(fen) for fen in (START, "4k3/8/8/8/8/8/4P3/4K3 w - - 0 1", "8/8/8/4k3/8/8/4P3/4K3 b - - 5 60")
+    ]
+    rows = [f"{board.fen()},{move.uci()}\n" for board in boards for move in board.legal_moves]
+    (tmp_path / "best.csv").write_text("fen,best\n" + "".join(rows))
+    datasets.dump(tmp_path / "games.pgn", 3)
+    sources = [str(tmp_path / "games.pgn"), str(tmp_path / "best.csv")]
+    config = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.3)
+    ingest(sources, tmp_path / "out", config, workers=1)
+    games = datasets.games(tmp_path / "out")
+    assert len(games) == 3 + len(rows)
+    assert [game["puzzle_themes"] for game in games] == [None] * len(games)
+    splits: dict[str, set[str]] = {}
+    for game, row in zip(games[3:], rows, strict=True):
+        splits.setdefault(row.split(",")[0], set()).add(game["split"])
+    assert [len(names) for names in splits.values()] == [1] * 3
+    assert next(Batches([tmp_path / "out"], batch_size=8).from_step(0))["plies"].dtype == np.uint16
+
+
+@pytest.mark.slow
+def test_a_network_trains_on_puzzles_and_its_report_claims_no_results(tmp_path: Path) -> None:
+    ingest(
+        [str(shared_data("truth/lichess_puzzles_500.csv"))],
+        tmp_path / "puzzles",
+        IngestConfig(test_share=0.2),
+        workers=1,
+    )
+    steps = TrainConfig(steps=4, batch_size=64, threads=1)
+    card = train_on([tmp_path / "puzzles"], "fianchetto-xs", steps, tmp_path / "net")
+    assert "validation_top1" in card["metrics"]
+    assert "validation_value_brier" not in card["metrics"]
+    said = report(tmp_path / "net", positions=tmp_path / "puzzles")
+    assert said["positions"] > 100
+    assert said["value_brier"] is said["value_calibration_error"] is said["hand_written_value_brier"] is None
+    json.dumps(said, allow_nan=False)
+    write_report(said, tmp_path / "report")

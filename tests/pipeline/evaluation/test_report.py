@@ -1,0 +1,46 @@
+"""What a report is of: a sample drawn across all games, however they are given."""
+
+from pathlib import Path
+from typing import Any
+
+import chess.pgn
+import pytest
+
+from pipeline.evaluation.report import Rule, report
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import random_game
+
+NETWORK = REPOSITORY / "datasets" / "embedded"
+GAMES = 120
+
+
+@pytest.fixture(scope="module")
+def pgn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write many games."""
+    path = tmp_path_factory.mktemp("games") / "many.pgn"
+    path.write_text("\n".join(random_game(seed) for seed in range(GAMES)))
+    return path
+
+
+@pytest.mark.parametrize("given", ["pgn", "positions"])
+def test_a_limit_is_a_sample_of_positions_across_all_games(given: str, pgn: Path, tmp_path: Path) -> None:
+    """60 positions of 120 games that have many each: nearly each is of a game of its own, and all plies are there."""
+    words: dict[str, Any] = {"pgn": pgn}
+    if given == "positions":
+        ingest([str(pgn)], tmp_path / "out", IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+        words = {"positions": tmp_path / "out", "split": "train"}
+    found = report(NETWORK, rule=Rule(limit=60), **words)
+    assert found["positions"] == 60
+    assert found["games"] > 36, "60 draws from 120 games meet 47 of them, most often"
+    assert "a random sample of at most 60 positions of all games" in found["rule"]
+    assert report(NETWORK, rule=Rule(limit=60), **words)["cross_entropy"] == found["cross_entropy"], "the same sample"
+
+
+def test_without_a_limit_every_position_of_the_file_counts(pgn: Path) -> None:
+    with pgn.open() as file:
+        games = iter(lambda: chess.pgn.read_game(file), None)
+        plies = sum(len(list(game.mainline_moves())) for game in games if game is not None)
+    found = report(NETWORK, pgn=pgn, rule=Rule(limit=plies))
+    assert (found["positions"], found["games"]) == (plies, GAMES)

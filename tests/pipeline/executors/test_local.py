@@ -1,0 +1,266 @@
+"""The seam's promise: every item answered once, bounded tries, losses named, nothing left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipeline.executors.local import FORKED, Failure, LocalEngine
+from pipeline.ingest.chunk import PRELOAD
+from tests.conftest import REPOSITORY
+from tests.pipeline.executors import jobs
+from tests.processes import servers_of, workers_of
+
+
+def children() -> set[int]:
+    """Give the living worker processes of this one."""
+    return {worker.pid for worker in workers_of()}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_every_item_is_answered_once(workers: int) -> None:
+    results = list(LocalEngine(workers).map(jobs.square, range(20)))
+    assert sorted(results) == [(index, "ok", index * index) for index in range(20)]
+
+
+def test_nothing_to_do_is_done() -> None:
+    assert list(LocalEngine(2).map(jobs.square, [])) == []
+
+
+def test_items_are_taken_a_few_at_a_time() -> None:
+    taken = 0
+
+    def items() -> Iterator[int]:
+        nonlocal taken
+        for number in range(1000):
+            taken += 1
+            yield number
+
+    answered = 0
+    for _ in LocalEngine(2).map(jobs.square, items()):
+        answered += 1
+        assert taken <= answered + 4
+        if answered == 25:
+            break
+    assert answered == 25
+
+
+def test_workers_are_other_processes_and_one_worker_is_this_one() -> None:
+    assert {value for _, _, value in LocalEngine(1).map(jobs.pid, range(3))} == {os.getpid()}
+    others = {value for _, _, value in LocalEngine(2).map(jobs.pid, range(30))}
+    assert 1 <= len(others) <= 2
+    assert os.getpid() not in others
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_error_is_a_result_and_the_others_are_answered(workers: int) -> None:
+    results = {index: (status, value) for index, status, value in LocalEngine(workers).map(jobs.inverse, [1, 0, 2])}
+    assert results[0] == ("ok", 1.0)
+    assert results[2] == ("ok", 0.5)
+    status, failure = results[1]
+    assert status == "error"
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.message) == ("ZeroDivisionError", "division by zero")
+    assert "inverse" in failure.traceback
+
+
+def test_the_item_of_a_killed_worker_is_done_again(tmp_path: Path) -> None:
+    markers = [tmp_path / "two", tmp_path / "six"]
+    items = [(number, str(markers[number // 4]) if number in (2, 6) else "") for number in range(10)]
+    results = list(LocalEngine(2).map(jobs.die_once, items))
+    assert all(marker.exists() for marker in markers), "no worker was killed"
+    assert sorted(results) == [(index, "ok", index) for index in range(10)]
+
+
+def test_a_worker_killed_from_outside_is_replaced() -> None:
+    killed = 0
+    results = []
+    for result in LocalEngine(2).map(jobs.kill_at, [(number, 0.2) for number in range(8)]):
+        results.append(result)
+        if not killed:
+            killed = min(children())
+            os.kill(killed, signal.SIGKILL)
+    assert killed
+    assert sorted(results) == [(index, "ok", index) for index in range(8)]
+
+
+def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_others_are_not(tmp_path: Path) -> None:
+    items = [(number, str(tmp_path)) for number in range(10)]
+    results = {index: (status, value) for index, status, value in LocalEngine(2, attempts=3).map(jobs.poison, items)}
+    tries = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
+    assert results.pop(5) == ("lost", None)
+    assert tries.count("5") == 3
+    assert results == {index: ("ok", index) for index in range(10) if index != 5}
+
+
+def test_closing_the_iterator_leaves_no_process() -> None:
+    before = children()
+    stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 1, 1])
+    next(stream)
+    assert len(children() - before) == 2
+    began = time.monotonic()
+    stream.close()
+    assert children() - before == set()
+    assert time.monotonic() - began < 5, "the worker that sleeps for 30 s was waited for"
+
+
+def test_an_error_in_the_items_leaves_no_process() -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise OSError("the disk is gone")
+
+    before = children()
+    with pytest.raises(OSError, match="the disk is gone"):
+        list(LocalEngine(2).map(jobs.square, items()))
+    assert children() - before == set()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None:
+    answered: list[int] = []
+    began = time.monotonic()
+    for index, _, _ in LocalEngine(workers).map(jobs.slow, [1, 1, 0, 0], lambda: len(answered) >= 2):
+        answered.append(index)
+    assert sorted(answered) == [0, 1]
+    assert time.monotonic() - began < 25, "the worker that sleeps for 30 s was waited for"
+    assert children() == set()
+
+
+forked = pytest.mark.skipif(not FORKED, reason="workers are forked on Linux alone")
+
+
+@forked
+def test_workers_are_forked_from_a_process_of_one_thread_that_has_loaded_what_they_need() -> None:
+    for server in servers_of():  # what is forked from has been begun by others, who named nothing
+        server.kill()
+    loaded = {value for _, _, value in LocalEngine(2, preload=PRELOAD).map(jobs.loaded, [PRELOAD] * 4)}
+    assert loaded == {True}
+    (server,) = servers_of()
+    assert server.num_threads() == 1, "a lock that a thread held would stay held in every worker"
+
+
+@forked
+def test_a_prepared_process_is_killed_and_workers_come_from_another() -> None:
+    list(LocalEngine(2).map(jobs.square, range(4)))
+    (before,) = servers_of()
+    before.kill()
+    assert sorted(LocalEngine(2).map(jobs.square, range(4))) == [(index, "ok", index * index) for index in range(4)]
+    (after,) = servers_of()
+    assert after.pid != before.pid
+
+
+@forked
+def test_the_prepared_process_does_not_hear_ctrl_c() -> None:
+    list(LocalEngine(2).map(jobs.square, range(4)))
+    (server,) = servers_of()
+    server.send_signal(signal.SIGINT)
+    assert sorted(LocalEngine(2).map(jobs.square, range(4))) == [(index, "ok", index * index) for index in range(4)]
+    assert [one.pid for one in servers_of()] == [server.pid]
+
+
+def test_workers_have_the_environment_of_now_and_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    list(LocalEngine(2).map(jobs.square, range(4)))
+    monkeypatch.setenv("FIANCHETTO_TESTED", "later")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    names = ["FIANCHETTO_TESTED", "OMP_NUM_THREADS"]
+    assert {value for _, _, value in LocalEngine(2).map(jobs.variables, [names] * 4)} == {("later", "1")}
+    assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
+
+
+def program(text: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as the installed command is run: the current folder is not on its path."""
+    imports = "import os, signal, sys; from multiprocessing import forkserver; from pipeline.executors.local import *; "
+    imports += "from tests.pipeline.executors.jobs import square\n"
+    return subprocess.run(
+        [sys.executable, "-P", "-c", imports + text],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def ended(process: int) -> bool:
+    """Tell whether a process has ended, though nobody may have asked how; that is for its parent."""
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def ends(process: int) -> bool:
+    """Wait for a process to end; False where it has not within a minute, which is for one that would stay for ever."""
+    until = time.monotonic() + 60
+    while not ended(process):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+SQUARES = "sorted(value for _, _, value in LocalEngine(2).map(square, range(3)))"
+
+
+@forked
+def test_workers_start_where_no_socket_can_be_made(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 40)
+    folder.mkdir()
+    said = program(f"print(prepare(), {SQUARES})", REPOSITORY, TMPDIR=str(folder))
+    assert (said.stdout, said.stderr) == ("spawn [0, 1, 4]\n", "")
+
+
+@forked
+def test_ctrl_c_does_not_end_a_process_that_prepares_itself() -> None:
+    server = "forkserver._forkserver._forkserver_pid"
+    text = (
+        f"prepare({PRELOAD!r}); before = {server}; os.kill(before, signal.SIGINT); print({SQUARES}, {server} == before)"
+    )
+    said = program(text, REPOSITORY)
+    assert (said.stdout, said.stderr) == ("[0, 1, 4] True\n", "")
+
+
+@forked
+def test_a_module_of_the_current_folder_is_not_taken_for_what_workers_need(tmp_path: Path) -> None:
+    (tmp_path / "chess.py").write_text("raise RuntimeError('not that one')")
+    said = program(f"print({SQUARES})", tmp_path)
+    assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
+
+
+@forked
+def test_workers_that_cannot_be_forked_are_started_afresh() -> None:
+    said = program(
+        f"def broken(*_): raise EOFError\nforkserver.connect_to_new_process = broken\nprint({SQUARES})", REPOSITORY
+    )
+    assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
+
+
+@forked
+def test_who_prepares_for_nobody_ends(tmp_path: Path) -> None:
+    said = program(
+        f"prepare({PRELOAD!r}); print(forkserver._forkserver._forkserver_pid)",
+        REPOSITORY,
+        NUMBA_CACHE_DIR=str(tmp_path),
+    )
+    assert said.stderr == ""
+    assert ends(int(said.stdout)), "its files close, and `program` returns, a little before it has ended"
+    assert not list(tmp_path.rglob("*.nbc")), "and had not stayed to compile"
+
+
+@forked
+def test_workers_are_stopped_also_when_who_forked_them_is_gone() -> None:
+    stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 0])
+    next(stream)
+    workers = workers_of()
+    (server,) = servers_of()
+    server.kill()
+    assert ends(server.pid)
+    workers[0].kill()
+    stream.close()
+    assert psutil.wait_procs(workers, 10)[1] == []

@@ -1,0 +1,342 @@
+"""Filters and samples: what they keep is what python-chess's reading of the tags and moves says, counted by reason."""
+
+import io
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import numpy as np
+import pytest
+
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.filters import mixed
+from pipeline.ingest.job import ingest
+from tests.conftest import shared_data
+from tests.pipeline import datasets
+
+Headers = Mapping[str, str]
+CONFIG = IngestConfig(test_share=0.0, val_share=0.0)
+EVENTS = (
+    "Rated Blitz game",
+    "Casual Rapid game",
+    "rated Bullet tournament https://lichess.org/tournament/x",
+    "WCh 1972",
+    "",
+)
+CONTROLS = ("15+0", "29+0", "30+0", "60+1", "179+0", "180+0", "120+9", "479+0", "480+0", "1499+0", "1500+0", "0+1", "-", "?",
+            "40/9000", "")  # fmt: skip
+DATES = ("2013.01.31", "2020.02.29", "2020.03.01", "2024.12.31", "2020.??.??", "????.??.??", "2020.02.3", "")
+TERMINATIONS = ("Normal", "Time forfeit", "Abandoned", "Rules infraction", "")
+TITLED = ("", "", "GM", "IM", "BOT", "CM", "gm")
+PLAYERS = ("ann", "bob", "lichess AI level 3", "")
+
+
+def tagged(seed: int) -> str:
+    """Give a random game with tags of every sort, right and wrong."""
+    chance = random.Random(seed)
+    head, _, moves = datasets.random_game(seed, 12 + seed % 9).partition("\n\n")
+    if chance.random() < 0.3:
+        moves = moves.replace("[%eval", "[%x")
+    tags = {
+        "Event": chance.choice(EVENTS), "White": chance.choice(PLAYERS), "Black": chance.choice(PLAYERS),
+        "WhiteTitle": chance.choice(TITLED), "BlackTitle": chance.choice(TITLED),
+        "TimeControl": chance.choice(CONTROLS), "Termination": chance.choice(TERMINATIONS),
+        chance.choice(("UTCDate", "Date")): chance.choice(DATES),
+    }  # fmt: skip
+    kept = [line for line in head.split("\n") if line.split('"')[0].strip("[ ") not in tags]
+    if chance.random() < 0.1:
+        kept = [line for line in kept if "WhiteElo" not in line]
+    lines = [f'[{name} "{value}"]' for name, value in tags.items() if value or name == "Event"] + kept
+    return "\n".join(lines) + f"\n\n{moves}"
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("filters") / "games.pgn"
+    path.write_text("".join(tagged(seed) for seed in range(240)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def read(dump: Path) -> list[chess.pgn.Game]:
+    text = io.StringIO(dump.read_text())
+    return list(iter(lambda: chess.pgn.read_game(text), None))
+
+
+def elos(tags: Headers) -> tuple[int, int]:
+    return tuple(int(tags.get(name, 0)) for name in ("WhiteElo", "BlackElo"))  # type: ignore[return-value]
+
+
+def speed(tags: Headers) -> str:
+    """Name Lichess's class of a time control, as scalachess's Speed does."""
+    base, _, increment = tags.get("TimeControl", "").partition("+")
+    if base == "-":
+        return "correspondence"
+    if not base.isdigit():
+        return "unknown"
+    seconds = int(base) + 40 * int(increment or 0)
+    return next(
+        (
+            name
+            for name, most in (("ultrabullet", 29), ("bullet", 179), ("blitz", 479), ("rapid", 1499))
+            if seconds <= most
+        ),
+        "classical",
+    )
+
+
+def titles(tags: Headers) -> set[str]:
+    return {tags.get("WhiteTitle", ""), tags.get("BlackTitle", "")}
+
+
+def bot(tags: Headers) -> bool:
+    named = any(tags.get(side, "").startswith("lichess AI") for side in ("White", "Black"))
+    return "BOT" in titles(tags) or named
+
+
+def date(tags: Headers) -> str:
+    text = tags.get("UTCDate") or tags.get("Date", "")
+    return text.replace(".", "-") if len(text) == 10 and "?" not in text else ""
+
+
+FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
+    "elo gap": (
+        {"max_elo_gap": 300},
+        "filter: elo gap",
+        lambda tags: min(elos(tags)) > 0 and max(elos(tags)) - min(elos(tags)) <= 300,
+    ),
+    "rated": ({"rated_only": True}, "filter: casual", lambda tags: tags["Event"].lower().startswith("rated")),
+    "titles": ({"titles": ("GM", "IM")}, "filter: title", lambda tags: bool(titles(tags) & {"GM", "IM"})),
+    "no bots": ({"bots": "exclude"}, "filter: bot", lambda tags: not bot(tags)),
+    "bots": ({"bots": "only"}, "filter: no bot", bot),
+    "fast": ({"speeds": ("ultrabullet", "bullet")}, "filter: speed", lambda tags: speed(tags) in ("ultrabullet", "bullet")),
+    "slow": (
+        {"speeds": ("blitz", "rapid", "classical", "correspondence")},
+        "filter: speed",
+        lambda tags: speed(tags) in ("blitz", "rapid", "classical", "correspondence"),
+    ),
+    "termination": (
+        {"terminations": ("normal", "Time forfeit")},
+        "filter: termination",
+        lambda tags: tags.get("Termination") in ("Normal", "Time forfeit"),
+    ),
+    "dates": (
+        {"since": "2020-02-29", "until": "2020-12-31"},
+        "filter: date",
+        lambda tags: "2020-02-29" <= date(tags) <= "2020-12-31",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILTERS)
+def test_a_filter_keeps_the_games_that_its_tags_say(
+    name: str, dump: Path, read: list[chess.pgn.Game], tmp_path: Path
+) -> None:
+    changes, reason, wanted = FILTERS[name]
+    keep = [wanted(game.headers) for game in read]
+    assert 10 < sum(keep) < 230
+    manifest = ingest([str(dump)], tmp_path / "out", replace(CONFIG, **changes), workers=1)
+    assert [game["dropped"] for game in datasets.games(tmp_path / "out")] == [None if kept else reason for kept in keep]
+    assert manifest["games"] == {"read": 240, "used": sum(keep), "dropped": {reason: 240 - sum(keep)}}
+    assert manifest["positions"]["total"] == sum(
+        len(list(game.mainline_moves())) for game, kept in zip(read, keep, strict=True) if kept
+    )
+
+
+def test_several_filters_count_each_game_once(dump: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, max_elo_gap=500, rated_only=True, bots="exclude", min_elo=900, sample=0.9, evals_only=True)
+    games = ingest([str(dump)], tmp_path / "out", config, workers=1)["games"]
+    assert games["read"] == games["used"] + sum(games["dropped"].values()) == 240
+    assert set(games["dropped"]) == {
+        "filter: elo", "filter: elo gap", "filter: casual", "filter: bot", "filter: sample", "filter: no evals",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def whole(dump: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], dict[str, Any]]:
+    """Give all rows without a filter, by game and ply."""
+    out = tmp_path_factory.mktemp("whole")
+    ingest([str(dump)], out, CONFIG, workers=1)
+    return {(row["game"], row["ply"]): row for row in datasets.table(out).to_pylist()}
+
+
+def rows_with(dump: Path, out: Path, **changes: Any) -> tuple[dict[tuple[int, int], dict[str, Any]], dict[str, Any]]:
+    manifest = ingest([str(dump)], out, replace(CONFIG, **changes), workers=1)
+    return {(row["game"], row["ply"]): row for row in datasets.table(out).to_pylist()}, manifest
+
+
+def test_rows_are_kept_by_ply_clock_and_eval(
+    dump: Path, whole: dict[tuple[int, int], dict[str, Any]], tmp_path: Path
+) -> None:
+    rules: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {
+        "opening": ({"skip_plies": 6}, lambda row: row["ply"] >= 6),
+        "clock": ({"min_clock": 200}, lambda row: row["clock"] is None or row["clock"] >= 200),
+        "no eval": ({"evals_only": True}, lambda row: row["eval"] is not None),
+    }
+    for name, (changes, wanted) in rules.items():
+        rows, manifest = rows_with(dump, tmp_path / name, **changes)
+        expected = {place: row for place, row in whole.items() if wanted(row)}
+        assert rows == expected
+        lost = {game for game, _ in whole} - {game for game, _ in expected} if name == "no eval" else set()
+        dropped = sum(1 for (game, _), row in whole.items() if not wanted(row) and game not in lost)
+        assert manifest["positions_dropped"] == {f"filter: {name}": dropped}
+        assert manifest["games"]["dropped"] == ({"filter: no evals": len(lost)} if lost else {})
+        assert manifest["positions"]["total"] == manifest["positions"]["train"] == len(expected) > 500
+
+
+def test_each_game_gives_at_most_so_many_positions_and_others_do_not_matter(
+    dump: Path, whole: dict[tuple[int, int], dict[str, Any]], tmp_path: Path
+) -> None:
+    rows, manifest = rows_with(dump, tmp_path / "three", positions_per_game=3)
+    more, _ = rows_with(dump, tmp_path / "five", positions_per_game=5)
+    lengths = Counter(game for game, _ in whole)
+    assert Counter(game for game, _ in rows) == {game: min(3, count) for game, count in lengths.items()}
+    assert set(rows) < set(more)
+    assert all(whole[place] == row for place, row in rows.items())
+    assert manifest["positions_dropped"] == {"filter: positions per game": len(whole) - len(rows)}
+    plies = np.array([ply / lengths[game] for game, ply in rows])
+    assert 0.35 < plies.mean() < 0.6  # from everywhere in the game
+    text = dump.read_text()
+    (tmp_path / "half.pgn").write_text(text[text.index("[Event", len(text) // 2) :])
+    half, manifest = rows_with(tmp_path / "half.pgn", tmp_path / "half", positions_per_game=3)
+    behind = 240 - manifest["games"]["read"]
+    assert {(game + behind, ply) for game, ply in half} == {place for place in rows if place[0] >= behind}
+
+
+def test_no_position_comes_more_often_than_the_cap(
+    dump: Path, whole: dict[tuple[int, int], dict[str, Any]], tmp_path: Path
+) -> None:
+    def seen(rows: Mapping[Any, Mapping[str, Any]]) -> Counter[bytes]:
+        return Counter(row["planes"] + bytes([row["castling"]]) for row in rows.values())
+
+    rows, manifest = rows_with(dump, tmp_path / "out", max_copies=4)
+    before, after = seen(whole), seen(rows)
+    assert before.most_common(1)[0][1] == 240
+    assert after == {position: min(4, count) for position, count in before.items()}
+    assert manifest["positions_dropped"] == {"filter: copies": len(whole) - len(rows)}
+    first = {whole[place]["label"] for place in rows if place[1] == 0}
+    assert len(first) > 1
+
+
+def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
+    path = datasets.dump(tmp_path / "games.pgn", 400, plies=4)
+    tenth, half = (
+        {game["site"] for game in datasets.games(tmp_path / str(share)) if game["dropped"] is None}
+        for share in (0.1, 0.5)
+        if ingest([str(path)], tmp_path / str(share), replace(CONFIG, sample=share), workers=1)
+    )
+    assert 20 < len(tenth) < 65
+    assert 160 < len(half) < 240
+    assert tenth < half
+    text = path.read_text().replace("[Site", '[Round "9"]\n[Site')  # other tags, other line ends: the same games
+    (tmp_path / "other.pgn").write_bytes(text.rstrip().encode())
+    ingest([str(tmp_path / "other.pgn")], tmp_path / "other", replace(CONFIG, sample=0.1, chunk_mib=1), workers=1)
+    assert {game["site"] for game in datasets.games(tmp_path / "other") if game["dropped"] is None} == tenth
+    ingest([str(path)], tmp_path / "seed", replace(CONFIG, sample=0.1, seed=1), workers=1)
+    assert {game["site"] for game in datasets.games(tmp_path / "seed") if game["dropped"] is None} != tenth
+
+
+def test_rating_bands_are_kept_by_their_shares(tmp_path: Path) -> None:
+    path = datasets.dump(tmp_path / "games.pgn", 600, plies=4)
+    config = replace(CONFIG, keep_by_elo=("0:1", "1500:0.25", "2000:0"))
+    manifest = ingest([str(path)], tmp_path / "out", config, workers=1)
+    kept: dict[int, list[bool]] = {0: [], 1500: [], 2000: []}
+    for game in datasets.games(tmp_path / "out"):
+        mean = (game["white_elo"] + game["black_elo"]) // 2
+        kept[max(low for low in kept if low <= mean)].append(game["dropped"] is None)
+    assert all(kept[0])
+    assert not any(kept[2000])
+    assert 0.12 < np.mean(kept[1500]) < 0.4
+    assert min(map(len, kept.values())) > 60
+    assert set(manifest["games"]["dropped"]) == {"filter: balance"}
+
+
+def test_workers_change_no_byte_with_every_filter_on(tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn"
+    path.write_text("".join(datasets.random_game(seed % 90) for seed in range(700)))
+    config = replace(
+        CONFIG, chunk_mib=1, sample=0.8, positions_per_game=20, max_copies=30, skip_plies=2, keep_by_elo=("0:0.9",),
+        test_share=0.1,
+    )  # fmt: skip
+    for workers in (1, 2):
+        ingest([str(path)], tmp_path / str(workers), config, workers=workers)
+    assert datasets.content(tmp_path / "1") == datasets.content(tmp_path / "2")
+    assert len(datasets.manifest(tmp_path / "1")["files"]) > 3
+
+
+def test_a_manifest_of_before_the_filters_is_recognised(tmp_path: Path) -> None:
+    path = datasets.dump(tmp_path / "games.pgn", 5)
+    ingest([str(path)], tmp_path / "out", workers=1)
+    old = datasets.manifest(tmp_path / "out")
+    names = ("test_share", "val_share", "min_elo", "max_elo", "min_plies", "order", "seed", "chunk_mib")
+    old["config"] = {name: old["config"][name] for name in names}
+    del old["positions_dropped"]
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(old))
+    assert ingest([str(path)], tmp_path / "out", workers=1) == old
+    with pytest.raises(DatasetError, match=r"other settings \(speeds\)"):
+        ingest([str(path)], tmp_path / "out", IngestConfig(speeds=("blitz",)), workers=1)
+    ingest([str(path)], tmp_path / "titled", replace(CONFIG, speeds=("rapid",), keep_by_elo=("0:1",)), workers=1)
+    ingest([str(path)], tmp_path / "titled", replace(CONFIG, speeds=("rapid",), keep_by_elo=("0:1",)), workers=1)
+
+
+def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"240 games read \(filter: date: 240\)"):
+        ingest([str(dump)], tmp_path / "a", replace(CONFIG, since="2030-01-01"), workers=1)
+    with pytest.raises(DatasetError, match=r"240 games read \(filter: opening: \d+\)"):
+        ingest([str(dump)], tmp_path / "b", replace(CONFIG, skip_plies=400), workers=1)
+
+
+def test_default_settings_make_the_rows_that_they_always_made(tmp_path: Path) -> None:
+    path = shared_data("pgn/lichess_dump_2013-01_100.pgn")
+    ingest([str(path)], tmp_path / "out", workers=1)
+    rows = datasets.table(tmp_path / "out")
+    assert len(rows) == sum(game["plies"] for game in datasets.games(tmp_path / "out") if game["dropped"] is None)
+    assert min(rows["plies"].to_pylist()) > 0
+
+
+def test_the_titles_of_a_real_dump_are_read(tmp_path: Path) -> None:
+    path = shared_data("pgn/lichess_dump_2021-10_999.pgn")
+    text = path.read_text()
+    config = replace(CONFIG, titles=("GM", "FM", "CM", "NM", "WFM"))
+    games = ingest([str(path)], tmp_path / "out", config, workers=1)["games"]
+    pieces = text.split("[Event ")[1:]
+    wanted = [any(f'Title "{title}"' in piece for title in config.titles) for piece in pieces]
+    assert games["dropped"]["filter: title"] == wanted.count(False)
+    assert games["used"] > 5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"max_elo_gap": -1}, "max_elo_gap is at least 0"),
+        ({"min_elo": 9, "max_elo": 8}, "max_elo 8 is below min_elo 9"),
+        ({"bots": "yes"}, "bots is one of any, exclude, only"),
+        ({"speeds": ("fast",)}, "speeds are of ultrabullet, .*not 'fast'"),
+        ({"titles": ("BOT",)}, "titles are of GM"),
+        ({"sample": 0.0}, "sample is a share"),
+        ({"sample": float("nan")}, "sample is a share"),
+        ({"since": "2024"}, "since is a day as 2024-01-31, not '2024'"),
+        ({"since": "2024-02-30"}, "since is a day"),
+        ({"since": "2024-02-02", "until": "2024-02-01"}, "until 2024-02-01 is before since"),
+        ({"keep_by_elo": ("1400",)}, "LOW:SHARE"),
+        ({"keep_by_elo": ("0:2",)}, "LOW:SHARE"),
+        ({"keep_by_elo": ("1400:1", "1200:1")}, "rise from one to the next"),
+    ],
+)
+def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        IngestConfig(**wrong)
+
+
+def test_mixing_is_splitmix64() -> None:
+    # The first outputs of Vigna's splitmix64.c from the state 1234567, as published with Rosetta Code's task "Splitmix64".
+    wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    got = [int(mixed(np.array([1234567], np.uint64), turn)[0]) for turn in range(5)]
+    assert got == wanted

@@ -1,0 +1,275 @@
+"""A whole ingest: the schema, the counts, the splits, the joins, and the same bytes however the work was cut."""
+
+import io
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.dataset.files.shards import verify
+from pipeline.dumps import reader
+from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
+from pipeline.ingest import chunk
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.conftest import shared_data
+from tests.pipeline import by_python_chess, datasets
+
+SCHEMA = {
+    "planes": "fixed_size_binary[616] not null", "label": "uint16 not null", "promotion": "uint8 not null",
+    "castling": "uint8 not null", "ep_file": "uint8 not null", "halfmove": "uint8 not null",
+    "repetition": "uint8 not null", "result": "int8 not null", "eval": "int16", "clock": "uint16",
+    "last_move": "uint16", "ply": "uint16 not null", "plies": "uint16 not null",
+    "elo": "uint16", "opponent_elo": "uint16", "base": "uint16",
+    "increment": "uint8", "game": "uint32 not null",
+    "visits": "list<element: struct<label: uint16 not null, share: float not null>>", "root_value": "float",
+}  # fmt: skip
+CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dump of 3 MB: 120 games, each many times over, and some that cannot be used."""
+    path = tmp_path_factory.mktemp("dump") / "games.pgn"
+    games = [datasets.random_game(seed) for seed in range(120)]
+    bad = ['[Event "x"]\n[Result "*"]\n\n1. e4 e5 *\n\n', '[Event "y"]\n[Result "1-0"]\n\n1. e5 1-0\n\n']
+    path.write_text("".join("".join(games[at:] + games[:at]) + bad[at % 2] for at in range(9)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(dump: Path) -> Path:
+    """Ingest the dump once, undisturbed, with one worker."""
+    out = dump.parent / "made"
+    ingest([str(dump)], out, CONFIG, workers=1)
+    return out
+
+
+def test_the_schema_is_that_of_the_design(made: Path) -> None:
+    for path in made.glob("t*.parquet"):
+        schema = pq.read_schema(path)
+        assert {
+            field.name: f"{field.type}{'' if field.nullable else ' not null'}".replace("item:", "element:")
+            for field in schema
+        } == SCHEMA
+        assert schema.metadata[b"fianchetto_format"] == b"2"
+        column = pq.read_metadata(path).row_group(0).column(0)
+        assert column.path_in_schema == "planes"
+        assert "BYTE_STREAM_SPLIT" in column.encodings
+        assert column.compression == "ZSTD"
+
+
+def test_the_counts_add_up(made: Path, dump: Path) -> None:
+    manifest, games, rows = datasets.manifest(made), datasets.games(made), datasets.table(made)
+    verdicts = [reading.verdict for reading in by_python_chess.read_file(dump)]
+    assert manifest["games"]["read"] == len(games) == len(verdicts) == 1089
+    assert manifest["games"]["used"] == verdicts.count("used") == 1080
+    assert manifest["games"]["dropped"] == {"illegal move": 4, "unfinished": 5}
+    assert [game["dropped"] or "used" for game in games] == verdicts
+    assert manifest["positions"]["total"] == len(rows) == sum(game["plies"] for game in games if not game["dropped"])
+    for split in ("train", "val", "test"):
+        assert manifest["positions"][split] == rows["split"].to_pylist().count(split) > 0
+    assert manifest["label_collisions"] == sum(promotion in (2, 3, 4) for promotion in rows["promotion"].to_pylist())
+    assert manifest["sources"][0]["bytes"] == manifest["sources"][0]["text_bytes"] == dump.stat().st_size
+    assert "copies" not in manifest, "a share of a sample is no count: an audit counts"
+    assert "are copies" not in (made / "CARD.md").read_text()
+    assert verify(made) == []
+
+
+def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:
+    splits: dict[int, set[str]] = {}
+    moves: dict[int, list[tuple[int, int]]] = {}
+    for row in datasets.table(made).select(["game", "split", "ply", "label"]).to_pylist():
+        splits.setdefault(row["game"], set()).add(row["split"])
+        moves.setdefault(row["game"], []).append((row["ply"], row["label"]))
+    assert all(len(names) == 1 for names in splits.values())
+    copies: dict[tuple[tuple[int, int], ...], set[str]] = {}
+    for game, plies in moves.items():
+        copies.setdefault(tuple(sorted(plies)), set()).update(splits[game])
+    assert len(copies) == 120
+    assert all(len(names) == 1 for names in copies.values())
+    assert {name for names in copies.values() for name in names} == {"train", "val", "test"}
+    assert manifest_overlap(made) == {}
+
+
+def manifest_overlap(directory: Path) -> dict[str, Any]:
+    """Give games whose split in the games' table is not that of their rows."""
+    table = {number: game["split"] for number, game in enumerate(datasets.games(directory))}
+    rows = datasets.table(directory).select(["game", "split"]).to_pylist()
+    return {row["game"]: row for row in rows if table[row["game"]] != row["split"]}
+
+
+def test_rows_join_their_game_and_its_bytes(made: Path, dump: Path) -> None:
+    text, games = dump.read_bytes(), datasets.games(made)
+    for number, rows in list(datasets.rows_by_game(made).items())[::40]:
+        game = games[number]
+        piece = text[game["offset"] : game["offset"] + game["length"]]
+        assert piece.startswith(b'[Event "Rated')
+        (reading,) = by_python_chess.read(piece)
+        assert [row["ply"] for row in rows] == list(range(len(reading.moves)))
+        assert {row["plies"] for row in rows} == {game["plies"]} == {len(reading.moves)}
+        assert rows[0]["elo"] == game["white_elo"] == int(reading.headers["WhiteElo"])
+        assert rows[0]["result"] == game["result"] == reading.result
+    assert sum(game["length"] for game in games) == len(text)
+
+
+@pytest.mark.parametrize(("workers", "block"), [(2, 1 << 22), (1, 10_007), (2, 65_536)])
+def test_workers_and_blocks_of_reading_change_no_byte(
+    made: Path, dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, block: int
+) -> None:
+    monkeypatch.setattr(reader, "BLOCK", block)
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=workers)
+    assert datasets.content(tmp_path / "out") == datasets.content(made)
+
+
+def test_rows_are_shuffled_or_in_the_order_of_the_dump(dump: Path, made: Path, tmp_path: Path) -> None:
+    ingest([str(dump)], tmp_path / "out", IngestConfig(chunk_mib=1, order="game"), workers=1)
+    ordered = datasets.table(tmp_path / "out").select(["game", "ply", "split"]).to_pylist()
+    train = [(row["game"], row["ply"]) for row in ordered if row["split"] == "train"]
+    assert train == sorted(train)
+    shuffled = [(row["game"], row["ply"]) for row in datasets.table(made).select(["game", "ply"]).to_pylist()]
+    first = shuffled[: pq.read_metadata(made / "train-00000-0.parquet").num_rows]
+    neighbours = sum(abs(one - other) <= 1 for (one, _), (other, _) in pairwise(first))
+    assert neighbours < len(first) / 20
+
+
+def test_a_chunk_of_many_rows_is_written_in_blocks(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "BLOCK_ROWS", 9000)
+    chunk._buffers.cache_clear()
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+    chunk._buffers.cache_clear()
+    assert (tmp_path / "out" / "train-00000-1.parquet").exists()
+    rows = datasets.rows_by_game(tmp_path / "out")
+    for number, game in enumerate(datasets.games(tmp_path / "out")):
+        expected = list(range(game["plies"])) if not game["dropped"] else []
+        assert [row["ply"] for row in rows.get(number, [])] == expected
+
+
+def test_filters_drop_games_and_count_them(tmp_path: Path) -> None:
+    path = datasets.dump(tmp_path / "games.pgn", 60)
+    readings = by_python_chess.read_file(path)
+    ratings = [sorted(int(reading.headers[tag]) for tag in ("WhiteElo", "BlackElo")) for reading in readings]
+    for config, kept in (
+        (IngestConfig(min_elo=1200), [low >= 1200 for low, _ in ratings]),
+        (IngestConfig(max_elo=2000), [high <= 2000 for _, high in ratings]),
+        (IngestConfig(min_elo=1000, max_elo=2500), [low >= 1000 and high <= 2500 for low, high in ratings]),
+    ):
+        out = tmp_path / f"{config.min_elo}-{config.max_elo}"
+        games = ingest([str(path)], out, config, workers=1)["games"]
+        assert 0 < sum(kept) < 60
+        assert games == {"read": 60, "used": sum(kept), "dropped": {"filter: elo": 60 - sum(kept)}}
+        assert [game["dropped"] is None for game in datasets.games(out)] == kept
+
+
+def test_short_games_are_filtered(tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn"
+    path.write_text(datasets.random_game(1, 9) + datasets.random_game(2, 10) + datasets.random_game(3, 11))
+    manifest = ingest([str(path)], tmp_path / "out", IngestConfig(min_plies=10), workers=1)
+    assert manifest["games"] == {"read": 3, "used": 2, "dropped": {"filter: plies": 1}}
+    assert manifest["positions"]["total"] == 21
+
+
+def test_several_dumps_are_one_dataset(tmp_path: Path) -> None:
+    one, two = datasets.dump(tmp_path / "one.pgn", 5), datasets.dump(tmp_path / "two.pgn", 7, first=100)
+    ingest([str(one), str(two)], tmp_path / "out", workers=1)
+    games = datasets.games(tmp_path / "out")
+    assert [game["source"] for game in games] == [0] * 5 + [1] * 7
+    assert next(game["offset"] for game in games if game["source"] == 1) == 0
+    assert sorted(datasets.rows_by_game(tmp_path / "out")) == list(range(12))
+
+
+def test_standard_input_gives_the_same_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = datasets.dump(tmp_path / "games.pgn", 10)
+    ingest([str(path)], tmp_path / "file", workers=1)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    manifest = ingest(["-"], tmp_path / "stdin", workers=1)
+    assert manifest["sources"][0]["name"] == "-"
+    ours = datasets.content(tmp_path / "stdin", "*.parquet")
+    assert ours == datasets.content(tmp_path / "file", "*.parquet")
+    assert len(ours) >= 2
+
+
+def test_a_finished_dataset_is_given_as_it_is(made: Path, dump: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"}
+    assert ingest([str(dump)], made, CONFIG, workers=1) == datasets.manifest(made)
+    assert {path: path.stat().st_mtime_ns for path in made.iterdir() if path.name != ".lock"} == before
+
+
+def test_other_settings_or_another_source_are_refused(tmp_path: Path) -> None:
+    path, other = datasets.dump(tmp_path / "one.pgn", 5), datasets.dump(tmp_path / "two.pgn", 5, first=9)
+    ingest([str(path)], tmp_path / "out", workers=1)
+    before = datasets.content(tmp_path / "out")
+    with pytest.raises(DatasetError, match=r"other settings \(seed\)"):
+        ingest([str(path)], tmp_path / "out", IngestConfig(seed=1), workers=1)
+    with pytest.raises(DatasetError, match="not what is asked"):
+        ingest([str(other)], tmp_path / "out", workers=1)
+    text = path.read_text()
+    path.write_text(text.replace("1-0", "0-1") if "1-0" in text else text.replace("0-1", "1-0"))
+    with pytest.raises(DatasetError, match="not what is asked"):
+        ingest([str(path)], tmp_path / "out", workers=1)
+    assert datasets.content(tmp_path / "out") == before
+
+
+def test_a_source_that_changes_between_two_runs_is_refused(dump: Path, tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn"
+    path.write_bytes(dump.read_bytes())
+    with pytest.raises(Stopped, match="run the same command to continue"):
+        ingest([str(path)], tmp_path / "out", CONFIG, workers=1, stop=lambda: True)
+    with pytest.raises(DatasetError, match="other sources, settings or versions"):
+        ingest([str(path)], tmp_path / "out", IngestConfig(chunk_mib=2), workers=1)
+    path.write_bytes(dump.read_bytes().replace(b"Rated Rapid", b"Rated Blitz", 1))
+    with pytest.raises(DatasetError, match="the dump has changed"):
+        ingest([str(path)], tmp_path / "out", CONFIG, workers=1)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_source_that_was_cut_between_two_chunks_is_refused(dump: Path, tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn"
+    path.write_bytes(dump.read_bytes())
+    ends = iter([False, False, True])
+    with pytest.raises(Stopped):
+        ingest([str(path)], tmp_path / "out", CONFIG, workers=1, stop=lambda: next(ends))
+    first, second, *_ = reader.chunks([reader.Source(str(path))], 1 << 20)
+    path.write_bytes(first.text + second.text)
+    with pytest.raises(DatasetError, match="has become shorter"):
+        ingest([str(path)], tmp_path / "out", CONFIG, workers=1)
+
+
+def test_two_at_once_refuse_each_other(dump: Path, tmp_path: Path, made: Path) -> None:
+    refused = []
+
+    def again(_: object) -> None:
+        with pytest.raises(IngestError, match="another ingest is writing"):
+            ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
+        refused.append(True)
+
+    ingest([str(dump)], tmp_path / "out", CONFIG, workers=1, progress=again)
+    assert len(refused) >= 3
+    assert datasets.content(tmp_path / "out") == datasets.content(made)
+
+
+def test_contradicting_settings_are_refused() -> None:
+    for wrong in (
+        {"test_share": 1.0}, {"test_share": 0.6, "val_share": 0.5}, {"order": "sorted"}, {"min_elo": 9, "max_elo": 8},
+        {"chunk_mib": 0}, {"min_plies": 0}, {"seed": -1},
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            IngestConfig(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="at least one dump"):
+        ingest([], Path("unused"))
+
+
+def test_a_compressed_dump_gives_the_same_rows(tmp_path: Path) -> None:
+    path = shared_data("pgn/lichess_dump_2013-01_100.pgn")
+    ingest([str(path)], tmp_path / "plain", workers=1)
+    plain = datasets.content(tmp_path / "plain", "*.parquet")
+    assert len(plain) >= 3
+    for codec, suffix in (("zstd", "zst"), ("gzip", "gz"), ("bz2", "bz2")):
+        archive = tmp_path / f"games.pgn.{suffix}"
+        with pa.output_stream(archive, compression=codec) as stream:
+            stream.write(path.read_bytes())
+        ingest([str(archive)], tmp_path / suffix, workers=1)
+        assert datasets.content(tmp_path / suffix, "*.parquet") == plain

@@ -1,0 +1,131 @@
+"""Text that is far too long somewhere: memory stays bounded and the good games round it are kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import PARTS, RUN
+from pipeline.dataset.files.written import publish_own
+from pipeline.dumps.reader import Chunk
+from pipeline.errors import DatasetError
+from pipeline.ingest import job as ingest_module
+from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
+from pipeline.ingest.job import ingest
+from tests.pipeline.datasets import content, games, random_game, rows_by_game
+from tests.pipeline.hostile import seal
+
+SMALL = IngestConfig(chunk_mib=1)
+GOOD = '[Event "good"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n\n'
+
+
+def statuses(directory: Path) -> list[str | None]:
+    """Give what became of each game, None for a used one."""
+    return [game["dropped"] for game in games(directory)]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        b"x" * (40 << 20),
+        b'[Event "long"]\n\n1. e4 {' + b"y" * (20 << 20) + b"} e5 1-0\n\n",
+        b'[Event "lines"]\n\n1. e4 {' + b"z z z z z z z\n" * (2 << 20) + b"} e5 1-0\n\n",
+        b"\n" * (50 << 20),
+        b"% a note\n" * (5 << 20),
+    ],
+    ids=["one line of 40 MiB", "a comment of 20 MiB", "a comment of 28 MiB in lines", "blank lines", "escaped lines"],
+)
+def test_good_games_round_an_endless_one_are_kept(between: bytes, tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_bytes(GOOD.encode() + between + b"\n\n" + GOOD.encode())
+    manifest = ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+    found = games(tmp_path / "out")
+    assert manifest["games"]["used"] == 2
+    text = dump.read_bytes()
+    for game in (found[0], found[-1]):
+        assert game["dropped"] is None
+        assert text[game["offset"] :].startswith(b'[Event "good"]')
+
+
+def test_a_clock_of_many_colons_is_only_a_long_time(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    clock = "{ [%clk 9" + ":" * 60 + "1] }"
+    dump.write_text(f'[Result "1-0"]\n\n1. e4 {clock} e5 2. Qh5 {clock} Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n')
+    ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+    assert rows_by_game(tmp_path / "out")[0][2]["clock"] == 65534
+
+
+def test_tags_cannot_write_markup_into_the_data_card(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    evil = "<script>alert(1)</script> | [x](http://evil) " + "w" * 500
+    dump.write_text(GOOD.replace("[Result", f'[TimeControl "{evil}"]\n[Termination "{evil}"]\n[Result'))
+    ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+    card = (tmp_path / "out" / "CARD.md").read_text()
+    assert "<script>" not in card
+    assert "](http://evil)" not in card
+    assert "w" * 100 not in card
+
+
+def test_an_ingest_begun_by_another_version_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(900)))
+    calls = iter([False])
+    with pytest.raises(ValueError, match="stopped"):
+        ingest([str(dump)], tmp_path / "out", SMALL, workers=1, stop=lambda: next(calls, True))
+    monkeypatch.setattr(ingest_module, "rows_code", lambda: "another state of the sources")
+    with pytest.raises(DatasetError, match="versions"):
+        ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+
+
+def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(20)))
+    out = tmp_path / "out"
+    ingest([str(dump)], tmp_path / "clean", SMALL, workers=1)
+    (out / PARTS).mkdir(parents=True)
+    (out / PARTS / RUN).write_text("{}")
+    for name in ("test-00000-0.parquet", "train-00007-3.parquet"):
+        publish_own(out, name, 0, lambda target: target.write(b"left by a killed worker"))
+    ingest([str(dump)], out, SMALL, workers=1)
+    assert content(out) == content(tmp_path / "clean")
+
+
+def test_a_shard_of_another_encoding_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(20)))
+    ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+    shard = next((tmp_path / "out").glob("train-*.parquet"))
+    table = pq.read_table(shard)
+    pq.write_table(table.replace_schema_metadata({"moves_hash": "0123456789abcdef"}), shard)
+    seal(tmp_path / "out")
+    with pytest.raises(DatasetError, match="0123456789abcdef"):
+        Batches([tmp_path / "out"])
+
+
+def test_a_child_does_not_take_our_kernel_folder_for_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "inherited")
+    monkeypatch.setenv(OURS, "inherited")
+    key_cache_by_sources()
+    import os
+
+    assert "kernels-" in os.environ[VARIABLE]
+    monkeypatch.setenv(VARIABLE, "the user's own")
+    key_cache_by_sources()
+    assert os.environ[VARIABLE] == "the user's own"
+
+
+def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -> None:
+    """Rows hold their game as uint32: without a word, game 2**32 would have been game 0 again."""
+    text = random_game(1).encode() + random_game(2).encode()
+    starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
+    (tmp_path / PARTS).mkdir()
+    last = (1 << 32) - 2
+    encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
+    found = {number for path in tmp_path.glob("*.parquet") for number in pq.read_table(path)["game"].to_pylist()}
+    assert found == {last, last + 1}
+    with pytest.raises(DatasetError, match=r"game number 4,294,967,296 is beyond the 4,294,967,296 games of a dataset"):
+        encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))
+    assert not (tmp_path / PARTS / "00001.json").exists()

@@ -1,0 +1,397 @@
+"""The command `arena`: its files, its refusals, matches that are killed and continued; and the ladder's table."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import pytest
+from filelock import FileLock
+
+from engine.match.config import MatchConfig
+from pipeline.matches.arena import ArenaConfig, MatchBusyError, arena
+from pipeline.matches.config import SideConfig
+from pipeline.matches.files import MatchFilesError
+from pipeline.matches.ladder import ladder, opponents, table_of
+from pipeline.matches.players import player_of
+from pipeline.selfplay.config import ExploreConfig
+from tests.conftest import REPOSITORY
+from tests.engine.match.test_arena import ROGUE
+from tests.pipeline.cli.test_main import call
+
+STRONG, WEAK = SideConfig(who="hand-written", simulations=8), SideConfig(who="policy:uniform")
+SMALL = ArenaConfig(games=8, seed=5, plies=4)
+FILES = ("games.jsonl", "games.pgn", "games.csv", "summary.json", "arena.json")
+
+RUN = """
+import os, signal, sys
+from pathlib import Path
+from engine.match.config import MatchConfig
+from engine.match.sprt import SprtConfig
+from pipeline.matches import files as match_files
+from pipeline.matches.arena import ArenaConfig, arena
+from pipeline.matches.config import SideConfig
+
+out, kill_at, games, early = Path(sys.argv[1]), *map(int, sys.argv[2:])
+real = match_files.Journal.add
+
+def add(self, game):
+    global kill_at
+    kill_at -= 1
+    if kill_at == 0:
+        self.file.write(b'{"game": 3, "fen')  # torn off in the middle of a line
+        self.file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(self, game)
+
+match_files.Journal.add = add
+print("begun", flush=True)
+arena(
+    SideConfig(who="hand-written", simulations=8),
+    SideConfig(who="policy:uniform"),
+    ArenaConfig(games=games, seed=5, plies=4, early=bool(early), match=MatchConfig(concurrency=3)),
+    out,
+)
+"""
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in FILES}
+
+
+def killed(out: Path, kill_at: int, games: int = 8, early: bool = False) -> None:
+    """Play in a process that is killed when its `kill_at`-th game ends."""
+    words = [sys.executable, "-c", RUN, str(out), str(kill_at), str(games), str(int(early))]
+    process = subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.wait(240) == -signal.SIGKILL, process.stderr.read().decode() if process.stderr else ""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """Play a small match, undisturbed."""
+    out = tmp_path_factory.mktemp("arena") / "out"
+    return out, arena(STRONG, WEAK, SMALL, out)
+
+
+def test_the_command_prints_what_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = [
+        "arena",
+        "hand-written",
+        "policy:uniform",
+        "--games",
+        "4",
+        "--simulations",
+        "4",
+        "--out",
+        str(tmp_path / "m"),
+    ]
+    code, out, _ = call(capsys, monkeypatch, *words, "--json")
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert result["games"] == 4 == result["wins"] + result["draws"] + result["losses"]
+    assert result["wins"] >= 3
+    assert result["elo_low"] < result["elo"] <= result["elo_high"]
+    assert 0.5 < result["los"] <= 1
+    assert result["sprt"]["verdict"] in ("H1", "undecided")
+    assert sum(result["pairs"]) == 2
+    code, out, _ = call(capsys, monkeypatch, *words)
+    assert code == 0
+    assert out.startswith("hand-written 4 - uniform policy: +")
+    assert "SPRT [0, 50] logistic:" in out
+
+
+def test_every_file_tells_the_same_match(played: tuple[Path, dict[str, Any]]) -> None:
+    out, summary = played
+    assert json.loads((out / "summary.json").read_text()) == summary
+    lines = [json.loads(line) for line in (out / "games.jsonl").read_text().splitlines()]
+    rows = list(csv.DictReader((out / "games.csv").open()))
+    assert [line["game"] for line in lines] == [int(row["game"]) for row in rows] == list(range(8))
+    points = [float(row["points_a"]) for row in rows]
+    assert (points.count(1), points.count(0.5), points.count(0)) == (
+        summary["wins"],
+        summary["draws"],
+        summary["losses"],
+    )
+    assert summary["finished"]
+    with (out / "games.pgn").open() as file:
+        for line, row in zip(lines, rows, strict=True):
+            game = chess.pgn.read_game(file)
+            assert game is not None
+            assert not game.errors
+            assert [move.uci() for move in game.mainline_moves()] == line["book"] + line["moves"]
+            assert (game.headers["White"], game.headers["Black"]) == (row["white"], row["black"])
+            assert game.headers["Result"] == line["result"]
+            assert game.headers["Termination"] == "normal"
+            judged = [node.eval() is not None for node in game.mainline()]
+            assert judged == [False] * 4 + [True] * len(line["moves"])
+        assert chess.pgn.read_game(file) is None
+    assert rows[0]["white"] == rows[1]["black"] == "hand-written 8"
+
+
+def test_pairs_and_points_agree(played: tuple[Path, dict[str, Any]]) -> None:
+    out, summary = played
+    points = [float(row["points_a"]) for row in csv.DictReader((out / "games.csv").open())]
+    counts = [0] * 5
+    for pair in range(4):
+        counts[int(2 * (points[2 * pair] + points[2 * pair + 1]))] += 1
+    assert summary["pairs"] == counts
+
+
+def test_a_finished_match_is_given_back_and_a_longer_one_is_continued(
+    played: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    shutil.copytree(played[0], tmp_path / "out")
+    before = contents(tmp_path / "out")
+    assert arena(STRONG, WEAK, SMALL, tmp_path / "out") == played[1]
+    assert contents(tmp_path / "out") == before
+    longer = arena(STRONG, WEAK, ArenaConfig(games=10, seed=5, plies=4), tmp_path / "out")
+    assert longer["games"] == 10
+    assert (tmp_path / "out" / "games.jsonl").read_bytes().startswith(before["games.jsonl"])
+    undisturbed = arena(STRONG, WEAK, ArenaConfig(games=10, seed=5, plies=4), tmp_path / "other")
+    assert contents(tmp_path / "out") == contents(tmp_path / "other")
+    assert undisturbed == longer
+    with pytest.raises(ValueError, match="holds game number 10 already"):
+        arena(STRONG, WEAK, SMALL, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("a", "config", "named"),
+    [
+        (SideConfig(who="hand-written", simulations=9), SMALL, r"a\.search\.simulations was 8, not 9"),
+        (SideConfig(who="uniform", simulations=8), SMALL, r"a\.evaluator was 'hand-written', not 'uniform'"),
+        (SideConfig(who="hand-written", simulations=8, options=("c_puct=3",)), SMALL, r"a\.search\.c_puct"),
+        (STRONG, ArenaConfig(games=8, seed=6, plies=4), r"openings\.seed was 5, not 6"),
+        (STRONG, ArenaConfig(games=8, seed=5, plies=4, match=MatchConfig(patience=9)), r"patience was 60\.0, not 9"),
+    ],
+)
+def test_another_match_is_refused_by_name(
+    played: tuple[Path, dict[str, Any]], a: SideConfig, config: ArenaConfig, named: str
+) -> None:
+    before = contents(played[0])
+    with pytest.raises(MatchFilesError, match=named):
+        arena(a, WEAK, config, played[0])
+    assert contents(played[0]) == before
+
+
+def test_two_matches_do_not_share_a_directory(tmp_path: Path) -> None:
+    tmp_path.mkdir(exist_ok=True)
+    with FileLock(tmp_path / ".lock"), pytest.raises(MatchBusyError, match="another match is being played"):
+        arena(STRONG, WEAK, SMALL, tmp_path)
+
+
+def test_a_journal_that_is_none_is_refused(played: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    shutil.copytree(played[0], tmp_path / "out")
+    journal = tmp_path / "out" / "games.jsonl"
+    journal.write_bytes(b'{"game": 0}\n' + journal.read_bytes())
+    with pytest.raises(MatchFilesError, match="line 1 is no game"):
+        arena(STRONG, WEAK, SMALL, tmp_path / "out")
+    (tmp_path / "out" / "arena.json").unlink()
+    with pytest.raises(MatchFilesError, match="games of an unknown match"):
+        arena(STRONG, WEAK, SMALL, tmp_path / "out")
+
+
+def test_killed_twice_and_continued_is_as_if_nothing_had_happened(
+    played: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    killed(out, 4)
+    kept = (out / "games.jsonl").read_bytes()
+    assert kept.count(b"\n") == 3
+    assert not (out / "summary.json").exists()
+    killed(out, 3)
+    assert (out / "games.jsonl").read_bytes().count(b"\n") == 5
+    assert (out / "games.jsonl").read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
+    assert arena(STRONG, WEAK, SMALL, out) == played[1]
+    assert contents(out) == contents(played[0])
+
+
+def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path) -> None:
+    config = ArenaConfig(games=100, seed=5, plies=4, early=True)
+    summary = arena(STRONG, WEAK, config, tmp_path / "undisturbed")
+    assert summary["finished"]
+    assert summary["sprt"]["verdict"] == "H1"
+    assert 10 < summary["games"] < 80
+    one_less = summary["sprt"]["llr"] * (1 - 2 / summary["games"])
+    assert summary["sprt"]["llr"] >= 2.9444 > one_less - 0.1, "it ended with the first pair that decided"
+    killed(tmp_path / "killed", summary["games"] // 2, games=100, early=True)
+    assert arena(STRONG, WEAK, config, tmp_path / "killed") == summary
+    assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
+
+
+def test_a_stopped_match_says_so_and_keeps_its_games(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    words = ["arena", "hand-written", "uniform", "--games", "300", "--simulations", "40", "--concurrency", "2"]
+    command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", *words, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal, begun = tmp_path / "games.jsonl", time.monotonic()
+    while not (journal.exists() and journal.stat().st_size) and time.monotonic() - begun < 240:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    found = re.fullmatch(r"fianchetto: stopped after (\d+) games; run the same command to continue\n", told)
+    assert found is not None
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert not summary["finished"]
+    assert summary["games"] == int(found[1]) == journal.read_bytes().count(b"\n") > 0
+
+
+def test_forfeits_are_reported_everywhere(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = f"uci:{sys.executable} {ROGUE} a1a1"
+    words = ["arena", "policy:uniform", command, "--nodes", "1", "--games", "4", "--out", str(tmp_path / "m")]
+    code, out, _ = call(capsys, monkeypatch, *words, "--json")
+    assert code == 0
+    result = json.loads(out.splitlines()[-1])
+    assert (result["wins"], result["losses"]) == (4, 0)
+    assert result["forfeits"] == {"a": {}, "b": {"illegal move": 4}}
+    assert "forfeits of Rogue 1 nodes: 4 illegal move" in result["text"]
+    pgn = (tmp_path / "m" / "games.pgn").read_text()
+    assert pgn.count('[Termination "rules infraction"]') == 4
+    assert pgn.count("Rogue 1 nodes forfeits: illegal move") == 4
+    with (tmp_path / "m" / "games.pgn").open() as file:
+        for _ in range(4):
+            game = chess.pgn.read_game(file)
+            assert game is not None
+            assert not game.errors
+
+
+def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
+    book = tmp_path / "book.pgn"
+    book.write_text("1. e4 e5 2. Nf3 Nc6 *\n\n1. d4 d5 2. c4 e6 *\n")
+    fair = SideConfig(who=f"uci:{sys.executable} {ROGUE} fair", tc="61.5+1")
+    rules = MatchConfig(margin=20.0)
+    config = ArenaConfig(games=4, book=book, plies=3, match=rules)
+    summary = arena(fair, SideConfig(who="policy:uniform", tc="61.5+1"), config, tmp_path / "out")
+    assert summary["games"] == 4
+    assert summary["latest_ms"]["a"] == 0
+    with (tmp_path / "out" / "games.pgn").open() as file:
+        game = chess.pgn.read_game(file)
+    assert game is not None
+    assert game.headers["TimeControl"] == "61.5+1"
+    nodes = list(game.mainline())
+    assert nodes[2].clock() is None
+    assert all(61 < (node.clock() or 0) <= 61.5 + len(nodes) for node in nodes[3:])
+    assert "[%eval 0.13] [%clk 0:01:02" in (tmp_path / "out" / "games.pgn").read_text().replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nobody", "uniform"], "'nobody' is no player"),
+        (["uniform", "uci:/no/engine", "--nodes", "1"], "cannot be started as a UCI engine"),
+        (["uniform", "uci:stockfish"], "needs a limit"),
+        (["uniform", "uci:"], "followed by the command"),
+        (["uniform", "hand-written", "--games", "3"], "games come in pairs"),
+        (["uniform", "hand-written", "--tc", "fast"], "is no clock"),
+        (["uniform", "hand-written", "--tc", "0/60"], "is no clock"),
+        (["uniform", "hand-written", "--tc", "x/60"], "is no clock"),
+        (["uniform", "hand-written", "--tc", "1+1", "--movetime", "10"], "cannot both be followed"),
+        (["uniform", "hand-written", "--a-option", "hash=3"], "has no option hash"),
+        (["uniform", "hand-written", "--a-option", "c_puct=much"], "c_puct is a number"),
+        (["uniform", "hand-written", "--a-option", "gumbel"], "an option is NAME=VALUE"),
+        (["policy:uniform", "hand-written", "--a-option", "c_puct=1"], "does not search"),
+        (["uniform", "hand-written", "--elo0", "9", "--elo1", "3"], "elo0 = 9 is not below elo1 = 3"),
+        (["uniform", "hand-written", "--book", "/no/book.epd"], "cannot be read"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+    message: str,
+) -> None:
+    code, out, told = call(capsys, monkeypatch, "arena", *words, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert out == ""
+    assert message in told
+    assert told.count("\n") == 1
+
+
+def test_the_ladder_has_a_row_for_each_match_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    fair = f"{sys.executable} {ROGUE} fair"
+    against = [
+        SideConfig(who="policy:uniform"),
+        SideConfig(who=f"uci:{fair}", nodes=1, options=("Manners=2",)),
+    ]
+    config = ArenaConfig(games=2, plies=4)
+    result = ladder("hand-written", (2, 6), against, config, tmp_path)
+    assert [(row["simulations"], row["games"]) for row in result["rows"]] == [(2, 2), (2, 2), (6, 2), (6, 2)]
+    assert json.loads((tmp_path / "ladder.json").read_text())["rows"] == result["rows"]
+    table = (tmp_path / "table.md").read_text()
+    assert table == result["text"] + "\n"
+    assert len(table.splitlines()) == 6
+    assert "| hand-written 6 | Rogue 1 nodes |" in table
+    ended = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/games.pgn")}
+    assert len(ended) == 4
+    assert ladder("hand-written", (2, 6), against, config, tmp_path) == result
+
+
+def test_a_ladder_on_a_clock_has_a_row_an_opponent_and_counts_flags(tmp_path: Path) -> None:
+    flagging = SideConfig(who=f"uci:{sys.executable} {ROGUE} slow", tc="40/0.4")
+    against = [flagging, SideConfig(who="policy:uniform", tc="40/60")]
+    result = ladder("policy:hand-written", ("40/60",), against, ArenaConfig(games=2, plies=4), tmp_path)
+    assert [(row["tc"], row["games"]) for row in result["rows"]] == [("40/60", 2), ("40/60", 2)]
+    assert [row["forfeits"]["b"] for row in result["rows"]] == [{"timeout": 2}, {}]
+    assert result["text"].splitlines()[2].endswith("| 2 |")
+    clocked = tmp_path / result["rows"][1]["match"]
+    assert '[TimeControl "40/60"]' in (clocked / "games.pgn").read_text()
+    assert "forfeits: none" in json.loads((clocked / "summary.json").read_text())["text"]
+
+
+def test_the_ladders_opponents_on_a_clock() -> None:
+    sides = opponents("stockfish", (100,), (1400,), 50_000, 400, "10+0.1")
+    assert [(side.tc, side.nodes) for side in sides] == [("10+0.1", None), ("10+0.1", None), (None, 100)]
+
+
+def test_gumbel_plays_matches_without_its_noise_unless_it_is_asked_for() -> None:
+    """As mctx evaluates; self-play's own configuration keeps it."""
+    plain, noisy = (
+        player_of(SideConfig(who="uniform", options=("algorithm=gumbel", *more)), 0)[0].search
+        for more in ((), ("gumbel_scale=1",))
+    )
+    assert plain is not None
+    assert noisy is not None
+    assert (plain.gumbel_scale, noisy.gumbel_scale) == (0.0, 1.0)
+    assert ExploreConfig().search.gumbel_scale == 1.0
+
+
+def test_the_ladders_opponents_and_table() -> None:
+    sides = opponents("stockfish", (100, 1000), (1400,), 50_000, 400)
+    assert [side.who for side in sides] == ["hand-written", "uci:stockfish", "uci:stockfish", "uci:stockfish"]
+    assert "UCI_Elo=1400" in sides[1].options
+    assert [side.nodes for side in sides[1:]] == [50_000, 100, 1000]
+    row = {"a": "xs 64", "b": "Stockfish 15.1 100 nodes", "elo": 12.3, "elo_low": -40.0, "elo_high": 65.2}
+    row |= {"score": 0.518, "wins": 9, "draws": 2, "losses": 8, "forfeits": {"a": {}, "b": {"crash": 1, "timeout": 2}}}
+    line = table_of([row]).splitlines()[-1]
+    assert line == "| xs 64 | Stockfish 15.1 100 nodes | +12 [-40, +65] | 0.518 | 9 2 8 | 3 |"
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_again_and_again(played: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    out, ends = tmp_path / "out", 0
+    words = [sys.executable, "-c", RUN, str(out), "0", "8", "0"]
+    for attempt in range(8):
+        process = subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.15 * attempt)
+        os.kill(process.pid, signal.SIGKILL)
+        ends += process.wait() == -signal.SIGKILL
+    assert ends >= 4
+    assert arena(STRONG, WEAK, SMALL, out) == played[1]
+    assert contents(out) == contents(played[0])

@@ -1,0 +1,181 @@
+"""Every column of every row of sampled real games, from the file to the shard and back, against python-chess."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.conftest import shared_data
+from tests.engine import oracle
+from tests.pipeline import by_python_chess, datasets
+from tests.pipeline.by_python_chess import Reading
+
+FILES = (
+    "pgn/lichess_rapid_eval_train.pgn.zst",
+    "pgn/otb_345k.pgn.zst",
+    "pgn/lichess_dump_2021-10_999.pgn",
+    "pgn/lichess_dump_2013-01_100.pgn",
+    "pgn/lichess_export_2016-05.pgn",
+    "pgn/lichess_export_2024-05_blitz.pgn",
+    "pgn/lichess_export_2022-2026_blitz.pgn",
+    "robustness/lichess_from_position_395.pgn",
+)
+GAMES = 100
+"""Games of a file, spread over its first 4 MB."""
+PLANES_EVERY = 6
+"""Rows whose 77 planes are compared; tests/engine compares every position of 2,000 games."""
+
+
+def sample(path: Path) -> bytes:
+    """Take GAMES games, evenly spread over the beginning of a dump, with their own text."""
+    with pa.input_stream(str(path), compression="zstd" if path.suffix == ".zst" else None) as stream:
+        text = stream.read(4 << 20)
+    starts = [match.start() for match in re.finditer(rb"(?m)^\[Event ", text)]
+    picked = np.linspace(0, len(starts) - 2, GAMES).astype(int)
+    return b"".join(text[starts[at] : starts[at + 1]].rstrip() + b"\n\n" for at in picked)
+
+
+def made(name: str, directory: Path) -> tuple[list[Reading], list[dict[str, Any]], dict[int, list[dict[str, Any]]]]:
+    """Ingest a sample and read it back beside python-chess's reading: readings, games, rows by game."""
+    dump = directory / "sample.pgn"
+    dump.write_bytes(sample(shared_data(name)))
+    ingest([str(dump)], directory / "out", IngestConfig(order="game"), workers=1)
+    readings = by_python_chess.read_file(dump)
+    return readings, datasets.games(directory / "out"), datasets.rows_by_game(directory / "out")
+
+
+def note(comments: list[str]) -> chess.pgn.Game:
+    """Hold a comment in a node, so that python-chess reads its eval and its clock."""
+    node = chess.pgn.Game()
+    node.comment = " ".join(comments)
+    return node
+
+
+def expected_eval(reading: Reading, ply: int) -> int | None:
+    """Give the eval of the position that the mover of `ply` sees, from the comment on the move before."""
+    score = note(reading.comments[ply]).eval() if ply else None
+    if score is None:
+        return None
+    white = score.white()
+    value = white.score() if not white.is_mate() else 32000 if (white.mate() or 0) > 0 else -32000
+    assert value is not None
+    mover_is_white = (reading.start.turn == chess.WHITE) == (ply % 2 == 0)
+    return max(-32000, min(32000, value)) * (1 if mover_is_white else -1)
+
+
+def expected_clock(reading: Reading, ply: int) -> int | None:
+    """Give the seconds the mover has: his own last clock, or the base before his first move of a game with clocks."""
+    if ply >= 2:
+        seconds = note(reading.comments[ply - 1]).clock()
+        return None if seconds is None else int(seconds)
+    clocked = any(note(comments).clock() is not None for comments in reading.comments[1:])
+    return control(reading)[0] if clocked else None
+
+
+def control(reading: Reading) -> tuple[int | None, int | None]:
+    """Give base and increment by the tag."""
+    match = re.fullmatch(r"(\d+)(?:\+(\d+))?", reading.headers.get("TimeControl", ""))
+    return (int(match[1]), int(match[2] or 0)) if match else (None, None)
+
+
+def rating(reading: Reading, side: chess.Color) -> int | None:
+    """Give a player's rating by the tag."""
+    text = reading.headers.get("WhiteElo" if side else "BlackElo", "")
+    return int(text) if text.isdigit() and int(text) else None
+
+
+def castling(board: chess.Board) -> int:
+    """Give the rights as bits: 1 own king's side, 2 own queen's, 4 and 8 the opponent's."""
+    us, them = board.turn, not board.turn
+    rights = (
+        board.has_kingside_castling_rights(us),
+        board.has_queenside_castling_rights(us),
+        board.has_kingside_castling_rights(them),
+        board.has_queenside_castling_rights(them),
+    )
+    return sum(right << bit for bit, right in enumerate(rights))
+
+
+def last_move(board: chess.Board) -> int | None:
+    """Give where the last move began, times 64, and where it ended, on the board as its mover sees it."""
+    if not board.move_stack:
+        return None
+    move = board.peek()
+    return 64 * oracle.bit(move.from_square, board.turn) + oracle.bit(move.to_square, board.turn)
+
+
+def expected_rows(reading: Reading) -> list[dict[str, Any]]:
+    """Replay a game with python-chess into what its rows must hold, planes for some."""
+    assert reading.start is not None
+    assert reading.result is not None
+    board, seen, rows = reading.start.copy(), {}, []
+    base, increment = control(reading)
+    for ply, move in enumerate(reading.moves):
+        key = board._transposition_key()
+        rows.append(
+            {
+                "label": oracle.label(move, board.turn),
+                "promotion": move.promotion or 0,
+                "castling": castling(board),
+                "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
+                "last_move": last_move(board),
+                "halfmove": min(board.halfmove_clock, 255),
+                "repetition": seen.get(key, 0),
+                "result": reading.result if board.turn else -reading.result,
+                "eval": expected_eval(reading, ply),
+                "clock": expected_clock(reading, ply),
+                "ply": ply,
+                "plies": len(reading.moves),
+                "elo": rating(reading, board.turn),
+                "opponent_elo": rating(reading, not board.turn),
+                "base": base,
+                "increment": increment,
+                "visits": None,
+                "root_value": None,
+            }
+        )
+        if ply % PLANES_EVERY == 0:
+            rows[-1]["planes"] = b"".join(word.to_bytes(8, "little") for word in oracle.planes(board))
+        seen[key] = seen.get(key, 0) + 1
+        board.push(move)
+    return rows
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_row_holds_what_python_chess_says(name: str, tmp_path: Path) -> None:
+    readings, games, rows = made(name, tmp_path)
+    assert len(games) == len(readings) == GAMES
+    compared = 0
+    for number, (reading, game) in enumerate(zip(readings, games, strict=True)):
+        assert (game["dropped"] or "used") == reading.verdict
+        if game["dropped"]:
+            assert number not in rows
+            continue
+        expected = expected_rows(reading)
+        for mine, theirs in zip(rows[number], expected, strict=True):
+            assert {column: mine[column] for column in theirs} == theirs, f"{name}: game {number}, ply {theirs['ply']}"
+        compared += len(expected)
+    assert compared > 20 * GAMES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_games_table_holds_the_tags(name: str, tmp_path: Path) -> None:
+    readings, games, _ = made(name, tmp_path)
+    for reading, game in zip(readings, games, strict=True):
+        tags = reading.headers
+        assert game["white_elo"] == rating(reading, chess.WHITE)
+        assert game["black_elo"] == rating(reading, chess.BLACK)
+        assert game["time_control"] == tags.get("TimeControl")
+        assert game["eco"] == tags.get("ECO")
+        assert game["termination"] == tags.get("Termination")
+        assert game["site"] == tags.get("Site", "").rpartition("/")[2]
+        assert game["result"] == reading.result
+        if not game["dropped"]:
+            assert game["plies"] == len(reading.moves)

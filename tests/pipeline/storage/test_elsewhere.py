@@ -1,0 +1,79 @@
+"""What may lie in a store, by the table in pipeline/README.md: a store in memory here, a real S3 server in test_s3.py."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.main import main
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.vouch import CACHE
+from pipeline.errors import DatasetError
+from pipeline.storage import stores
+from tests.pipeline.datasets import random_game
+from tests.pipeline.hostile import copied, workplace
+from tests.pipeline.storage import elsewhere
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make datasets and a checkpoint on this machine."""
+    return workplace(tmp_path_factory.mktemp("elsewhere") / "good")
+
+
+def call(capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, words: list[str]) -> tuple[int, str, str]:
+    patch.setattr(sys, "argv", ["fianchetto", *words, "--json"])
+    patch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return (int(ended.value.code or 0), *capsys.readouterr())
+
+
+def test_what_takes_an_address_takes_it_and_the_rest_says_so(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = copied(place, tmp_path / "here")
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    store = f"memory://bucket/{random.randrange(1 << 40)}"
+    text = "".join(random_game(seed, 24) for seed in range(30)).encode()
+    stores.publish(stores.place(store), "a.pgn", 0, lambda target: target.write(text))
+    answers = {}
+    for name, words in elsewhere.taken(store, here, f"{store}/a.pgn").items():
+        code, out, err = call(capsys, monkeypatch, words)
+        assert (code, err) == (0, ""), f"{name}: {err}"
+        answers[name] = json.loads(out.splitlines()[-1])
+    assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
+    assert answers["report"]["slices"]["by_train"], "what stands in train was looked for there too"
+    for name, words in elsewhere.refused(store, here).items():
+        code, out, err = call(capsys, monkeypatch, words)
+        assert (code, out) == (2, ""), f"{name}: {out}{err}"
+        assert "memory://" in err, f"{name}: {err}"
+        assert err.count("\n") == 1, f"{name}: {err}"
+    assert list((tmp_path / "work").iterdir()) == [], "no folder is named after an address"
+    assert not (here / "out").exists()
+
+
+def test_a_changed_object_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
+    folder = stores.place(f"memory://bucket/{random.randrange(1 << 40)}")
+    for path in (place / "positions" / "2014.05").iterdir():
+        if path.is_file() and not path.name.startswith("."):
+            (folder / path.name).write_bytes(path.read_bytes())
+    assert Batches([folder]).rows
+    monkeypatch.setattr("pipeline.dataset.files.vouch._listed", set())  # as another process would look again
+    shard = folder / "train-00000-0.parquet"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(bytes(data))
+    with pytest.raises(DatasetError, match=r"train-00000-0\.parquet cannot be read.*its hash differs"):
+        Batches([folder])
+    shard.write_bytes(bytes(data[:-1]))
+    with pytest.raises(DatasetError, match=r"bytes, not"):
+        Batches([folder])
+    shard.unlink()
+    with pytest.raises(DatasetError, match="not on disk"):
+        Batches([folder])

@@ -1,0 +1,264 @@
+"""Datasets and dumps in a real S3 store: OpenStack Swift's server on loopback, which checks secrets, parts and ranges."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files import vouch
+from pipeline.dataset.files.shards import publish, read_manifest, verify
+from pipeline.dataset.files.sweep import sweep
+from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.storage import objects
+from pipeline.storage.stores import place
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets, hostile
+from tests.pipeline.storage import elsewhere, swift
+
+for needed in ("swift", "s3fs"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: pip install swift==2.38.3 s3fs, and run this again")
+pytestmark = pytest.mark.slow
+
+CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
+COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
+SETTINGS = ["--chunk-mib", "1", "--test-share", "0.2", "--val-share", "0.1", "--workers", "1"]
+
+KILLED = """
+import os, signal, sys
+import s3fs
+from pipeline.dataset.files.shards import publish
+from pipeline.storage.stores import place
+
+real, calls = s3fs.S3FileSystem._call_s3, []
+
+async def call(self, method, *args, **kwargs):
+    calls.append(method)
+    if calls.count("upload_part") == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await real(self, method, *args, **kwargs)
+
+s3fs.S3FileSystem._call_s3 = call
+publish(place(sys.argv[1]), "large", 0, lambda target: target.write(bytes(70 << 20)))
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Serve S3, and give the bucket."""
+    with swift.serving_s3(tmp_path_factory.mktemp("swift")) as address, pytest.MonkeyPatch.context() as patch:
+        for name, value in (swift.USER | {"AWS_ENDPOINT_URL": address}).items():
+            patch.setenv(name, value)
+        bucket: Any = place("s3://chess")
+        bucket.fs.mkdir("chess")
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an archive of three chunks."""
+    games = [datasets.random_game(seed) for seed in range(40)]
+    text = "".join("".join(games[at:] + games[:at]) for at in range(24)).encode()
+    path = tmp_path_factory.mktemp("dump") / "games.pgn.zst"
+    path.write_bytes(zstandard.compress(text, 1))
+    return path
+
+
+@pytest.fixture(scope="module")
+def made(dump: Path) -> dict[str, str]:
+    """Ingest the file here: the hash of each file."""
+    ingest([str(dump)], dump.parent / "made", CONFIG, workers=1)
+    return datasets.content(dump.parent / "made")
+
+
+def content(folder: Any) -> dict[str, str]:
+    """Give the hash of every object below a prefix."""
+    found = {}
+    for name in folder.fs.find(folder.path):
+        digest = datasets.hashlib.sha256(folder.fs.cat_file(name)).hexdigest()
+        found[name.removeprefix(folder.path.rstrip("/") + "/")] = digest
+    return found
+
+
+def test_a_dataset_in_a_store_is_that_of_a_folder(store: Any, dump: Path, made: dict[str, str]) -> None:
+    out = store / "whole"
+    manifest = ingest([str(dump)], out, CONFIG, workers=2)
+    assert content(out) == made
+    assert manifest == read_manifest(out)
+    assert verify(out) == []
+    assert ingest([str(dump)], out, CONFIG) == manifest
+    for there, here in zip(Batches([out]).once(), Batches([dump.parent / "made"]).once(), strict=True):
+        assert all((there[name] == here[name]).all() for name in here)
+    with pytest.raises(DatasetError, match="other settings"):
+        ingest([str(dump)], out, IngestConfig(chunk_mib=2))
+
+
+def test_every_promise_of_what_may_lie_elsewhere(store: Any, dump: Path, tmp_path: Path) -> None:
+    here = hostile.workplace(tmp_path / "here")
+    (tmp_path / "work").mkdir()
+    publish(store / "table", "a.pgn.zst", 0, lambda target: target.write(dump.read_bytes()))
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(tmp_path / "cache")}
+
+    def call(words: list[str]) -> "subprocess.CompletedProcess[str]":
+        command = [*COMMAND, *words, "--json"]
+        return subprocess.run(
+            command, cwd=tmp_path / "work", env=environment, capture_output=True, text=True, check=False
+        )
+
+    answers = {}
+    for name, words in elsewhere.taken("s3://chess/table", here, "s3://chess/table/a.pgn.zst").items():
+        done = call(words)
+        assert (done.returncode, done.stderr) == (0, ""), f"{name}: {done.stderr}"
+        answers[name] = json.loads(done.stdout.splitlines()[-1])
+    assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
+    for name, words in elsewhere.refused("s3://chess/table", here).items():
+        done = call(words)
+        assert (done.returncode, done.stdout) == (2, ""), f"{name}: {done.stdout}{done.stderr}"
+        assert "s3://chess/table" in done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_an_object_that_changed_is_refused_and_others_are_hashed_once(
+    store: Any, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
+    folder, hashed = store / "vouched", []
+    for name in made:
+        publish(folder, name, 0, lambda target, name=name: target.write((dump.parent / "made" / name).read_bytes()))
+    real = vouch._hash
+    monkeypatch.setattr(
+        "pipeline.dataset.files.vouch._hash", lambda path, *rest: (hashed.append(path.name), real(path, *rest))[1]
+    )
+
+    def again() -> None:  # as another process would look
+        monkeypatch.setattr("pipeline.dataset.files.vouch._listed", set())
+        monkeypatch.setattr("pipeline.dataset.files.vouch._known", {})
+        Batches([folder])
+
+    again()
+    named = {entry["name"] for entry in read_manifest(folder)["files"]}
+    assert set(hashed) == named
+    again()
+    assert len(hashed) == len(named), "what has its ETag still is not hashed again"
+    data = bytearray((dump.parent / "made" / hashed[0]).read_bytes())
+    data[len(data) // 2] ^= 1
+    publish(folder, hashed[0], 0, lambda target: target.write(bytes(data)))
+    with pytest.raises(DatasetError, match=f"{hashed[0]} cannot be read.*its hash differs"):
+        again()
+
+
+def test_shards_of_a_set_size_are_made_in_a_store_too(store: Any, dump: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, shard_rows=5000)
+    ingest([str(dump)], tmp_path / "drawn", config, workers=1)
+    ingest([str(dump)], store / "drawn", config, workers=2)
+    assert content(store / "drawn") == datasets.content(tmp_path / "drawn")
+
+
+def test_a_dump_in_a_store_is_read_in_ranges(
+    store: Any, dump: Path, made: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "BLOCK", 10_000)
+    publish(store / "dumps", dump.name, 0, lambda target: target.write(dump.read_bytes()))
+    manifest = ingest([str(store / "dumps" / dump.name)], tmp_path / "out", CONFIG, workers=1)
+    assert len(dump.read_bytes()) > 30_000
+    found = datasets.content(tmp_path / "out")
+    assert {name for name in made if found[name] != made[name]} == {"manifest.json"}
+    source = manifest["sources"][0]
+    assert source["version"]
+    assert source["sha256"] == datasets.hashlib.sha256(dump.read_bytes()).hexdigest()
+    begun = objects.look(str(store / "dumps" / dump.name))
+    reading = objects.open_remote(str(store / "dumps" / dump.name), begun=begun)
+    reading.read(1)
+    publish(store / "dumps", dump.name, 0, lambda target: target.write(dump.read_bytes()[::-1]))
+    with pytest.raises(ChangedError, match="was replaced"):
+        list(iter(lambda: reading.read(1 << 20), b""))
+    with pytest.raises(DatasetError, match="has changed"):
+        ingest([str(store / "dumps" / dump.name)], tmp_path / "out", CONFIG, workers=1)
+
+
+def test_a_wrong_secret_is_refused_in_one_line(store: Any, dump: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "AWS_SECRET_ACCESS_KEY": "wrong"}
+    for words in ([str(dump), "--out", "s3://chess/wrong"], ["s3://chess/dumps/a.pgn", "--out", "nowhere"]):
+        said = subprocess.run(
+            [*COMMAND, "ingest", *words, *SETTINGS],
+            cwd=dump.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said.returncode == 2, said.stderr
+        assert len(said.stderr.splitlines()) == 1, said.stderr
+        assert "s3://chess/" in said.stderr
+    assert content(store / "wrong") == {}
+
+
+def test_what_is_not_there_is_said(store: Any, dump: Path, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match="does not exist"):
+        ingest(["s3://chess/nothing.pgn"], tmp_path / "out", CONFIG, workers=1)
+    with pytest.raises(IngestError, match="s3://nobucket/x"):
+        ingest([str(dump)], place("s3://nobucket/x"), CONFIG, workers=1)
+
+
+def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -> None:
+    data = random.Random(3).randbytes(70 << 20)
+    done = publish(store / "parts", "large", 0, lambda target: target.write(data))
+    assert done.bytes == len(data)
+    assert datasets.hashlib.sha256((store / "parts" / "large").read_bytes()).hexdigest() == done.sha256
+    assert "-" in store.fs.info("chess/parts/large")["ETag"]  # as S3 names what came in parts
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    killed = subprocess.run([sys.executable, "-c", KILLED, "s3://chess/killed"], env=environment, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert content(store / "killed") == {}
+    assert not (store / "killed" / "large").exists()
+    assert sweep("s3://chess/other") == []
+    (name,) = sweep("s3://chess/killed", dry_run=True)
+    assert name.startswith("large (upload of ")
+    assert sweep("s3://chess/killed") == [name]
+    assert sweep("s3://chess/killed") == []
+
+
+def test_uploads_are_swept_page_after_page(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.dataset.files.sweep.PAGE", 2)
+    for number in range(5):
+        store.fs.call_s3("create_multipart_upload", Bucket="chess", Key=f"many/{number}")
+    store.fs.call_s3("create_multipart_upload", Bucket="chess", Key="many-others/0")
+    swept = sweep("s3://chess/many")
+    assert [name.partition(" ")[0] for name in swept] == ["0", "1", "2", "3", "4"]
+    assert sweep("s3://chess/many") == []
+    assert len(sweep("s3://chess/many-others")) == 1, "another prefix is another's"
+
+
+def test_a_killed_ingest_is_continued_to_the_same_objects(store: Any, dump: Path, made: dict[str, str]) -> None:
+    command = [*COMMAND, "ingest", str(dump), "--out", "s3://chess/again", *SETTINGS]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    chance, kills = random.Random(1), 0
+    for seen in (1, 4, 7, 9):  # objects that are there when it is killed
+        with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) as running:
+            while running.poll() is None and len(store.fs.find("chess/again")) < seen:
+                time.sleep(0.05)
+            time.sleep(chance.random() * 0.2)
+            running.send_signal(signal.SIGKILL)
+        kills += running.returncode == -signal.SIGKILL
+        visible = content(store / "again")
+        assert {name: made[name] for name in visible if name in made} == {
+            name: digest for name, digest in visible.items() if name in made
+        }
+    assert kills >= 3
+    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["out"] == "s3://chess/again"
+    assert content(store / "again") == made

@@ -1,0 +1,183 @@
+"""Datasets into checkpoints: the glue between batches and the trainer."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.jit_cache import VARIABLE, are_compiled
+from engine.selfplay.warming import warm_up_games
+from model.checkpoint import load
+from model.training.config import TrainConfig
+from pipeline.cli.commands.export import Export
+from pipeline.dataset.join import JoinConfig, join
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.training.train import train_on
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import content, random_game
+from tests.pipeline.defs.test_child import until
+
+STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
+
+
+@pytest.fixture(scope="module")
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("training")
+    dump = folder / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(12)))
+    ingest([str(dump)], folder / "positions", IngestConfig(test_share=0.2, val_share=0.3), workers=1)
+    return folder / "positions"
+
+
+def test_the_card_names_the_data_by_hash_and_not_by_place(positions: Path, tmp_path: Path) -> None:
+    card = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")
+    stored = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+    (dataset,) = stored["data"]["datasets"]
+    manifest = json.loads((positions / "manifest.json").read_text())
+    assert dataset["sources"][0]["sha256"] == manifest["sources"][0]["sha256"]
+    assert dataset["positions"] == manifest["positions"]
+    assert str(positions.parent) not in json.dumps(stored)
+    assert card["step"] == 2
+    assert card["finished"]
+    assert "validation_top1" in card["metrics"]
+
+
+def test_another_dataset_does_not_continue_a_run(positions: Path, tmp_path: Path) -> None:
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
+    with pytest.raises(ValueError, match="data"):
+        train_on([positions, positions], "fianchetto-xs", STEPS, tmp_path / "net")
+
+
+def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path, tmp_path: Path) -> None:
+    huge = TrainConfig(steps=1, batch_size=100_000)
+    with pytest.raises(DatasetError, match="do not fill one batch of 100000: choose a smaller"):
+        train_on([positions], "fianchetto-xs", huge, tmp_path / "net")
+    assert not (tmp_path / "net").exists()
+
+
+WORDS = ["--steps", "9", "--batch-size", "128", "--parts", "64", "--device", "cpu", "--amp", "off"]
+BEFORE = 2 + 3 * 64 + 5
+"""Parts until they are slow: the two before the first step, three steps, and a few of the fourth, which takes 15 s then."""
+
+
+@pytest.mark.parametrize(("number", "threads"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
+    positions: Path, tmp_path: Path, number: signal.Signals, threads: int
+) -> None:
+    out = tmp_path / "net"
+    command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
+    command += ["train", "--positions", str(positions), "--out", str(out), "--threads", str(threads), *WORDS]
+    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    until(lambda: (tmp_path / "slow").exists() or process.poll() is not None, 120.0)
+    assert process.poll() is None
+    assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "nothing is saved of the steps yet"
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + number, said
+    assert "stopped at step 3 and saved; run the same command to continue" in said
+    card = json.loads((out / "checkpoint.json").read_text())
+    assert (card["step"], card["finished"]) == (3, False)
+    assert int((tmp_path / "parts").read_text()) < 30, "the rest of the step was left"
+    assert load(out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(positions: Path, tmp_path: Path) -> None:
+    """With an empty cache; a process of its own, which has compiled nothing."""
+    command = [sys.executable, "-m", "pipeline", "train", "--positions", str(positions), "--out", str(tmp_path / "net")]
+    command += ["--preset", "fianchetto-human", "--minutes", "0.1", "--batch-size", "8", "--device", "cpu"]
+    variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("compiling kernels (once)") == 1
+    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+    assert card["step"] > 3
+    assert list((tmp_path / "kernels").glob("*/move_facts.*.nbi"))
+    command[command.index("--out") + 1] = str(tmp_path / "again")
+    again = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stderr) == (0, ""), "what is compiled is told of no more"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
+    (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(12)))
+    command = [sys.executable, "-m", "pipeline", "ingest", str(tmp_path / "dump.pgn"), "--workers", "2", "--out"]
+    variables = os.environ | {VARIABLE: str(tmp_path / "kernels")}
+    for name, told in (("first", 1), ("second", 0)):
+        done = subprocess.run(
+            [*command, str(tmp_path / name)], cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("compiling kernels (once)") == told, done.stderr
+
+
+def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
+    warm_up_games()
+    for module in ("pgn", "rounds"):  # pipeline/ingest/job.py, pipeline/selfplay/spread.py
+        assert are_compiled(module), module
+    assert not are_compiled("nothing")
+
+
+def test_a_run_writes_into_nothing_that_is_not_its_own(positions: Path, tmp_path: Path) -> None:
+    """Whatever it is called by: a dataset, something inside one, what holds one, a set that names one, a stranger's."""
+    linked, strangers, outer = tmp_path / "linked", tmp_path / "strangers", tmp_path / "outer"
+    linked.symlink_to(positions)
+    strangers.mkdir()
+    (strangers / "weights-7.safetensors").write_text("theirs")
+    outer.mkdir()
+    shutil.copytree(positions, outer / "positions")
+    join([positions], tmp_path / "set", JoinConfig(hold_out="none"))
+    before = content(positions)
+    reads = {outer: outer / "positions", tmp_path / "set": tmp_path / "set", positions / "net": tmp_path / "set"}
+    outs = [positions, Path(f"{positions}/"), linked, linked / "net", positions / "net", strangers, *reads]
+    for out in outs:
+        with pytest.raises(ConfigError, match=r"choose (an empty or new|another) directory"):
+            train_on([reads.get(out, positions)], "fianchetto-xs", STEPS, out)
+    assert content(positions) == before
+    assert [path.name for path in strangers.iterdir()] == ["weights-7.safetensors"]
+    assert [path.name for path in outer.iterdir()] == ["positions"]
+
+
+def test_a_run_that_was_killed_before_its_first_card_is_begun_anew(positions: Path, tmp_path: Path) -> None:
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", stop=lambda: True)
+    (tmp_path / "net" / "checkpoint.json").unlink()
+    assert train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net")["finished"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "net.onnx"])
+def test_an_export_writes_no_file_of_a_dataset(positions: Path, name: str) -> None:
+    before = content(positions)
+    with pytest.raises(ConfigError, match=r"end in \.onnx|is a dataset: choose another"):
+        Export(checkpoint=REPOSITORY / "datasets" / "embedded", out=positions / name).run()
+    assert content(positions) == before
+
+
+def test_no_dataset_and_no_preset_are_said_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="at least one dataset"):
+        train_on([], "fianchetto-xs", STEPS, tmp_path)
+    with pytest.raises(ValueError, match="did you mean chessmarro"):
+        train_on([tmp_path], "chesmarro", STEPS, tmp_path)
+
+
+def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_seen(
+    positions: Path, tmp_path: Path
+) -> None:
+    first = train_on([positions], "fianchetto-xs", STEPS, tmp_path / "first")
+    slow = TrainConfig(steps=1, batch_size=8, threads=1, learning_rate=1e-12, ema=0.0)
+    card = train_on([positions], "fianchetto-xs", slow, tmp_path / "second", start=tmp_path / "first")
+    assert card["data"]["start"]["weights_sha256"] == first["files"]["weights"]["sha256"]
+    assert card["data"]["start"]["data"] == first["data"]
+    before, after = (dict(load(tmp_path / name)[0].named_parameters()) for name in ("first", "second"))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    with pytest.raises(ValueError, match="another preset"):
+        train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")

@@ -1,0 +1,291 @@
+"""A checkpoint trained on self-play: what it learns, what it uses of its rows, and that a killed run ends as another."""
+
+import itertools
+import math
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from engine.progress import silent
+from model.checkpoint import load, read_card
+from model.inference.evaluator import NetworkEvaluator
+from model.training.config import TrainConfig
+from model.training.objective.losses import VALUE_FORMS, row_losses
+from model.training.objective.targets import prepared
+from model.training.train import TrainingMismatchError, train
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files import shards
+from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.mixture import Mixture
+from pipeline.errors import ConfigError, DatasetError
+from pipeline.training.train import columns_of, datasets_of, train_on
+from pipeline.training.tune import spent_after, tune_on
+from tests.model.synthetic import TINY, stream
+from tests.model.training.test_train_resumed import served
+from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
+
+CONFIG = TrainConfig(
+    epochs=1.0,
+    batch_size=16,
+    threads=1,
+    amp="off",
+    device="cpu",
+    learning_rate=1e-3,
+    ema=0.5,
+    report_every_steps=1,
+    root_value_share=0.5,
+    seed_kl_weight=0.1,
+    seed_kl_final=0.01,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_pictures() -> Iterator[None]:
+    """Leave curves.png out, which takes longer than these runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("model.training.trainer.draw", lambda out: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a seed, another, human rows with some held out, and two generations of self-play."""
+    folder = tmp_path_factory.mktemp("tuning")
+    for name, seed in (("seed", 1), ("other", 2)):
+        config = replace(
+            CONFIG, epochs=None, steps=20, seed=seed, root_value_share=0.0, seed_kl_weight=0, seed_kl_final=0
+        )
+        train(config, TINY, stream(), folder / name, validation=None, data={}, progress=silent, stop=lambda: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "ROW_GROUP", 16)
+        dataset(folder / "human", playouts(130, 1), held_out=30)
+        dataset(folder / "one", playouts(150, 2), on_the_last_move, lambda row: row % 3 / 2 - 0.5)
+        dataset(folder / "two", playouts(90, 3), on_the_last_move, lambda row: row % 3 / 2 - 0.5)
+    return folder
+
+
+def tune(made: Path, out: Path, config: TrainConfig = CONFIG, **options: Any) -> dict[str, Any]:
+    calls, stop_after = itertools.count(), options.pop("stop_after", 10**9)
+    selfplay = [made / name for name in options.pop("selfplay", ("one", "two"))]
+    human = [made / name for name in options.pop("human", ("human",))]
+    seed, start = options.pop("seed", made / "seed"), options.pop("start", made / "seed")
+    return tune_on(selfplay, human, seed, start, config, out, stop=lambda: next(calls) >= stop_after, **options)
+
+
+def weights(card: dict[str, Any]) -> str:
+    return str(card["files"]["weights"]["sha256"])
+
+
+def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_path: Path) -> None:
+    card = tune(made, tmp_path / "net")
+    assert card["step"] == card["config"]["steps"] == 22, "a batch takes 10 and two thirds of 240 rows"
+    assert card["finished"]
+    people, one, two = card["uses"]
+    assert (people["names"], one["names"], two["names"]) == (["human"], ["one"], ["two"])
+    assert (people["rows"], one["rows"], two["rows"]) == (100, 150, 90)
+    assert people["drawn"] == 22 * 16 // 3
+    assert one["drawn"] + two["drawn"] == 22 * 16 - people["drawn"] == 235
+    assert (one["drawn"], two["drawn"]) == (147, 88), "235 parted as 150 to 90"
+    assert one["uses"] == 147 / 150
+    assert "validation_top1" in card["metrics"]
+    assert card["metrics"]["seed_kl"] > 0
+    assert card["teacher"]["weights_sha256"] == weights(read_card(made / "seed"))
+    assert card["data"]["seed"]["weights_sha256"] == weights(read_card(made / "seed"))
+    assert [it["name"] for it in datasets_of(card["data"])] == ["human", "one", "two"]
+    again = tune(made, tmp_path / "net")
+    assert "finished already" in again["message"]
+    assert again["uses"] == card["uses"]
+
+
+def test_what_is_spent_is_not_used_again(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, real = [], Mixture.from_step
+
+    def watched(self: Mixture, step: int) -> Iterator[Batch]:
+        for rows in real(self, step):
+            seen.append(rows["game"])
+            yield rows
+
+    monkeypatch.setattr(Mixture, "from_step", watched)
+    first = tune(made, tmp_path / "first", selfplay=("one",))
+    second = tune(made, tmp_path / "second", spent=spent_after(first))
+    spent = spent_after(second, spent_after(first))
+    assert [use["drawn"] for use in first["uses"]] == [74, 150]
+    assert [use["drawn"] for use in second["uses"]] == [42, 0, 86]
+    rows = np.concatenate(seen)
+    searched, people = rows[rows >= 200_000], rows[rows < 200_000]
+    assert len(np.unique(searched)) == len(searched) == 236, "no row of either run twice"
+    assert len(people) == 116
+    assert len(np.unique(people)) == 100, "a human row comes again only after all of them"
+    with pytest.raises(DatasetError, match=r"4 of 240 self-play positions may still be used.* raise most_uses"):
+        tune(made, tmp_path / "third", spent=spent)
+    assert tune(made, tmp_path / "third", spent=spent, most_uses=2.0, stop_after=1)["config"]["steps"] == 22
+
+
+def test_steps_are_limited_by_uses_and_by_what_is_asked(made: Path, tmp_path: Path) -> None:
+    steps = replace(CONFIG, epochs=None, steps=5)
+    assert tune(made, tmp_path / "few", steps)["step"] == 5
+    many = tune(made, tmp_path / "many", replace(steps, steps=1000), most_uses=0.5)
+    assert many["step"] == 11
+    assert all(use["uses"] <= 0.5 for use in many["uses"][1:])
+    alone = tune(made, tmp_path / "alone", replace(steps, steps=1000), human=())
+    assert alone["step"] == 15
+    assert [use["names"] for use in alone["uses"]] == [["one"], ["two"]]
+
+
+def mean_divergence(checkpoint: Path, rows: Any, count: int) -> float:
+    """Measure the mean Kullback-Leibler divergence from the visits to the policy, in nats, by its formula."""
+    logits, _ = NetworkEvaluator(load(checkpoint)[0], device="cpu", amp="off")(rows["planes"][:count])
+    total = 0.0
+    for row in range(count):
+        legal = legal_labels(rows, row)
+        z = logits[row, legal].astype(np.float64)
+        log_q = dict(zip(legal, z - z.max() - math.log(np.exp(z - z.max()).sum()), strict=True))
+        target: dict[int, float] = {}
+        for move in on_the_last_move(rows, row) or []:
+            target[move["label"]] = target.get(move["label"], 0.0) + move["share"]
+        total += sum(share * (math.log(share) - log_q[label]) for label, share in target.items())
+    return total / count
+
+
+def test_a_fine_tune_moves_the_policy_to_the_visits(made: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, seed_kl_weight=0.0, seed_kl_final=0.0)
+    before = mean_divergence(made / "seed", playouts(90, 3), 40)
+    tune(made, tmp_path / "net", config, selfplay=("two",), most_uses=20.0, human_share=0.25)
+    after = mean_divergence(tmp_path / "net", playouts(90, 3), 40)
+    assert after < 0.5 * before
+    held = replace(config, seed_kl_weight=20.0, seed_kl_final=20.0)
+    tune(made, tmp_path / "held", held, selfplay=("two",), most_uses=20.0, human_share=0.25)
+    assert mean_divergence(tmp_path / "held", playouts(90, 3), 40) > (before + after) / 2, (
+        "near the seed it moves little"
+    )
+
+
+@pytest.mark.parametrize(("smoothing", "temperature", "share"), [(0.0, 1.0, 1.0), (0.1, 2.0, 0.7)])
+def test_the_policys_target_is_the_shards_visits(
+    made: Path, smoothing: float, temperature: float, share: float
+) -> None:
+    """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
+    config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature, visits_share=share)
+    stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
+    rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config)).from_step(3))
+    _, targets = prepared(config, TINY, rows, torch.device("cpu"), torch.float32, draw=0)
+    logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
+    value = torch.zeros(20, 3)
+    found = row_losses(config, VALUE_FORMS["wdl"], (logits, value), targets)
+    for at, game in enumerate(rows["game"].tolist()):
+        row, legal = stored[game], legal_labels(rows, at)
+        z = logits[at].double().numpy()
+        log_sum = math.log(sum(math.exp(z[label]) for label in legal))
+        powers = [(move["label"], move["share"] ** (1 / temperature)) for move in row["visits"]]
+        target = dict.fromkeys(legal, smoothing / len(legal))
+        target[row["label"]] += (1 - smoothing) * (1 - share)
+        for label, power in powers:
+            target[label] += (1 - smoothing) * share * power / sum(it for _, it in powers)
+        assert sum(target.values()) == pytest.approx(1)
+        wanted = -sum(it * (z[label] - log_sum) for label, it in target.items())
+        assert float(found["policy_loss"][at]) == pytest.approx(wanted, abs=1e-4)
+        assert targets.roots is not None
+        assert float(targets.roots[at]) == np.float32(row["root_value"])
+
+
+def test_plain_training_learns_from_visits_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.network.presets.preset", lambda name: TINY)
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, seed_kl_weight=0.0, seed_kl_final=0.0)
+    train_on([made / "two"], "tiny", config, tmp_path / "net")
+    assert mean_divergence(tmp_path / "net", playouts(90, 3), 40) < 0.5 * mean_divergence(
+        made / "seed", playouts(90, 3), 40
+    )
+
+
+def test_generations_do_not_nest_in_cards(made: Path, tmp_path: Path) -> None:
+    short = replace(CONFIG, epochs=None, steps=1)
+    tune(made, tmp_path / "a", short, selfplay=("one",))
+    tune(made, tmp_path / "b", short, selfplay=("two",), start=tmp_path / "a")
+    card = tune(made, tmp_path / "c", short, selfplay=("two",), start=tmp_path / "b")
+    assert [it["name"] for it in card["data"]["start"]["data"]["datasets"]] == ["human", "two", "one"]
+    assert "start" not in card["data"]["start"]["data"]
+    assert card["data"]["start"]["weights_sha256"] == weights(read_card(tmp_path / "b"))
+    assert card["data"]["seed"]["name"] == "seed"
+
+
+def test_what_cannot_be_is_refused_before_anything_is_written(made: Path, tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"selfplay": ()}, "at least one self-play dataset"),
+        ({"human_share": 1.0}, "human_share is 1.0"),
+        ({"human_share": float("nan")}, "human_share is nan"),
+        ({"most_uses": 0.0}, "most_uses is 0.0"),
+        ({"config": replace(CONFIG, epochs=None, minutes=1)}, "steps or epochs"),
+        ({"selfplay": ("one", "one")}, "named twice"),
+        ({"config": replace(CONFIG, batch_size=1000)}, "one batch takes 666.667"),
+        ({"spent": {shards.file_hash(made / "one" / "manifest.json"): -1.0}}, "0 or more"),
+    ]
+    for options, message in wrong:
+        with pytest.raises((ConfigError, DatasetError), match=message):
+            tune(made, tmp_path / "net", options.pop("config", CONFIG), **options)
+    with pytest.raises(DatasetError, match="nowhere is not a directory"):
+        tune(made, tmp_path / "net", selfplay=("nowhere",))
+    assert not (tmp_path / "net").exists()
+
+
+def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_it(made: Path, tmp_path: Path) -> None:
+    whole = tune(made, tmp_path / "whole")
+    part = tune(made, tmp_path / "parts", stop_after=7)
+    assert part["step"] == 7
+    assert sum(use["drawn"] for use in part["uses"]) == 7 * 16
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"seed": made / "other"}, "the teacher is another"),
+        ({"start": made / "other"}, "the data are others"),
+        ({"human_share": 0.25}, "the data are others"),
+        ({"selfplay": ("one",)}, "the data are others"),
+        ({"config": replace(CONFIG, seed_kl_weight=0.2)}, "seed_kl_weight was 0.1, is 0.2"),
+    ]
+    for options, message in others:
+        with pytest.raises(TrainingMismatchError, match=message):
+            tune(made, tmp_path / "parts", options.pop("config", CONFIG), **options)
+    assert weights(tune(made, tmp_path / "parts")) == weights(whole)
+
+
+RUN = """
+import sys
+from pathlib import Path
+from tests.pipeline.training.test_tune import CONFIG, tune
+from dataclasses import replace
+
+made = Path(sys.argv[1])
+config = replace(CONFIG, epochs=4.0, save_every_seconds=0.02)
+
+def run(out):
+    tune(made, out, config, most_uses=8.0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_killed_anywhere_ends_with_the_same_weights(made: Path, tmp_path: Path) -> None:
+    chance, kills = random.Random(3), 0
+    with served(RUN, made) as runs:
+        runs.start(tmp_path / "whole")
+        assert runs.end() == 0
+        whole = read_card(tmp_path / "whole")
+        for number in range(20):
+            process = runs.start(tmp_path / "killed")
+            if number < 4:
+                time.sleep(chance.uniform(0.1, 0.4) * whole["seconds"])
+                os.kill(process, signal.SIGKILL)
+            if runs.end() == 0:
+                break
+            kills += 1
+    assert kills > 0
+    card = read_card(tmp_path / "killed")
+    assert card["finished"]
+    assert weights(card) == weights(whole)
+    assert card["data"] == whole["data"]

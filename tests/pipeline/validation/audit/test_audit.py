@@ -1,0 +1,323 @@
+"""The audit's counts are those of python-chess, of a Counter and of the formulas, and its pages say them."""
+
+import json
+import math
+import random
+import sys
+from collections import Counter
+from collections.abc import Hashable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import chess
+import chess.pgn
+import numpy as np
+import pytest
+
+from engine.encoding.planes import label_of
+from pipeline.cli.main import main
+from pipeline.dataset.join import JoinConfig, join
+from pipeline.dataset.position_keys import position_keys, stand_in
+from pipeline.dataset.strata import CLASSES, time_class
+from pipeline.dataset.training_set import split_shards
+from pipeline.errors import DatasetError, Stopped
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.validation.audit import drift
+from pipeline.validation.audit import games as games_of_audit
+from pipeline.validation.audit.audit import audit
+from pipeline.validation.audit.columns import columns
+from pipeline.validation.audit.pages import audit_markdown, audit_text, write_audit
+from tests.pipeline import datasets
+
+CONFIG = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.2)
+ENDING = "8/P6k/8/8/8/8/6p1/K7 w - - 0 1"
+
+
+def game(chance: random.Random, number: int, fen: str = chess.STARTING_FEN) -> str:
+    """Play a game of few choices, so that many share positions, by one of twelve players; with a promotion from ENDING."""
+    board, written = chess.Board(fen), chess.pgn.Game()
+    written.setup(board)
+    node: chess.pgn.GameNode = written
+    for ply in range(14):
+        moves = sorted(board.legal_moves, key=str)
+        promotions = [move for move in moves if move.promotion]
+        if not moves:
+            break
+        move = chance.choice(promotions or moves[:2]) if ply < 10 else chance.choice(moves)
+        node = node.add_variation(move)
+        board.push(move)
+    names = {"White": f"p{chance.randrange(12)}", "Black": chance.choice([f"p{chance.randrange(12)}", "?"])}
+    control = chance.choice(["60+0", "180+2", "600+0", "1800+20", "-"])
+    tags = names | {"Site": f"https://lichess.org/{number:08}", "UTCDate": f"2014.0{number % 3 + 1}.01"}
+    tags |= {"WhiteElo": str(chance.randrange(900, 2500)), "TimeControl": control}
+    for name, value in tags.items():
+        written.headers[name] = value
+    ended = board.result(claim_draw=False)
+    written.headers["Result"] = ended if ended != "*" else chance.choice(["1-0", "0-1", "1/2-1/2"])
+    return f"{written}\n\n"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two datasets, `a` and `b`, with their dumps beside them; some games of `a` stand in both."""
+    folder = tmp_path_factory.mktemp("audited")
+    (folder / "dumps").mkdir()
+    chance = random.Random(0)
+    games = [game(chance, number, ENDING if number % 6 == 0 else chess.STARTING_FEN) for number in range(120)]
+    for name, texts in (("a", games[:80] + games[:5]), ("b", games[80:] + games[:10])):
+        (folder / "dumps" / f"{name}.pgn").write_text("".join(texts))
+        ingest([str(folder / "dumps" / f"{name}.pgn")], folder / name, CONFIG, workers=1)
+    return {name: folder / name for name in ("a", "b")}
+
+
+def replayed(directory: Path) -> list[tuple[str, Hashable, int, int, int]]:
+    """Replay a dataset's dump with python-chess: (split, position, label, promotion, pieces) of each row."""
+    found = []
+    splits = [game["split"] for game in datasets.games(directory)]
+    with (directory.parent / "dumps" / f"{directory.name}.pgn").open() as file:
+        for split in splits:
+            read = chess.pgn.read_game(file)
+            assert read is not None
+            board = read.board()
+            for move in read.mainline_moves():
+                label, promotion = label_of(move, board.turn), move.promotion or 0
+                if split:
+                    found.append((split, board._transposition_key(), label, promotion, len(board.piece_map())))
+                board.push(move)
+    return found
+
+
+def test_copies_and_overlap_are_those_that_python_chess_finds(made: dict[str, Path]) -> None:
+    rows = replayed(made["a"]) + replayed(made["b"])
+    result = audit(list(made.values()))
+    positions = Counter(row[1] for row in rows)
+    assert result["copies"]["positions"] == len(rows)
+    assert result["copies"]["distinct"] == len(positions)
+    repeated = [row for row in rows if positions[row[1]] > 1]
+    played_there: dict[Hashable, Counter[int]] = {}
+    for row in repeated:
+        played_there.setdefault(row[1], Counter())[row[2]] += 1
+    alike = sum(max(labels.values()) for labels in played_there.values())
+    assert result["copies"]["most_played_move_share_there"] == pytest.approx(alike / len(repeated), abs=1e-6)
+    by_times = {row["times"]: row for row in result["by_times"]}
+    assert by_times["1"]["distinct"] == sum(count == 1 for count in positions.values())
+    assert by_times["3-4"]["positions"] == sum(count for count in positions.values() if count in (3, 4))
+    train, played = {row[1] for row in rows if row[0] == "train"}, {row[1:3] for row in rows if row[0] == "train"}
+    for row in result["in_train"]:
+        mine = [it for it in rows if it[0] == row["split"]]
+        assert row["positions"] == len(mine)
+        assert row["in_train"] == sum(it[1] in train for it in mine) > 0
+        assert row["with_the_same_move"] == sum(it[1:3] in played for it in mine)
+        assert row["distinct_in_train_share"] == pytest.approx(
+            len({it[1] for it in mine} & train) / len({it[1] for it in mine}), abs=1e-6
+        )
+    assert [row["split"] for row in result["in_train"]] == ["val", "test"]
+
+
+def test_datasets_share_what_python_chess_says(made: dict[str, Path]) -> None:
+    rows = {name: [row[1] for row in replayed(path)] for name, path in made.items()}
+    (first, second) = audit(list(made.values()))["between_datasets"]
+    assert first["in a"] == second["in b"] == 1
+    assert first["in b"] == pytest.approx(sum(it in set(rows["b"]) for it in rows["a"]) / len(rows["a"]), abs=1e-6)
+    assert second["in a"] == pytest.approx(sum(it in set(rows["a"]) for it in rows["b"]) / len(rows["b"]), abs=1e-6)
+
+
+def test_labels_that_collide_are_counted(made: dict[str, Path]) -> None:
+    rows = replayed(made["a"])
+    labels = audit([made["a"]])["labels"]
+    pieces = {(row[1], row[2]): {it[3] for it in rows if it[1:3] == row[1:3]} for row in rows}
+    assert labels["colliding_moves"] == sum(len(pieces[row[1:3]]) > 1 for row in rows) > 0
+    under = Counter(row[3] for row in rows)
+    assert [labels[f"to_{name}"] for name in ("knight", "bishop", "rook")] == [under[2], under[3], under[4]]
+    assert labels["used"] == len({row[2] for row in rows})
+    shares = [count / len(rows) for count in Counter(row[2] for row in rows).values()]
+    assert labels["effective"] == pytest.approx(math.exp(-sum(share * math.log(share) for share in shares)), abs=0.01)
+    train = {row[2] for row in rows if row[0] == "train"}
+    assert labels["positions_with_a_label_not_in_train"] == sum(row[2] not in train for row in rows)
+
+
+def test_distributions_count_every_row_once(made: dict[str, Path]) -> None:
+    result = audit([made["a"]])
+    table = datasets.table(made["a"]).to_pylist()
+    for column in columns():
+        rows = result["distributions"][column.name]
+        assert sum(row["positions"] for row in rows) == len(table)
+        assert sum(row["test"] for row in rows) == pytest.approx(1, abs=1e-4)
+    found = {name: {row["bin"]: row["positions"] for row in rows} for name, rows in result["distributions"].items()}
+    assert found["rating"]["unknown"] == sum(row["elo"] is None for row in table) > 0
+    assert found["rating"]["1400-1599"] == sum(1400 <= (row["elo"] or 0) < 1600 for row in table)
+    assert found["ply"]["10-19"] == sum(10 <= row["ply"] < 20 for row in table)
+    assert found["result"]["draw"] == sum(row["result"] == 0 for row in table)
+    assert found["time_control"]["unknown"] == sum(row["base"] is None for row in table)
+    assert found["time_control"]["blitz"] == sum(row["base"] == 180 for row in table)
+    assert found["promotion"]["knight"] == sum(row["promotion"] == 2 for row in table)
+    assert found["pieces"]["below 6"] == sum(row[4] < 6 for row in replayed(made["a"]))
+
+
+@pytest.mark.parametrize(
+    ("base", "increment", "name"),
+    [(15, 0, "ultraBullet"), (30, 0, "bullet"), (60, 1, "bullet"), (120, 1, "bullet"), (180, 0, "blitz"), (300, 3, "blitz"),
+     (300, 5, "rapid"), (600, 0, "rapid"), (900, 10, "rapid"), (1500, 0, "classical"), (1800, 20, "classical"),
+     (65535, 255, "unknown")],
+)  # fmt: skip
+def test_time_controls_have_the_names_that_lichess_gives_them(base: int, increment: int, name: str) -> None:
+    assert CLASSES[time_class(np.array([base], np.uint16), np.array([increment], np.uint8))[0]] == name
+
+
+def test_divergence_and_stability_are_their_formulas() -> None:
+    first, second = np.array([50, 30, 20, 0]), np.array([10, 40, 40, 10])
+
+    def entropy(shares: list[float]) -> float:
+        return -sum(share * math.log2(share) for share in shares if share)
+
+    p, q = [it / 100 for it in first.tolist()], [it / 100 for it in second.tolist()]
+    middle = [(a + b) / 2 for a, b in zip(p, q, strict=True)]
+    assert drift.divergence(first, second) == pytest.approx(entropy(middle) - (entropy(p) + entropy(q)) / 2)
+    assert drift.divergence(first, first * 7) == pytest.approx(0, abs=1e-12)
+    assert drift.divergence(np.array([3, 0]), np.array([0, 5])) == pytest.approx(1)
+    even = (0.2 - 0.1) * math.log(0.2 / 0.1) + (0.8 - 0.9) * math.log(0.8 / 0.9)
+    assert drift.stability(np.array([10, 90]), np.array([20, 80])) == pytest.approx(even)
+    assert math.isfinite(drift.stability(first, second))
+
+
+def test_games_and_players_are_those_of_the_dump(made: dict[str, Path]) -> None:
+    dumps = {name: path.parent / "dumps" / f"{name}.pgn" for name, path in made.items()}
+    result = audit(list(made.values()), sources={name: [str(dump)] for name, dump in dumps.items()})
+    seats: list[tuple[str, str]] = []
+    moves: list[tuple[str, str]] = []
+    for name, path in made.items():
+        with dumps[name].open() as file:
+            for stored in datasets.games(path):
+                read = chess.pgn.read_game(file)
+                assert read is not None
+                if stored["split"]:
+                    both = [read.headers["White"], read.headers["Black"]]
+                    seats += [(stored["split"], player) for player in both if player != "?"]
+                    moves.append((stored["split"], read.board().fen() + str(read.mainline_moves())))
+    train = {player for split, player in seats if split == "train"}
+    assert (result["players"]["players"], result["players"]["in_train"]) == (len({who for _, who in seats}), len(train))
+    for row in result["players"]["by_split"]:
+        mine = [who for split, who in seats if split == row["split"]]
+        assert (row["players"], row["seats"]) == (len(set(mine)), len(mine))
+        assert row["seats_of_players_in_train"] == sum(who in train for who in mine)
+        assert row["players_in_train"] == len(set(mine) & train)
+    assert result["games"]["games"] == len(moves)
+    assert result["games"]["distinct"] == len({it[1] for it in moves})
+    assert result["games"]["test_games_in_train"] == 0  # the split is by the moves
+    with pytest.raises(DatasetError, match="is not the dump"):
+        audit([made["a"]], sources={"a": [str(made["b"].parent / "dumps" / "b.pgn")]})
+
+
+def test_a_held_out_month_is_a_split_of_its_own(made: dict[str, Path], tmp_path: Path) -> None:
+    page = join(list(made.values()), tmp_path / "held")
+    assert not any(entry["held_out"] for entry in page["datasets"])  # both end in one month
+    join(list(made.values()), tmp_path / "named", JoinConfig(hold_out="b"))
+    result = audit([tmp_path / "named"])
+    rows = {name: replayed(path) for name, path in made.items()}
+    train = {row[1] for row in rows["a"] if row[0] == "train"}
+    (latest,) = [row for row in result["in_train"] if row["split"] == "latest"]
+    assert latest["positions"] == len(rows["b"])
+    assert latest["in_train"] == sum(row[1] in train for row in rows["b"])
+    assert result["games"]["latest_games_in_train"] > 0
+
+
+def test_positions_are_looked_for_in_train_exactly(made: dict[str, Path]) -> None:
+    stored = [row for row in datasets.table(made["a"]).to_pylist() if row["split"] == "test"]
+    planes = np.stack([np.frombuffer(row["planes"], "<u8") for row in stored])
+    keys = position_keys(planes, np.array([row["castling"] for row in stored]))
+    train = {
+        (row["planes"], row["castling"]) for row in datasets.table(made["a"]).to_pylist() if row["split"] == "train"
+    }
+    expected = [(row["planes"], row["castling"]) in train for row in stored]
+    assert stand_in(keys, split_shards(made["a"], "train")).tolist() == expected
+    assert 0 < sum(expected) < len(expected)
+    assert stand_in(keys[:0], split_shards(made["a"], "train")).tolist() == []
+
+
+def test_a_changed_bit_anywhere_is_another_key() -> None:
+    planes = np.random.Generator(np.random.PCG64(0)).integers(0, 2**64, (1, 77), dtype=np.uint64)
+    changed = np.repeat(planes, 77 * 64 + 1, axis=0)
+    for bit in range(77 * 64):
+        changed[bit, bit // 64] ^= np.uint64(1 << bit % 64)
+    keys = position_keys(changed, np.zeros(len(changed), np.uint8))
+    assert len(set(keys.tolist())) == len(changed)
+    assert len({int(position_keys(planes, np.array([rights]))[0]) for rights in range(16)}) == 16
+    moved = np.roll(planes, 1, axis=1)  # the same words on other planes
+    assert position_keys(moved, np.zeros(1, np.uint8)) != keys[-1]
+
+
+def test_the_pages_say_what_was_counted(made: dict[str, Path], tmp_path: Path) -> None:
+    result = audit([made["a"]])
+    write_audit(result, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "audit.json").read_text()) == result
+    assert (tmp_path / "out" / "audit.png").read_bytes().startswith(b"\x89PNG")
+    text, page = audit_text(result), audit_markdown(result)
+    assert f"{result['copies']['copies']:,} of {result['copies']['positions']:,} positions" in text
+    assert "datasets hold no names of players" in text
+    for title in ("## Copies of positions", "## By rating", "## Drift of each split from train", "## Months"):
+        assert title in page
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"audit.json", "audit.txt", "AUDIT.md", "audit.png"}
+
+
+def test_the_command_prints_json_and_explains_mistakes(
+    made: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fianchetto", "audit", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    code, out, _ = call(str(made["a"]), "--json", "--source", str(made["a"].parent / "dumps" / "a.pgn"))
+    assert code == 0
+    answer: dict[str, Any] = json.loads(out.splitlines()[-1])
+    assert answer["players"]["known"]
+    assert call(str(tmp_path / "nosuch"))[0] == 2
+    code, _, said = call(str(made["a"]), "--source", str(tmp_path / "nosuch.pgn"))
+    assert code == 2
+    assert len(said.splitlines()) == 1
+    assert call(str(made["a"]), "--scratch", str(tmp_path / "nosuch"))[0] == 2
+
+
+def test_a_stopped_audit_leaves_no_temporary_file(
+    made: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Stopped):
+        audit([made["a"]], scratch=tmp_path, stop=lambda: True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_months_are_counted_and_compared_as_their_games_say(
+    made: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(games_of_audit, "LEAST_GAMES", 35)
+    results: dict[str, Counter[str]] = {}
+    plies: dict[str, int] = {}
+    for name in ("a", "b"):
+        with (made["a"].parent / "dumps" / f"{name}.pgn").open() as file:
+            while (read := chess.pgn.read_game(file)) is not None:
+                month = read.headers["UTCDate"][:7]
+                results.setdefault(month, Counter())[read.headers["Result"]] += 1
+                plies[month] = plies.get(month, 0) + sum(1 for _ in read.mainline())
+    found = audit(list(made.values()))
+    assert [row["month"] for row in found["months"]] == sorted(results) == ["2014.01", "2014.02", "2014.03"]
+    for row in found["months"]:
+        mine = results[row["month"]]
+        assert row["games"] == mine.total()
+        assert row["mean_plies"] == pytest.approx(plies[row["month"]] / mine.total(), abs=0.06)
+        assert row["draws"] == pytest.approx(mine["1/2-1/2"] / mine.total(), abs=6e-5)
+    large = [month for month in sorted(results) if results[month].total() >= 35]
+    assert len(large) >= 2
+    drifts = {(row["from"], row["to"]): row for row in found["drift"]["between_months"] if row["column"] == "result"}
+    assert list(drifts) == list(pairwise(large))
+    kinds = ("1-0", "0-1", "1/2-1/2")
+    for (before, after), row in drifts.items():
+        p, q = ([results[month][kind] / results[month].total() for kind in kinds] for month in (before, after))
+        middle = [(one + other) / 2 for one, other in zip(p, q, strict=True)]
+        wanted = sum(
+            one * math.log2(one / mean) / 2 for side in (p, q) for one, mean in zip(side, middle, strict=True) if one
+        )
+        assert row["jensen_shannon"] == pytest.approx(wanted, abs=1e-6)

@@ -1,0 +1,260 @@
+"""`verify` finds every kind of damage, names it, and finds none where there is none."""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.cli.main import main
+from pipeline.dataset.files.shards import file_hash, read_manifest, write_rows
+from pipeline.dataset.join import join
+from pipeline.errors import DatasetError, Stopped
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.validation.verify import datasets_in, verify_dataset
+from tests.pipeline.datasets import games, random_game
+
+CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `dumps/games.pgn` of three chunks, some games of it unusable, and `positions/games`."""
+    folder = tmp_path_factory.mktemp("verified")
+    (folder / "dumps").mkdir()
+    text = [random_game(seed, 30) for seed in range(60)]
+    bad = '[Event "x"]\n[Result "1-0"]\n\n1. e5 1-0\n\n'
+    dump = folder / "dumps" / "games.pgn"
+    dump.write_text("".join("".join(text[at:] + text[:at]) + bad for at in range(30)))
+    ingest([str(dump)], folder / "positions" / "games", CONFIG, workers=1)
+    return folder
+
+
+@pytest.fixture
+def copied(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "copy")
+
+
+def look(folder: Path, **options: Any) -> dict[str, Any]:
+    return verify_dataset(folder / "positions" / "games", [str(folder / "dumps" / "games.pgn")], workers=1, **options)
+
+
+def problems(found: dict[str, Any]) -> list[str]:
+    return [line for name in ("files", "splits", "source", "rows") for line in found[name]]
+
+
+def rewrite(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Change a file of a dataset, and its hash in the manifest with it."""
+    directory = folder / "positions" / "games"
+    table = change(pq.read_table(directory / name))
+    if name == "games.parquet":
+        footer = pq.read_metadata(directory / name)
+        sizes = [footer.row_group(at).num_rows for at in range(footer.num_row_groups)]
+        with pq.ParquetWriter(directory / name, table.schema) as writer:
+            for at, size in enumerate(sizes):
+                writer.write_table(table.slice(sum(sizes[:at]), size))
+    else:
+        write_rows(table, directory / name)
+    manifest = read_manifest(directory)
+    for entry in manifest["files"]:
+        if entry["name"] == name:
+            path = directory / name
+            if entry["split"]:  # a manifest whose counts contradict each other is refused before
+                for counted in (entry["split"], "total"):
+                    manifest["positions"][counted] += len(table) - entry["rows"]
+            entry |= {"rows": len(table), "bytes": path.stat().st_size, "sha256": file_hash(path)}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def altered(column: str, row: int, value: Any) -> Callable[[pa.Table], pa.Table]:
+    """Give a function that changes one value of a table."""
+
+    def change(table: pa.Table) -> pa.Table:
+        field = table.schema.field(column)
+        values = table[column].to_pylist()
+        values[row] = value
+        return table.set_column(table.schema.get_field_index(column), field, pa.array(values, field.type))
+
+    return change
+
+
+def test_an_undisturbed_dataset_is_as_it_should_be(original: Path) -> None:
+    total = read_manifest(original / "positions" / "games")["positions"]["total"]
+    found = look(original, everything=True)
+    assert problems(found) == []
+    assert (found["encoded_again"], found["compared"]) == (total, 64)
+    found = look(original, games=40, rows=10)
+    assert problems(found) == []
+    assert found["encoded_again"] >= 40 * 5
+    assert found["compared"] == 10
+
+
+def test_files_alone_are_verified_where_there_is_no_dump(original: Path) -> None:
+    found = verify_dataset(original / "positions" / "games")
+    assert problems(found) == []
+    assert (found["encoded_again"], found["compared"]) == (0, 0)
+
+
+def test_a_flipped_bit_a_lost_and_a_strange_file_are_named(copied: Path) -> None:
+    directory = copied / "positions" / "games"
+    data = bytearray((directory / "train-00001-0.parquet").read_bytes())
+    data[len(data) // 2] ^= 1
+    (directory / "train-00001-0.parquet").write_bytes(data)
+    (directory / "test-00000-0.parquet").unlink()
+    shutil.copy(directory / "val-00000-0.parquet", directory / "val-00099-0.parquet")
+    assert sorted(look(copied)["files"]) == [
+        "test-00000-0.parquet: missing",
+        "train-00001-0.parquet: differs from its hash",
+        "val-00099-0.parquet: not in the manifest",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("label", 4000),
+        *(
+            pytest.param(column, value, marks=pytest.mark.slow)
+            for column, value in (("clock", 59_999), ("elo", 4000), ("eval", 31_999))
+        ),
+    ],
+)
+def test_an_altered_value_under_a_rewritten_hash_is_found(copied: Path, column: str, value: Any) -> None:
+    rewrite(copied, "train-00001-0.parquet", altered(column, 17, value))
+    (line,) = look(copied, everything=True, rows=0)["rows"]
+    assert f"{column} is {value}, not " in line
+    row = pq.read_table(copied / "positions" / "games" / "train-00001-0.parquet").slice(17, 1).to_pylist()[0]
+    assert line.startswith(f"game {row['game']}, ply {row['ply']}: ")
+
+
+@pytest.mark.slow
+def test_an_altered_plane_is_found_in_every_file_that_is_sampled(copied: Path) -> None:
+    for entry in read_manifest(copied / "positions" / "games")["files"]:
+        if entry["split"]:
+            rewrite(copied, entry["name"], flip_a_bit)
+    found = look(copied, games=10**6, rows=0)["rows"]
+    assert len(found) == 8  # of the nine files
+    assert all("planes [0] differ" in line for line in found)
+
+
+def flip_a_bit(table: pa.Table) -> pa.Table:
+    planes = table["planes"][0].as_py()
+    return altered("planes", 0, bytes([planes[0] ^ 1]) + planes[1:])(table)
+
+
+@pytest.mark.slow
+def test_a_row_that_was_left_out_or_put_in_is_found(copied: Path) -> None:
+    rewrite(copied, "val-00002-0.parquet", lambda table: table.slice(1))
+    found = look(copied, everything=True, rows=0)["rows"]
+    assert any("is not stored" in line for line in found)
+    rewrite(copied, "val-00002-0.parquet", lambda table: pa.concat_tables([table, table.slice(3, 1)]))
+    assert any("rows are stored where the dump gives" in line for line in look(copied, everything=True, rows=0)["rows"])
+
+
+def test_a_training_set_is_verified_with_its_datasets(copied: Path) -> None:
+    directory = copied / "positions" / "games"
+    join([directory], copied / "set")
+    assert datasets_in(copied / "set") == ([directory.resolve()], [])
+    rewrite(copied, "test-00000-0.parquet", altered("label", 0, 4000))
+    assert datasets_in(copied / "set")[1] == ["games: its manifest is another one than was joined"]
+    directory.rename(copied / "elsewhere")
+    assert datasets_in(copied / "set") == ([], ["games: is not there"])
+
+
+@pytest.mark.slow
+def test_an_altered_game_is_found(copied: Path) -> None:
+    wrong = next(at for at, game in enumerate(games(copied / "positions" / "games")) if game["white_elo"])
+    rewrite(copied, "games.parquet", altered("white_elo", wrong, 3999))
+    (line,) = look(copied, everything=True, rows=0)["rows"]
+    assert line.startswith(f"games.parquet: game {wrong}: white_elo is 3999, not ")
+
+
+@pytest.mark.slow
+def test_a_changed_dump_is_noticed_and_what_changed_is_named(copied: Path) -> None:
+    dump = copied / "dumps" / "games.pgn"
+    text = dump.read_text()
+    at = text.index("[%clk 0:0", text.index("[Event ", len(text) // 2)) + len("[%clk 0:0")  # of a game's first moves
+    dump.write_text(text[:at] + str((int(text[at]) + 1) % 10) + text[at + 1 :])
+    found = look(copied, everything=True, rows=0)
+    assert "has changed" in found["source"][0]
+    (line,) = found["rows"]
+    assert "clock is" in line
+
+
+def test_a_shorter_dump_is_noticed(copied: Path) -> None:
+    dump = copied / "dumps" / "games.pgn"
+    text = dump.read_text()
+    dump.write_text(text[: text.index("[Event ", len(text) // 2)])
+    found = look(copied, everything=True, rows=0)
+    assert found["source"]
+    assert "become shorter" in found["rows"][-1]
+    assert any("is not in the dump" in line for line in look(copied, games=60, rows=0)["rows"])
+
+
+def test_other_settings_than_we_know_and_a_wish_to_stop_are_said(copied: Path) -> None:
+    with pytest.raises(Stopped):
+        look(copied, everything=True, stop=lambda: True)
+    path = copied / "positions" / "games" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["config"]["colour"] = "blue"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DatasetError, match="settings that this program does not have"):
+        look(copied)
+
+
+def test_the_command_exits_0_1_or_2(
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied / "positions" / "games"
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fianchetto", "verify", str(directory), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out, captured.err
+
+    code, out, _ = call("--json", "--sample", "4")  # the dump lies where Dagster has it
+    assert code == 0
+    assert json.loads(out.splitlines()[-1])["datasets"]["games"]["replayed_with_python_chess"] == 4
+    (directory / "test-00000-0.parquet").unlink()
+    code, out, said = call("--all", "--workers", "1")
+    assert code == 1
+    assert "test-00000-0.parquet: missing" in out
+    assert said.startswith("fianchetto: 1 differences in ")
+    code, out, _ = call("--json")
+    assert (code, json.loads(out.splitlines()[-1])["problems"]) == (1, ["games: test-00000-0.parquet: missing"])
+    (copied / "dumps" / "games.pgn").rename(copied / "moved.pgn")
+    assert call("--all")[0] == 2
+    assert call("--source", str(copied / "nosuch.pgn"))[0] == 2
+    assert call("--sample", "-1")[0] == 2
+
+
+def test_verify_says_what_it_did_not_check(
+    copied: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = copied / "positions" / "games"
+
+    def call(*words: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["fianchetto", "verify", str(directory), *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        return capsys.readouterr().out
+
+    assert "all is as it should be" in call("--sample", "2")
+    assert json.loads(call("--sample", "2", "--json"))["datasets"]["games"]["not_checked"] == []
+    (copied / "dumps" / "games.pgn").unlink()
+    said = call()
+    assert "all is as it should be" not in said
+    assert said.endswith("rows were not compared with a dump, of games\n")
+    told = json.loads(call("--json"))["datasets"]["games"]
+    assert (told["checked"], told["not_checked"]) == (["files", "splits"], ["source", "rows"])
+    assert told["note"] == "rows were not compared: the dump is not there (--source)"
+    assert json.loads(call("--sample", "0", "--json"))["datasets"]["games"]["note"].endswith("--sample 0")
