@@ -82,7 +82,7 @@ def sources_hash(root: Path) -> str:
 def kernels_are_compiled() -> bool:
     """Tell whether the cache holds the search's kernels; without a cache's folder nobody knows, and they count as compiled."""
     folder = os.environ.get(VARIABLE)
-    return folder is None or next(Path(folder).glob("*/rounds.select-*.nbi"), None) is not None
+    return folder is None or next(Path(folder).glob("*/batch.select-*.nbi"), None) is not None
 
 
 def key_cache_by_sources() -> None:

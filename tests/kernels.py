@@ -14,6 +14,7 @@ from engine.uci.thinking import warm_up
 from pipeline.dataset.batches import Batches
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.samples.dump import SAMPLE
 from tests.pipeline.datasets import random_game
 
 
@@ -24,6 +25,8 @@ def compiled() -> None:
         dump.write_text("\n".join(random_game(seed) for seed in range(4)))
         out = Path(folder) / "out"
         ingest([str(dump)], out, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+        # a dump of frames gives its text as another kind of array
+        ingest([str(SAMPLE)], Path(folder) / "sample", IngestConfig(), workers=1)
         facts_of(next(Batches([out], "train", batch_size=1).from_step(0))["planes"])
     warm_up(evaluate)
     for algorithm in ("puct", "gumbel"):

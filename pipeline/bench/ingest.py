@@ -184,7 +184,7 @@ def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
         "seconds": round(seconds, 3),
         "positions_per_second": round(positions / seconds),
         "planes_write_positions_per_second": round(planes_rate),
-        "ratio_planes_write": round(positions / seconds / planes_rate, 3),
+        "ratio_planes_write": round(positions / seconds / planes_rate, 5),
         "same_games": same_manifest["games"]["read"],
         "same_games_positions_per_second": round(same_rate),
         "python_chess_positions_per_second": round(chess_rate),

@@ -222,7 +222,7 @@ def _ingest(
     ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(parts, names, config)
-    say_for_workers("pgn")
+    say_for_workers("replay")
     began = time.perf_counter()
     raw_bytes = positions = fresh = taken = 0
 

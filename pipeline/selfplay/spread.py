@@ -44,7 +44,7 @@ def spread(
         progress(Tick(finished, total, "games", {"games/h": rate}))
 
     task.go_on.touch()
-    say_for_workers("rounds")
+    say_for_workers("batch")
     try:
         if engine is not None:
             with one_thread_each(), engine.connected():

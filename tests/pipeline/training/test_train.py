@@ -101,7 +101,7 @@ def test_kernels_that_are_not_compiled_yet_take_none_of_the_minutes(positions: P
     assert done.stderr.count("compiling kernels (once)") == 1
     card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
     assert card["step"] > 3
-    assert list((tmp_path / "kernels").glob("*/move_facts.*.nbi"))
+    assert list((tmp_path / "kernels").glob("*/move_features.*.nbi"))
     command[command.index("--out") + 1] = str(tmp_path / "again")
     again = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
     assert (again.returncode, again.stderr) == (0, ""), "what is compiled is told of no more"
@@ -123,7 +123,7 @@ def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
 
 def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
     warm_up_games()
-    for module in ("pgn", "rounds"):  # pipeline/ingest/job.py, pipeline/selfplay/spread.py
+    for module in ("replay", "batch"):  # pipeline/ingest/job.py, pipeline/selfplay/spread.py
         assert are_compiled(module), module
     assert not are_compiled("nothing")
 
