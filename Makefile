@@ -11,10 +11,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOWEST := .venv-lowest
-QUICK := $(addprefix tests/,engine/search engine/test_uci.py engine/test_uci_parts.py model/test_export.py model/test_optimisers.py \
-	model/test_train.py pipeline/test_batches.py pipeline/test_bounds.py pipeline/test_cli.py pipeline/test_ingest.py \
-	pipeline/test_report.py pipeline/test_streams.py pipeline/test_training_set.py pipeline/test_verify.py \
-	defs/test_definitions.py defs/test_forms.py)
+QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/test_commands.py model/inference/test_export.py \
+	model/training/test_optimizers.py model/training/test_train.py pipeline/dataset/test_batches.py \
+	pipeline/dataset/test_training_set.py pipeline/ingest/test_job.py pipeline/ingest/test_job_bounds.py \
+	pipeline/storage/test_streams.py pipeline/cli/test_main.py pipeline/evaluation/test_report.py \
+	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
 .PHONY: run ui ui-postgres test test-slow test-lowest check kernels format clean
