@@ -92,7 +92,10 @@ def key_cache_by_sources() -> None:
     here = Path(__file__).parent
     folder = here / "__pycache__"
     if not os.access(folder if folder.is_dir() else here, os.W_OK):
-        folder = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fianchetto"
+        try:
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
+        except RuntimeError:  # a user without a home
+            return
     os.environ[VARIABLE] = os.environ[OURS] = str(folder / f"kernels-{sources_hash(here.parent)}")
     if "numba" in sys.modules:  # it has read its environment already
         sys.modules["numba"].config.CACHE_DIR = os.environ[VARIABLE]

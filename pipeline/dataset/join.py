@@ -60,6 +60,8 @@ class JoinConfig:
         """Check what the types do not say."""
         if not self.rating_edges or list(self.rating_edges) != sorted({*self.rating_edges}) or self.rating_edges[0] < 1:
             raise ConfigError("rating_edges are one or more ratings, ascending")
+        if self.rating_edges[-1] > 65535 or len(self.rating_edges) > 1000:
+            raise ConfigError("rating_edges are at most 1,000 ratings of at most 65,535")
         wanted = {"rating_shares": len(self.rating_edges) + 2, "time_shares": len(CLASSES)}
         for name, count in wanted.items():
             shares = getattr(self, name)

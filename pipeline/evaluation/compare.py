@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule, report
 from pipeline.storage.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
 from pipeline.storage.preflight import require_folder
-from pipeline.training.train import has, train_on
+from pipeline.training.train import BEGUN, JOURNAL, has, train_on
 
 if TYPE_CHECKING:
     from model.training.config import TrainConfig
@@ -66,8 +66,8 @@ def compare(
         )
     rows.sort(key=lambda row: -row["top1"])
     table = table_of(rows)
+    publish_json(out, "comparison.json", {"rows": rows})  # first, since it tells whose the folder is
     publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
-    publish_json(out, "comparison.json", {"rows": rows})
     return {"out": str(out), "rows": rows, "text": table}
 
 
@@ -75,7 +75,7 @@ def _begun(entry: Path) -> bool:
     """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
     from model.network.presets import presets
 
-    return entry.name in presets() and is_free(entry, "metrics.jsonl")
+    return entry.name in presets() and is_free(entry, JOURNAL, *BEGUN)
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:

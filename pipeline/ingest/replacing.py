@@ -2,7 +2,8 @@
 
     NAME/                      the dataset that everybody reads, as it was, until the last moment
     .NAME.building-<digest>/   the new one; the digest is of the dump, the settings and the code, so a stop is continued
-    .NAME.replaced/            the old one, between the renames and the deletion of its files
+    .NAME.replaced/            the old one, between the renames
+    .NAME.deleting/            the old one, while its files are deleted
 
 Two renames and then the deletion: killed between them, `recover` gives the old dataset its name back, and the new one, which
 is whole, is swapped in by the next call. Only files that a dataset's own records name are deleted; a folder that holds
@@ -32,6 +33,8 @@ from pipeline.ingest.manifest import plain_config
 from pipeline.ingest.rows_code import rows_code
 from pipeline.storage.stores import LOCK, is_local, lock_of, sync_directory, temporaries
 
+JUNK = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
+"""Names that systems give to files of theirs in any folder that somebody looks at; they go with the dataset."""
 TOLD = 3
 """Strange files that a refusal names."""
 
@@ -52,7 +55,9 @@ def replace(
     """
     if not is_local(out):
         raise ConfigError(f"{out}: a store has no rename, so a dataset there is not replaced: ingest to another place")
+    out = _real(out)
     recover(out)
+    _require_no_strangers(out)  # before the lock, which would empty another's
     building = out.with_name(f".{out.name}.building-{_digest(source, config)}")
     _discard_others(out, building)
     damage = None
@@ -64,10 +69,13 @@ def replace(
             except DamagedError as error:  # what came before the damage is a whole dataset
                 damage, manifest = error, read_manifest(building)
             _require_no_strangers(out)
-            _swap(building, out)
+            try:
+                _swap(building, out)
+            except OSError as error:
+                raise IngestError(f"{out} could not be replaced: {error.strerror}; run it again to go on") from error
     except Timeout as error:
         raise IngestError(f"another ingest is writing {out}: wait for it or stop it, then replace it") from error
-    _delete(aside_of(out))
+    _discard(out)
     if damage is not None:
         raise damage
     return manifest
@@ -78,14 +86,17 @@ def recover(out: Path) -> None:
 
     Before the second rename the old one gets its name back; after it, the old one's files are deleted.
     """
+    out = _real(out)
     aside = aside_of(out)
+    with suppress(DatasetError):  # of another's that came into it meanwhile: it stays there, and is in nobody's way
+        _delete(_deleting(out))
     if not aside.exists():
         return
     if not out.exists():
         aside.rename(out)
         sync_directory(out.parent)
     elif (out / MANIFEST).is_file():
-        _delete(aside)
+        _discard(out)
     else:
         raise DatasetError(f"{aside} is the dataset that {out} was, which is unfinished: delete one of the two")
 
@@ -93,6 +104,17 @@ def recover(out: Path) -> None:
 def aside_of(out: Path) -> Path:
     """Return where the old dataset lies while it is replaced."""
     return out.with_name(f".{out.name}.replaced")
+
+
+def _deleting(out: Path) -> Path:
+    """Return where the old dataset lies while its files are deleted; it never comes back from there."""
+    return out.with_name(f".{out.name}.deleting")
+
+
+def _discard(out: Path) -> None:
+    """Delete the old dataset of `out`."""
+    aside_of(out).rename(_deleting(out))
+    _delete(_deleting(out))
 
 
 def _digest(source: Path, config: IngestConfig) -> str:
@@ -104,6 +126,17 @@ def _digest(source: Path, config: IngestConfig) -> str:
     told = [source.name, facts.st_size, facts.st_mtime_ns, plain_config(config), FORMAT_VERSION, ENCODING_VERSION]
     told += [moves_hash(), rows_code()]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def _real(out: Path) -> Path:
+    """Return a folder by its own path: of a link that leads to one the folder is replaced, where it lies.
+
+    Raises ConfigError for a disk's mount point, which cannot be renamed.
+    """
+    real = out.resolve()
+    if real.is_mount():
+        raise ConfigError(f"{out} is a disk of its own, and cannot be replaced: let it be a folder on that disk")
+    return real
 
 
 def _made(folder: Path) -> Path:
@@ -149,23 +182,45 @@ def _swap(building: Path, out: Path) -> None:
 def _recorded(folder: Path) -> set[str]:
     """Return the names in a folder that are a dataset's: those that its manifest or the notes of an ingest name.
 
-    A manifest of another version counts, and one that is damaged names nothing. Chunks under way leave shards that no note
-    names yet; their records do (pipeline/dataset/files/written.py).
+    A manifest of another version counts; one that is damaged, or of something else, is not ours. Chunks under way leave shards
+    that no note names yet; their records do (pipeline/dataset/files/written.py).
     """
-    names = {MANIFEST, CARD, LOCK, *([PARTS] if are_ours(folder) else [])} | {path.name for path in temporaries(folder)}
-    notes = [folder / MANIFEST, *(folder / PARTS).glob("*.json")]
-    for note in notes:
+    names, parts, manifest = (
+        {path.name for path in temporaries(folder)},
+        are_ours(folder),
+        _is_manifest(folder / MANIFEST),
+    )
+    if (folder / LOCK).is_file() and not (folder / LOCK).stat().st_size:
+        names.add(LOCK)
+    if parts or manifest:
+        names.add(CARD)
+    names |= {PARTS} if parts else set()
+    names |= {MANIFEST} if manifest else set()
+    for note in [*([folder / MANIFEST] if manifest else []), *((folder / PARTS).glob("*.json") if parts else [])]:
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             names |= {str(entry["name"]) for entry in json.loads(note.read_bytes())["files"]}
     return names | {path.name for path in unnoted(folder)}
 
 
+def _is_manifest(path: Path) -> bool:
+    """Tell whether a file is a dataset's manifest, of whatever version."""
+    try:
+        said = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(said, dict) and {"format_version", "moves_hash", "files"} <= said.keys()
+
+
 def _strangers(folder: Path) -> list[str]:
-    """Return the names in a folder that are not of the dataset; a folder or link under a file's name is one."""
-    recorded = _recorded(folder)
+    """Return the names in a folder that are not of the dataset; a folder or link under a file's name is one.
+
+    What systems write into folders again and again (JUNK) is nobody's.
+    """
+    recorded = _recorded(folder) | JUNK
+    there = folder.iterdir() if folder.exists() else ()
     return sorted(
         path.name
-        for path in folder.iterdir()
+        for path in there
         if path.name not in recorded or path.is_symlink() or path.is_dir() != (path.name == PARTS)
     )
 

@@ -66,8 +66,8 @@ def ladder(
             row = {name: summary[name] for name in _KEPT}
             rows.append({"tc" if isinstance(rung, str) else "simulations": rung, "match": place.name, **row})
     table = table_of(rows)
+    publish_json(out, "ladder.json", {"player": who, "rows": rows})  # first, since it tells whose the folder is
     publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
-    publish_json(out, "ladder.json", {"player": who, "rows": rows})
     return {"out": str(out), "rows": rows, "text": table}
 
 

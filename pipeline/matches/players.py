@@ -81,7 +81,7 @@ def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
     Gumbel's noise is for learning: mctx evaluates without it, and so do matches.
     """
     known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
-    values: dict[str, Any] = {"simulations": side.simulations, "gumbel_scale": 0.0}
+    values: dict[str, Any] = {"simulations": side.simulations}
     if limit.timed:
         values["nodes"] = TIMED_NODES
     for option in side.options:
@@ -94,6 +94,8 @@ def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
         values[name] = _value(name, text, known[name])
     if limit.timed and values.get("algorithm") == "gumbel":
         raise PlayerError(f"{side.who}: gumbel plans its simulations, so it cannot play by time")
+    if values.get("algorithm") == "gumbel":
+        values.setdefault("gumbel_scale", 0.0)
     return SearchConfig(**values)
 
 

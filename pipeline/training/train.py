@@ -14,6 +14,8 @@ from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
 """Name of a run's lines of metrics (model/training/records/metrics_log.py), which is empty until the first save."""
+BEGUN = ("weights-0.safetensors", "training-0.safetensors", "tensorboard")
+"""What else a run may leave that was killed before its first card was written."""
 
 if TYPE_CHECKING:
     from model.training.config import TrainConfig
@@ -146,7 +148,7 @@ def _begun(entry: Path) -> bool:
     """Tell whether an entry is of a run that was killed before its first card was written."""
     if entry.name == JOURNAL:
         return entry.is_file() and entry.stat().st_size == 0
-    return entry.name in ("weights-0.safetensors", "training-0.safetensors", "tensorboard")
+    return entry.name in BEGUN
 
 
 def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:

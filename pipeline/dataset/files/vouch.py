@@ -127,7 +127,9 @@ def _versions(directory: Path, names: Sequence[str]) -> dict[str, Version]:
             about = (directory / name).stat()
             tag = f"{about.st_ino}:{about.st_mtime_ns}:{about.st_ctime_ns}"
             if (directory / name).is_file():
-                found[name] = Version(about.st_size, tag, max(about.st_mtime, about.st_ctime))
+                found[name] = Version(
+                    about.st_size, tag, about.st_ctime
+                )  # which no program can set, as it can the other
     return found
 
 
@@ -143,7 +145,7 @@ def _tag(info: Mapping[str, Any]) -> str:
 
 def _folder() -> Path:
     named = os.environ.get(CACHE)
-    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "fianchetto"
+    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
     return base / "hashes"
 
 
@@ -151,8 +153,8 @@ def _folder() -> Path:
 def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
     """Give what is remembered of a dataset's files, by name, alone; what is in it at the end is remembered, if it can be."""
     place = str(directory.resolve()) if is_local(directory) else str(directory)
-    path = _folder() / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
     try:
+        path = _folder() / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_suffix(".lock"))
         while True:
@@ -162,7 +164,7 @@ def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
             except Timeout:  # another process hashes the same
                 if stop():
                     raise Stopped("stopped while another process compares the files with their hashes") from None
-    except OSError:
+    except (OSError, RuntimeError):  # it cannot be written, or this user has no home
         yield {}
         return
     try:

@@ -125,6 +125,45 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
         anew(source, out, NEW)
 
 
+def test_names_alone_do_not_make_a_dataset(source: Path, tmp_path: Path) -> None:
+    theirs = {
+        "manifest.json": '{"name": "web app", "files": [{"name": "app.js"}]}',
+        "app.js": "0",
+        "CARD.md": "# mine",
+        ".lock": "7",
+    }
+    for name, text in theirs.items():
+        (tmp_path / "positions" / "small").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "positions" / "small" / name).write_text(text)
+    before = content(tmp_path / "positions" / "small")
+    with pytest.raises(DatasetError, match=r"\.lock, CARD\.md, app\.js and 1 more"):
+        anew(source, tmp_path / "positions" / "small", NEW)
+    assert content(tmp_path / "positions" / "small") == before
+
+
+def test_behind_a_link_the_folder_that_it_leads_to_is_replaced(
+    source: Path, out: Path, undisturbed: dict[str, str], tmp_path: Path
+) -> None:
+    (out / ".DS_Store").write_text("a system's")
+    (tmp_path / "link").symlink_to(out)
+    for _ in range(2):
+        anew(source, tmp_path / "link", NEW)
+        recover(tmp_path / "link")
+        assert (tmp_path / "link").is_symlink()
+        assert content(out) == undisturbed
+        assert [path.name for path in out.parent.iterdir()] == ["small"]
+
+
+def test_a_half_deleted_dataset_does_not_come_back(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(replacing, "remove_parts", at(1, replacing.remove_parts))
+        with pytest.raises(Killed):
+            anew(source, out, NEW)
+    out.rename(out.with_name("elsewhere"))
+    recover(out)
+    assert [path.name for path in out.parent.iterdir()] == ["elsewhere"]
+
+
 def test_what_came_while_it_was_built_is_never_deleted(source: Path, out: Path) -> None:
     def come(tick: object) -> None:
         (out / "late.txt").write_text("somebody's")

@@ -57,6 +57,24 @@ def test_a_version_of_a_file_is_hashed_once(looks: Looks, tmp_path: Path) -> Non
     assert datasets.content(tmp_path / "positions") == before
 
 
+def test_a_time_in_the_future_is_remembered_too(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.dataset.files.vouch.SETTLED", 0.0)
+    for path in looks.folder.glob("*.parquet"):
+        os.utime(path, (4e9, 4e9))
+    assert looks.again() > 0
+    assert looks.again() == 0
+
+
+def test_a_user_without_a_home_is_served(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(vouch.CACHE)
+    monkeypatch.setattr(Path, "expanduser", nowhere)
+    files = len(read_manifest(looks.folder)["files"])
+    assert (looks.again(), looks.again()) == (files, files)
+
+
 def test_where_nothing_can_be_remembered_files_are_hashed_each_time(
     looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
