@@ -9,13 +9,14 @@ Axes: B batch, L label (4096).
 """
 
 import importlib.util
+import io
 import json
 import logging
 import random
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,8 @@ def _quiet() -> Iterator[None]:
     """Keep to itself what torch's exporter says of its own workings: nobody can act on it, and what it makes is compared."""
     loggers = [logging.getLogger(name) for name in TALKING]
     levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings():
+    # onnxscript 0.6 prints how many of its rules applied, into what may be a command's JSON
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.filterwarnings("ignore", module=r"(torch|onnxscript|onnx_ir|copyreg)\b")
         try:
             for logger in loggers:
