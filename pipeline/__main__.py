@@ -29,4 +29,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    finally:
+        # Under -m Python ends itself by SIGINT, whatever the exit status, where Ctrl-C once came within a text that was
+        # being executed, as dataclasses are made; it forgets that when it executes another.
+        exec("")  # noqa: S102
