@@ -2,11 +2,13 @@
 # make ui     Dagster's web UI on http://127.0.0.1:3000
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make test   every check there is but the long proofs; make test-slow runs those too
+# make pictures   docs/images taken anew, in Chromium; GAMES=PGN: games for the report
 # make test-lowest   the quick tests with the lowest versions that pyproject.toml admits
 
 PYTHON ?= python3
 MINUTES ?= 1.5
 PORT ?= 3000
+GAMES ?= datasets/sample/fianchetto_sample_2000.pgn.zst
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -18,7 +20,7 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui ui-postgres test test-slow test-lowest check kernels format clean
+.PHONY: run ui ui-postgres test test-slow test-lowest check kernels format pictures clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
@@ -75,6 +77,11 @@ kernels: $(READY)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Besides: apt-get install chromium.
+pictures: $(READY)
+	$(BIN)/pip install --quiet -e ".[browser]" -c constraints.txt
+	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
 
 # torch first, by its pin: whatever depends on it then takes the build that is there.
 $(READY): pyproject.toml constraints.txt
