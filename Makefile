@@ -20,7 +20,7 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui ui-postgres test test-slow test-lowest check kernels format pictures clean
+.PHONY: run ui ui-postgres test test-slow test-lowest check kernels format clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
@@ -79,6 +79,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # Besides: apt-get install chromium.
+.PHONY: pictures
 pictures: $(READY)
 	$(BIN)/pip install --quiet -e ".[browser]" -c constraints.txt
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
