@@ -1,4 +1,4 @@
-"""Progress on a terminal: a bar made from ticks, and silence where there is no terminal; and what the project logs."""
+"""Progress bars on a terminal, nothing elsewhere; and the project's log lines."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 from engine.progress import Progress, Tick, silent
 
 ROOMS = ("engine", "model", "pipeline")
-"""The packages, whose modules' loggers are below them."""
+"""The packages: parents of all loggers of the project."""
 
 
 def _figure(name: str, value: float) -> str:
@@ -21,7 +21,7 @@ def _figure(name: str, value: float) -> str:
 
 
 class _Lines(logging.Handler):
-    """Writes log lines on standard error, above the bars that are drawn there."""
+    """Writes log lines to standard error, above the bars there."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one."""
@@ -35,7 +35,7 @@ class _Lines(logging.Handler):
 
 
 def show_logs() -> None:
-    """Show what the rooms log: warnings always, the rest on a terminal."""
+    """Show the project's log lines: warnings always, the rest on a terminal."""
     lines = _Lines()
     for room in ROOMS:
         logger = logging.getLogger(room)
@@ -45,7 +45,7 @@ def show_logs() -> None:
 
 @contextmanager
 def bar(what: str) -> Iterator[Progress]:
-    """Give a progress callback that draws a bar on standard error when that is a terminal, and nothing otherwise.
+    """Return a progress callback that draws a bar on standard error when that is a terminal, and nothing otherwise.
 
     Work of another kind, or the same kind begun anew, has a bar of its own; the one before is left as it ended, with the time
     that it took.
