@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.main import COMMANDS
+from pipeline.cli.parsing import COMMANDS
 from tests.conftest import REPOSITORY
 
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")

@@ -4,57 +4,17 @@ A command shows a progress bar on a terminal and prints nothing but its result o
 (compiling kernels once). With `--json` the last line of standard output is one JSON object.
 """
 
-import contextlib
-import io
 import json
-import re
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
-import tyro
-
-from engine.compiling import announced
 from engine.errors import UserError
-from pipeline.cli.commands.arena import Arena, Judge, Ladder
-from pipeline.cli.commands.audit import Audit, Join, Verify
-from pipeline.cli.commands.base import Common, Interrupt, Terminated, refuse_addresses, terminated
-from pipeline.cli.commands.bench import Bench
-from pipeline.cli.commands.data import Ingest, Sample, Show
-from pipeline.cli.commands.fetch import Fetch, Sweep
-from pipeline.cli.commands.networks import Export, Presets
-from pipeline.cli.commands.play import Uci
-from pipeline.cli.commands.selfplay import Finetune, SelfPlay
-from pipeline.cli.commands.training import Compare, Report, Train
+from pipeline.cli.commands.base import Interrupt, Terminated, refuse_addresses, terminated
+from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
-
-EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in one
-line; 130 stopped by Ctrl-C, 143 by SIGTERM: where a command can be continued, the same command continues it."""
-
-COMMANDS: dict[str, Callable[..., Common]] = {
-    "fetch": Fetch,
-    "ingest": Ingest,
-    "verify": Verify,
-    "audit": Audit,
-    "join": Join,
-    "train": Train,
-    "report": Report,
-    "compare": Compare,
-    "selfplay": SelfPlay,
-    "presets": Presets,
-    "finetune": Finetune,
-    "export": Export,
-    "show": Show,
-    "sample": Sample,
-    "sweep": Sweep,
-    "uci": Uci,
-    "arena": Arena,
-    "ladder": Ladder,
-    "judge": Judge,
-    "bench": Bench,
-}
 
 SIGNALLED = 128
 """A shell's exit status for a signal is its number plus this."""
@@ -92,33 +52,14 @@ def guarded(work: Callable[[], object]) -> int:
     return status
 
 
-def _one_line(boxed: str) -> str:
-    """Return the sentence in the box that tyro draws around an error."""
-    words = " ".join(line.strip("╭╰│╮╯─ ") for line in boxed.splitlines())
-    sentence = re.sub(r"^.*?Error parsing \S+: |^(Parsing|Value) error ─*|\s+For full helptext.*$", "", words)
-    return " ".join(sentence.replace("─", "").split())
-
-
-def _parsed() -> Any:
-    """Parse the command line; raise UserError with one line for an error in it."""
-    caught = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(caught):
-            return tyro.extras.subcommand_cli_from_dict(
-                COMMANDS, prog="fianchetto", description=f"Chess game databases into trained players.\n\n{EXITS}"
-            )
-    except SystemExit as ended:
-        if not ended.code:  # --help
-            raise
-        raise UserError(f"{_one_line(caught.getvalue())} (fianchetto --help explains)") from None
-
-
 def main() -> None:
     """Run the command line."""
 
     def work() -> None:
         signal.signal(signal.SIGTERM, terminated)
-        command = _parsed()
+        command = parse(sys.argv[1:])
+        from engine.compiling import announced
+
         show_logs()
         refuse_addresses(command)
         try:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -22,9 +22,9 @@ class Arena(Common):
     that was stopped; a larger `--games` extends it.
     """
 
-    a: tyro.conf.Positional[str]
+    a: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_A")]]
     """Player A; the result is from its side."""
-    b: tyro.conf.Positional[str]
+    b: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_B")]]
     """Player B."""
     out: Path
     """Directory of the match."""
@@ -92,7 +92,7 @@ class Ladder(Common):
     strength play on a clock, and there is one row per opponent; the engine at fixed nodes has no clock.
     """
 
-    who: tyro.conf.Positional[str]
+    who: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER")]]
     """The player: a checkpoint's directory, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
     out: Path
     """Directory of the matches and the table."""
@@ -134,7 +134,7 @@ class Judge(Common):
     kept in --out and used again; the same command continues a run that was stopped.
     """
 
-    players: tyro.conf.Positional[tuple[str, ...]]
+    players: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...")]]
     """The players; the others are compared with the first."""
     pgn: Path
     """Games to draw positions from, at most two per game."""

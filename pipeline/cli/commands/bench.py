@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,7 +15,7 @@ from pipeline.cli.progress import bar
 class Bench(Common):
     """Measure this machine. Figures are beside those of a yardstick in the same run where there is one."""
 
-    what: tyro.conf.Positional[What]
+    what: tyro.conf.Positional[Annotated[What, tyro.conf.arg(metavar="WHAT")]]
     """ingest: PGN to shards; batches: shards to rows; train: the training loop; compile: Numba without its cache;
     search: simulations, and evaluations with a network; selfplay: moves; scale: ingest of streams of growing size."""
     pgn: Path | None = None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -22,7 +22,7 @@ class Ingest(Common):
     files is refused.
     """
 
-    sources: tyro.conf.Positional[tuple[str, ...]]
+    sources: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DUMP...")]]
     """Dumps to read, in this order; - is standard input."""
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
@@ -59,7 +59,7 @@ class Ingest(Common):
 class Show(Common):
     """Show the input planes of a position as text, and as a picture with --out."""
 
-    fen: tyro.conf.Positional[str]
+    fen: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="FEN")]]
     """The position, as a FEN in quotes, or `startpos`."""
     view: str = "marro77"
     """The encoding: marro77 (from the mover's side) or chessmarro77 (from White's side)."""

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -22,7 +22,7 @@ class Fetch(Common):
     The same command continues a download that was stopped or cut off; complete files are not fetched again.
     """
 
-    what: tyro.conf.Positional[tuple[str, ...]]
+    what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="MONTH|URL...")]]
     """Months, ranges of months, and URLs."""
     out: Path = Path("datasets/dumps")
     """Folder for the files."""
@@ -48,7 +48,7 @@ class Sweep(Common):
     this program recorded, and temporary files whose process has ended on this machine or that are a day old, are deleted.
     """
 
-    places: tyro.conf.Positional[tuple[str, ...]]
+    places: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PATH...")]]
     """Folders, or addresses such as s3://bucket/prefix."""
     dry_run: bool = False
     """List what would be deleted, and delete nothing."""

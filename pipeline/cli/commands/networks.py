@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from engine.errors import UserError
 from engine.progress import Tick
@@ -12,18 +14,38 @@ from pipeline.errors import ConfigError
 from pipeline.storage.claims import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
 
+SIZES = {
+    "fianchetto-xs": (578_691, 63_172_992),
+    "fianchetto-rated": (569_027, 63_105_664),
+    "fianchetto-human": (573_124, 61_038_720),
+    "fianchetto-s": (2_866_700, 315_910_272),
+    "fianchetto-m": (9_095_436, 1_040_928_512),
+    "fianchetto-l": (29_553_804, 3_575_279_360),
+    "fianchetto-squares": (7_929_548, 897_082_112),
+    "chessmarro": (16_246_241, 948_896_256),
+    "chessmarro-12": (23_381_057, 1_855_160_832),
+    "bishop": (3_142_961, 120_553_728),
+    "alphazero19": (23_103_308, 2_952_462_848),
+    "chess-policy": (1_105_610, 140_892_224),
+    "chess-policy-only": (1_102_409, 140_623_872),
+    "self-learning": (591_010, 58_876_160),
+}
+"""Parameters and FLOP per position of each preset, as `model.costs.size` counts them in four seconds with torch; a test
+compares them."""
 COMPARED = 1000
 """Positions on which an exported network must answer as its checkpoint does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets(Common):
-    """List the networks: parameters, FLOP per position, and positions per second on this machine."""
+    """List the networks: view, move vocabulary, parameters, FLOP per position, and with --measure their speed here."""
 
-    names: tuple[str, ...] = ()
+    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PRESET...]")]] = ()
     """Presets to list; all when none is named."""
-    measure: bool = True
-    """Measure positions per second; without it the list is there at once."""
+    names: tuple[str, ...] = ()
+    """Presets to list, as they were named before."""
+    measure: bool = False
+    """Measure positions per second on this machine, which takes minutes for all presets."""
     seconds: float = 1.0
     """Least time of each measurement, seconds; a step of the largest network may take longer."""
     batch_size: int = 64
@@ -37,29 +59,29 @@ class Presets(Common):
 
     def run(self) -> dict[str, Any]:
         """List and measure."""
-        import torch
-
-        from model.costs import rates, size
         from model.network.presets import preset, presets
 
-        chosen = [preset(name) for name in self.names] or list(presets().values())
+        chosen = [preset(name) for name in (*self.presets, *self.names)] or list(presets().values())
         rows: list[dict[str, Any]] = []
         with bar("presets") as progress:
             for row in chosen:
-                entry: dict[str, Any] = {"preset": row.name, "view": row.view, "moves": row.moves, **size(row)}
+                size = dict(zip(("parameters", "flops"), SIZES[row.name], strict=True))
+                entry: dict[str, Any] = {"preset": row.name, "view": row.view, "moves": row.moves, **size}
                 if self.measure:
+                    from model.costs import rates
+
                     measured = rates(row, batch_size=self.batch_size, seconds=self.seconds, device=self.device)
                     entry |= {f"{name}_positions_per_second": round(value, 1) for name, value in measured.items()}
                 rows.append(entry)
                 progress(Tick(len(rows), len(chosen), "presets"))
-        threads = torch.get_num_threads()
-        result: dict[str, Any] = {"presets": rows, "threads": threads, "batch_size": self.batch_size}
-        if self.json:
-            return result
+        result: dict[str, Any] = {"presets": rows}
         note = "a multiply-add is two FLOP"
         if self.measure:
-            note += f"; positions per second in batches of {self.batch_size} on {threads} threads"
-        return result | {"text": f"{table(rows)}\n\n{note}"}
+            import torch
+
+            result |= {"threads": torch.get_num_threads(), "batch_size": self.batch_size}
+            note += f"; positions per second in batches of {self.batch_size} on {result['threads']} threads"
+        return result if self.json else result | {"text": f"{table(rows)}\n\n{note}"}
 
 
 def table(rows: list[dict[str, Any]]) -> str:

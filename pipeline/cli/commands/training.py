@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -109,7 +109,7 @@ class Compare(Common):
     The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
-    presets: tyro.conf.Positional[tuple[str, ...]]
+    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...")]]
     """The networks; `fianchetto presets` lists them."""
     positions: tuple[Path, ...]
     """Datasets to train on; the test split of the first is measured on."""
