@@ -46,7 +46,7 @@ class Train(Common):
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)
-        with bar(f"train {self.preset}") as progress:
+        with bar("train") as progress:
             card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
