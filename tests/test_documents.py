@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from pipeline.cli.main import COMMANDS
+from pipeline.cli.parsing import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.pictures import IMAGES, MOST_BYTES
 

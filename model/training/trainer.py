@@ -227,23 +227,26 @@ class Loop:
         if self.board is not None:
             self.board.write(line)
 
-    def _tick(self) -> None:
+    def _tick(self, **state: float) -> None:
+        """Report progress; `validating=1` says that the time goes into a measurement."""
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
         shown: dict[str, float] = {
             name: figures[name] for name in ("loss", "top1", "positions_per_second") if name in figures
         }
+        shown |= state
         if self.steps is not None:
             self.progress(Tick(run.step, self.steps, "steps", shown))
         elif config.minutes is not None:
             total = round(60 * config.minutes)
-            self.progress(Tick(min(total, int(run.seconds)), total, "s", shown))
+            self.progress(Tick(min(total, int(run.seconds)), total, "s", {"step": run.step, **shown}))
         self.ticked = time.perf_counter()
 
     def _measure(self) -> None:
         """Measure the averaged weights on unseen positions, once a step; not when the run is told to stop meanwhile."""
         if self.validation is None or self.measured_at == self.run.step:
             return
+        self._tick(validating=1.0)
         before = time.perf_counter()
         try:
             figures = measure(self.run, self.validation(), self.run.config.validation_positions, self.asking)

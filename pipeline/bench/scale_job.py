@@ -1,6 +1,6 @@
-"""The ingest that `bench scale` measures, in a process of its own: a dump to shards that are swept as they appear.
+"""The ingest that `bench scale` measures, in its own process: finished shards are deleted as they appear.
 
-python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE SOURCE, - for standard input, and one JSON object on standard output.
+python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE SOURCE (- for standard input) prints one JSON object.
 """
 
 import json
@@ -19,7 +19,7 @@ from pipeline.ingest.chunk import PRELOAD
 
 
 class Sweep:
-    """A progress callback that deletes finished shards, so that a stream of any length needs no disk, and keeps the time."""
+    """A progress callback that deletes finished shards, so that a stream of any length needs no disk."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -27,7 +27,7 @@ class Sweep:
         self.first: float | None = None
 
     def __call__(self, tick: Tick) -> None:
-        """Delete what is complete; nothing reads it again before the manifest is made."""
+        """Delete finished shards, which nothing reads before the manifest is made, and keep the time of the first."""
         self.first = self.first or time.perf_counter()
         for path in self.out.glob("*-[0-9]*-[0-9]*.parquet"):
             self.bytes += path.stat().st_size
@@ -35,12 +35,12 @@ class Sweep:
 
 
 def load(_: int) -> None:
-    """Load what a worker needs; local workers are forked from a process that has, and Ray's keep it for the tasks to come."""
+    """Load the ingest's code in a worker: local workers are forked from a process that has it, and Ray's keep it."""
     import_module(PRELOAD)
 
 
 def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
-    """Ingest a source; kernels are loaded in every worker, and Ray is started, before the clock is."""
+    """Ingest a source; kernels are loaded in every worker, and Ray is started, before the clock."""
     from pipeline.bench.ingest import peak_mib
     from pipeline.ingest.job import ingest
     from pipeline.samples.dump import SAMPLE

@@ -1,4 +1,4 @@
-"""The command that plays: uci."""
+"""The command uci."""
 
 import os
 import signal
@@ -18,15 +18,15 @@ EMBEDDED = Path(__file__).resolve().parents[3] / "datasets" / "embedded"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uci(Common):
-    """Play as a UCI engine: for a chess GUI or a match runner on the other end of standard input and output.
+    """Play as a UCI engine, for a chess GUI or a match runner.
 
-    Plays with the checkpoint shipped with the project if there is one, else with the hand-written evaluator.
+    The default player is the checkpoint shipped with the project, or the hand-written evaluator where that is missing.
     """
 
     checkpoint: Path | None = None
-    """Directory of a checkpoint to play with."""
+    """Directory of the checkpoint that plays."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Play with this evaluator, which needs no network."""
+    """Evaluator without a network that plays instead of a checkpoint."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""
@@ -36,26 +36,22 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        engine = Engine(
-            loader(self.checkpoint, self.evaluator),
-            _write,
-            name=f"Fianchetto {version('fianchetto')}",
-        )
+        engine = Engine(loader(self.checkpoint, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below
         try:
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
         sys.stdout.flush()
-        # At once: taking torch apart takes 0.8 s, a thread amid a compilation cannot be ended in a friendlier way, and
-        # whoever listens to a UCI engine expects no result after the last answer.
+        # At once: unloading torch takes 0.8 s, a thread that compiles cannot be ended otherwise, and a GUI expects nothing
+        # after the last answer.
         os._exit(0)
 
 
 def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
-    """Give what loads a checkpoint's directory, or for None what the command was started with.
+    """Return a function that loads the checkpoint of a directory, or for None the player of the command line.
 
-    An exported network (`fianchetto export`) needs no torch, whose import takes a second.
+    An exported network (`fianchetto export`) is loaded without torch, whose import takes a second.
     """
     default = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
 

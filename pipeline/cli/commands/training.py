@@ -2,50 +2,51 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from model.training.config import TrainConfig
-from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.progress import bar
-from pipeline.errors import ConfigError, Stopped
+from pipeline.errors import Stopped
 from pipeline.evaluation.report import Rule
+from pipeline.storage.claims import REPORT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
 
-    Several processes share each batch under torchrun, or by --engine ray with --processes; those of other machines must see
-    --positions, --out and --start under the same names, so put them into a folder that all share (--positions may be a store).
+    Under torchrun, or with --engine ray and --processes, several processes share each batch. Those of other machines must see
+    --positions, --out and --start under the same names: use a shared folder (--positions may also be a store).
     """
 
     positions: tuple[str, ...]
-    """Datasets to train on, as `fianchetto ingest` makes them (folders, or addresses such as s3://bucket/prefix), or training
-    sets, as `fianchetto join` does."""
+    """Datasets made by `fianchetto ingest`, or training sets made by `fianchetto join`: folders, or addresses such as
+    s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
     preset: str = "fianchetto-xs"
-    """Which network: fianchetto-xs is for two CPU cores; `fianchetto presets` lists them all."""
+    """The network; fianchetto-xs is for two CPU cores. `fianchetto presets` lists them all."""
     start: Path | None = None
-    """Checkpoint whose weights the run begins with, to train it on; what it has seen is kept in the card."""
+    """Checkpoint to train further: its weights are the first ones, and its history is kept in the card."""
     engine: str = "local"
-    """What trains: local; ray, one of its own on this machine; ray:HOST:PORT or ray://HOST:PORT, a cluster."""
+    """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
-    """Processes of the engine ray; 0 for one a GPU that it has, or one where it has none."""
+    """Processes of the engine ray; 0 for one per GPU, or one where there is no GPU."""
     config: tyro.conf.OmitArgPrefixes[TrainConfig]
     """How to train."""
 
     def run(self) -> dict[str, Any]:
-        """Train and give the checkpoint's card; under torchrun, process 0 alone has something to say."""
+        """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
         from model.training.distributed import world
         from pipeline.storage.stores import place
         from pipeline.training.by_name import trainer_of
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)
-        with bar(f"train {self.preset}") as progress:
+        with bar("train") as progress:
             card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
@@ -63,37 +64,32 @@ class Report(Common):
     checkpoint: Path
     """Directory of the checkpoint."""
     positions: str | None = None
-    """Dataset or training set to measure on, a folder or an address; or give a PGN file."""
+    """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
-    """Which of its splits; `latest` is what a training set holds out whole."""
+    """Which of its splits; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train split the measured positions are looked for in; none for the one measured on."""
+    """Also report accuracy on positions absent from the train splits of these datasets; the default is --positions."""
     pgn: Path | None = None
-    """Measure on all games of this file instead of a dataset."""
+    """PGN file to measure on, all its games, instead of a dataset."""
     players: bool = True
-    """Whether a network that reads ratings and clocks is told them; without, they are unknown to it."""
+    """Tell ratings and clocks to a network that reads them; without it they are unknown to the network."""
     out: Path | None = None
-    """Directory for the report as JSON, text and pictures."""
+    """Directory for the report: JSON, text and a picture."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
     """Which positions count."""
 
     def run(self) -> dict[str, Any]:
-        """Measure, and write the report where that is asked for."""
+        """Measure, and write the report into --out."""
         from pipeline.evaluation.render import write_report
         from pipeline.evaluation.report import report
-        from pipeline.storage.claims import REPORT, require_apart, require_own
-        from pipeline.storage.preflight import require_folder
         from pipeline.storage.stores import place
 
-        if self.out is not None:  # before minutes are spent on measuring
-            require_folder(self.out)
-            require_own(self.out, REPORT, ConfigError)
-            read = [self.checkpoint, *([] if self.positions is None else [place(self.positions)])]
-            require_apart(self.out, read, ConfigError)
+        positions = None if self.positions is None else place(self.positions)
+        require_output(self.out, REPORT, (path for path in (self.checkpoint, positions) if path is not None))
         with bar("report") as progress:
             result = report(
                 self.checkpoint,
-                positions=None if self.positions is None else place(self.positions),
+                positions=positions,
                 split=self.split,
                 pgn=self.pgn,
                 against=self.against,
@@ -108,15 +104,15 @@ class Report(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compare(Common):
-    """Train presets one after the other, each as long on the same data, and measure all on the same unseen games.
+    """Train several presets for the same time on the same data, and measure all on the same unseen games.
 
-    The same command continues a comparison that was stopped; the table is written as table.md and comparison.json.
+    The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
-    presets: tyro.conf.Positional[tuple[str, ...]]
-    """Which networks; `fianchetto presets` lists them."""
+    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...")]]
+    """The networks; `fianchetto presets` lists them."""
     positions: tuple[Path, ...]
-    """Datasets to train on; the first one's test split is measured on."""
+    """Datasets to train on; the test split of the first is measured on."""
     out: Path
     """Directory of the checkpoints and the table."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
@@ -125,7 +121,7 @@ class Compare(Common):
     """How to train each of them."""
 
     def run(self) -> dict[str, Any]:
-        """Train, measure and give the table."""
+        """Train, measure and return the table."""
         from pipeline.evaluation.compare import compare
 
         stop = Interrupt()

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from engine.errors import UserError
 from model.checkpoint import read_card
-from pipeline.cli.main import _parsed, main
+from pipeline.cli.main import main
+from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import publish_json, read_manifest
 from pipeline.dataset.files.vouch import CACHE
 from pipeline.defs.pages import metadata
@@ -245,7 +246,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setattr("model.training.train.train", begin)
     monkeypatch.setattr("pipeline.finetune.manifest.claim", lambda out, wanted: go(None))
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
-    monkeypatch.setattr("pipeline.cli.main._parsed", lambda: parsed(*sys.argv))
+    monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     folder = place.parent / "copy"
     shutil.rmtree(folder, ignore_errors=True)
@@ -255,7 +256,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 @cache
 def parsed(*words: str) -> Any:
     """Parse a command line once: copies lie in one place so that words are the same, and parsing is most of the time."""
-    return _parsed()
+    return parse(words)
 
 
 def words(command: str, folder: Path, positions: str) -> list[str]:
