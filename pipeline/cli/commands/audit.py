@@ -66,7 +66,7 @@ class Audit(Common):
         from pipeline.storage.claims import AUDIT, require_apart, require_own
         from pipeline.storage.preflight import require_folder
         from pipeline.validation.audit.audit import audit
-        from pipeline.validation.audit.pages import audit_text, write_audit
+        from pipeline.validation.audit.render import audit_text, write_audit
 
         if self.out is not None:  # before minutes are spent on counting
             require_folder(self.out)
