@@ -79,7 +79,7 @@ def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     from pipeline.dataset.training_set import members
     from pipeline.dumps.paths import dumps_of
     from pipeline.validation.audit.audit import audit as library
-    from pipeline.validation.audit.pages import write_audit
+    from pipeline.validation.audit.render import write_audit
 
     positions = [Path(name) for name in arguments["positions"]]
     sources: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Presets side by side: each trained as long on the same data and machine, measured on the same unseen games, one table."""
+"""A comparison of presets: each is trained for as long on the same data and machine, and measured on the same unseen games."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
-from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError, Stopped
+from pipeline.evaluation.render import markdown, publish_table
 from pipeline.evaluation.report import Rule, report
 from pipeline.storage.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
 from pipeline.storage.preflight import require_folder
@@ -29,11 +29,11 @@ def compare(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train every preset with one configuration and give `rows`, best top-1 first, and the table as `text`.
+    """Train every preset with one configuration; return `rows`, best top-1 first, and the table as `text`.
 
-    Each preset has a directory in `out` and is not trained again; the figures are of the first dataset's test split.
-    Raises UnknownPresetError and ConfigError before any time is spent, what train_on raises, and Stopped: the same call
-    goes on.
+    Each preset has a directory in `out`; one that is trained already is not trained again. The figures are of the first
+    dataset's test split. Raises UnknownPresetError and ConfigError before any training, what `train_on` raises, and Stopped,
+    after which the same call continues.
     """
     from model.network.presets import preset
 
@@ -65,31 +65,33 @@ def compare(
             }
         )
     rows.sort(key=lambda row: -row["top1"])
-    table = table_of(rows)
-    publish_json(out, "comparison.json", {"rows": rows})  # first, since it tells whose the folder is
-    publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
-    return {"out": str(out), "rows": rows, "text": table}
+    return publish_table(out, "comparison", rows, table_of(rows))
 
 
 def _begun(entry: Path) -> bool:
-    """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
+    """Return whether a folder is a training of this comparison that was stopped before its first checkpoint."""
     from model.network.presets import presets
 
     return entry.name in presets() and is_free(entry, JOURNAL, *BEGUN)
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Write the table in Markdown: positions seen in training, positions a second, and the figures on unseen games."""
-    lines = [
-        "| preset | parameters | positions seen | a second | top-1 (95 %) | top-3 | top-5 | cross-entropy | Brier |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        low, high = row["top1_low"], row["top1_high"]
-        top1 = f"{row['top1']:.4f} ({'too few games' if low is None else f'{low:.4f} to {high:.4f}'})"
-        brier = f"{row['value_brier']:.4f}" if row["valued"] else "no value"
-        lines.append(
-            f"| {row['preset']} | {row['parameters']:,} | {row['positions']:,} | {row['positions_per_second']:,.0f} "
-            f"| {top1} | {row['top3']:.4f} | {row['top5']:.4f} | {row['cross_entropy']:.4f} | {brier} |"
-        )
-    return "\n".join(lines)
+    """Return the table in Markdown: positions seen in training, positions a second, and the figures on unseen games."""
+    return markdown(
+        "preset|parameters|positions seen|a second|top-1 (95 %)|top-3|top-5|cross-entropy|Brier",
+        (
+            (
+                row["preset"],
+                *(f"{row[name]:,.0f}" for name in ("parameters", "positions", "positions_per_second")),
+                f"{row['top1']:.4f} ({_interval(row)})",
+                *(f"{row[name]:.4f}" for name in ("top3", "top5", "cross_entropy")),
+                f"{row['value_brier']:.4f}" if row["valued"] else "no value",
+            )
+            for row in rows
+        ),
+    )
+
+
+def _interval(row: dict[str, Any]) -> str:
+    """Return the interval of top-1."""
+    return "too few games" if row["top1_low"] is None else f"{row['top1_low']:.4f} to {row['top1_high']:.4f}"

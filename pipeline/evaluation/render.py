@@ -1,6 +1,7 @@
-"""A report for people: text, tables and pictures of what `pipeline.evaluation.report` measured."""
+"""Results as text, Markdown tables and pictures."""
 
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ HEADLINE = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", 
 
 
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Write a result as aligned lines; nested objects are indented, tables of slices drawn by polars."""
+    """Return a result as aligned lines; nested objects are indented, `slices` become tables."""
     lines = []
     width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
     for name, value in result.items():
@@ -29,7 +30,7 @@ def plain_text(result: dict[str, Any], indent: int = 0) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Write one value: counts with separators, figures with four places."""
+    """Return one value: counts with separators, figures with four places."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int):
@@ -38,7 +39,7 @@ def _shown(value: Any) -> str:
 
 
 def text_table(rows: list[dict[str, Any]]) -> str:
-    """Draw rows as a text table."""
+    """Return rows as a text table."""
     import polars as pl
 
     with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=3):
@@ -60,7 +61,7 @@ def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:
 
 
 def draw_report(result: dict[str, Any]) -> bytes:
-    """Draw a report as one PNG: top-1 by ply, rating, choice of moves and clock, and the value's calibration."""
+    """Return a PNG: top-1 by ply, rating, number of legal moves and clock, and the calibration of the value."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -97,10 +98,27 @@ def draw_report(result: dict[str, Any]) -> bytes:
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `report.txt` and `report.png` in a directory."""
+    """Publish `report.json`, `report.txt` and `report.png` in a directory; ConfigError for a folder of something else."""
     require_own(out, REPORT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "report.json", result)
-    text, picture = (plain_text(result) + "\n").encode(), draw_report(result)
-    publish(out, "report.txt", 0, lambda target: target.write(text))
-    publish(out, "report.png", 0, lambda target: target.write(picture))
+    publish_bytes(out, "report.txt", (plain_text(result) + "\n").encode())
+    publish_bytes(out, "report.png", draw_report(result))
+
+
+def publish_bytes(out: Path, name: str, content: bytes) -> None:
+    """Publish a file with this content."""
+    publish(out, name, 0, lambda target: target.write(content))
+
+
+def publish_table(out: Path, name: str, rows: list[dict[str, Any]], table: str, **more: Any) -> dict[str, Any]:
+    """Publish `rows` as NAME.json and their Markdown as `table.md`; return `out`, `rows` and `text`."""
+    publish_json(out, f"{name}.json", {**more, "rows": rows})  # first, since it tells whose the folder is
+    publish_bytes(out, "table.md", table.encode() + b"\n")
+    return {"out": str(out), "rows": rows, "text": table}
+
+
+def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not escaped."""
+    lines = [columns.split("|"), ["---"] * (columns.count("|") + 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")

@@ -36,7 +36,9 @@ Manifest = Mapping[str, Any]
 ORDER = [("game", "ascending"), ("ply", "ascending")]
 _SHARD = re.compile(r"[a-z]+-(\d+)-(of-)?\d+\.parquet")
 SHOWN = 5
-"""Rows that are named of a chunk that differs; the others are counted."""
+"""Differing rows that are named for a chunk; the others are counted."""
+LONGEST = 500
+"""Characters that describe the differences of one row."""
 
 
 def config_of(manifest: Manifest) -> IngestConfig:
@@ -69,11 +71,18 @@ def shards_of(manifest: Manifest, chunk: int | None) -> list[str]:
     return [entry["name"] for entry in manifest["files"] if entry["split"] and chunk_of(entry["name"]) == chunk]
 
 
-def games_of_chunks(directory: Path, chunks: int) -> int:
-    """Count the games of the dump's first chunks, which are the first row groups of `games.parquet`."""
+def first_chunks(directory: Path, manifest: Manifest, limit: int | None) -> tuple[list[str], int]:
+    """Return the shards with rows of the dump's first `limit` chunks (None: all), and the number of games before the next.
+
+    A chunk's games are a row group of `games.parquet`.
+    """
+    names = [entry["name"] for entry in manifest["files"] if entry["rows"] and entry["split"]]
+    if limit is None:
+        return names, int(manifest["games"]["read"])
     with reading(directory / GAMES, "a table of games"):
         groups = pq.read_metadata(directory / GAMES)
-    return sum(groups.row_group(group).num_rows for group in range(min(chunks, groups.num_row_groups)))
+    games = sum(groups.row_group(group).num_rows for group in range(min(limit, groups.num_row_groups)))
+    return [name for name in names if (chunk_of(name) or 0) < limit], games
 
 
 def _table(paths: Iterable[Path], games: Sequence[int] | None = None) -> pa.Table:
@@ -99,45 +108,47 @@ def _rows_of(file: pq.ParquetFile, group: int, games: Sequence[int]) -> pa.Table
 
 
 def _rows_differ(stored: pa.Table | None, fresh: pa.Table | None) -> list[str]:
-    """Say how two tables of the same games differ, row by row."""
+    """Return how two tables of the same games' rows differ, a line each."""
     if stored is None or fresh is None:
-        return (
-            []
-            if stored is fresh
-            else [f"{0 if stored is None else len(stored)} rows are stored, not {len(fresh or [])}"]
-        )
+        counts = [0 if table is None else len(table) for table in (stored, fresh)]
+        return [] if stored is fresh else [f"{counts[0]} rows are stored, not {counts[1]}"]
     if stored.schema.names != fresh.schema.names:
         return [f"the columns are {', '.join(stored.schema.names)}"]
-    if stored.equals(fresh):
-        return []
-    places = [
-        [(row["game"], row["ply"]) for row in table.select(["game", "ply"]).to_pylist()] for table in (stored, fresh)
-    ]
-    if places[0] != places[1]:
-        lost, added = set(places[1]) - set(places[0]), set(places[0]) - set(places[1])
-        named = [f"game {game}, ply {ply}: is not stored" for game, ply in sorted(lost)[:SHOWN]]
-        named += [f"game {game}, ply {ply}: is not of the dump" for game, ply in sorted(added)[:SHOWN]]
-        return [*named, f"{len(stored)} rows are stored where the dump gives {len(fresh)}"]
+    names, expected = (
+        [f"game {row['game']}, ply {row['ply']}" for row in table.select(["game", "ply"]).to_pylist()]
+        for table in (stored, fresh)
+    )
+    if names == expected:
+        return _values_differ(stored, fresh, names)
+    known, wanted = set(names), set(expected)
+    lines = [f"{name}: is not stored" for name in [name for name in expected if name not in known][:SHOWN]]
+    lines += [f"{name}: is not of the dump" for name in [name for name in names if name not in wanted][:SHOWN]]
+    return [*lines, f"{len(stored)} rows are stored where the dump gives {len(fresh)}"]
+
+
+def _values_differ(stored: pa.Table, fresh: pa.Table, names: Sequence[str]) -> list[str]:
+    """Return a line for each of the first rows whose values differ, and the number of the others.
+
+    Both tables have the same columns and as many rows, which `names` names.
+    """
     problems: dict[int, list[str]] = {}
-    for name in stored.schema.names:
-        mine, theirs = stored[name].combine_chunks(), fresh[name].combine_chunks()
+    for column in stored.schema.names:
+        mine, theirs = stored[column].combine_chunks(), fresh[column].combine_chunks()
         if mine.equals(theirs):
             continue
         for row, (found, wanted) in enumerate(zip(mine.to_pylist(), theirs.to_pylist(), strict=True)):
             if found != wanted:
-                problems.setdefault(row, []).append(_difference(name, found, wanted))
-    lines = [
-        f"game {places[0][row][0]}, ply {places[0][row][1]}: {'; '.join(problems[row])}" for row in sorted(problems)
-    ]
-    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} rows more of these games"] if len(lines) > SHOWN else [])
+                problems.setdefault(row, []).append(_difference(column, found, wanted))
+    lines = [f"{names[row]}: {'; '.join(problems[row])[:LONGEST]}" for row in sorted(problems)]
+    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} more differ"] if len(lines) > SHOWN else [])
 
 
-def _difference(name: str, found: Any, wanted: Any) -> str:
-    """Say how one value differs."""
-    if name != "planes":
-        return f"{name} is {found}, not {wanted}"
-    bad = np.flatnonzero(np.frombuffer(found, "<u8") != np.frombuffer(wanted, "<u8")).tolist()
-    return f"planes {bad} differ"
+def _difference(column: str, found: Any, wanted: Any) -> str:
+    """Return how one value differs."""
+    if column != "planes":
+        return f"{column} is {found!r}, not {wanted!r}"
+    different = np.flatnonzero(np.frombuffer(found, "<u8") != np.frombuffer(wanted, "<u8")).tolist()
+    return f"planes {different} differ"
 
 
 # ---------------------------------------------------------------- all of it
@@ -189,20 +200,11 @@ def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
             if field.name not in fresh.schema.names:
                 fresh = fresh.append_column(field, pa.nulls(len(fresh), field.type))
         fresh = fresh.select(stored.schema.names).cast(stored.schema)
-    if stored.equals(fresh):
-        return []
+    first = chunk.first_game
     if len(stored) != len(fresh):
-        return [
-            f"{GAMES}: holds {len(stored)} games where the dump gives {len(fresh)}, from number {chunk.first_game} on"
-        ]
-    wrong = []
-    for row, (found, wanted) in enumerate(zip(stored.to_pylist(), fresh.to_pylist(), strict=True)):
-        differing = [
-            f"{name} is {found[name]!r}, not {wanted[name]!r}" for name in found if found[name] != wanted[name]
-        ]
-        if differing:
-            wrong.append(f"{GAMES}: game {chunk.first_game + row}: {'; '.join(differing)[:300]}")
-    return wrong[:SHOWN] + ([f"{GAMES}: and {len(wrong) - SHOWN} games more"] if len(wrong) > SHOWN else [])
+        return [f"{GAMES}: holds {len(stored)} games where the dump gives {len(fresh)}, from number {first} on"]
+    names = [f"game {game}" for game in range(first, first + len(stored))]
+    return [f"{GAMES}: {line}" for line in _values_differ(stored, fresh, names)]
 
 
 def compare_all(
@@ -295,23 +297,20 @@ def _compare_whole(
 def sample_games(
     directory: Path, manifest: Manifest, count: int, chunk_limit: int | None = None
 ) -> dict[int | None, list[int]]:
-    """Draw games that have rows, the same ones each time: by the number of their chunk, from a few shards.
+    """Return games drawn from a few shards by a fixed seed: chunk number -> ascending game numbers.
 
-    Only of the dump's first `chunk_limit` chunks, if that is given.
+    With `chunk_limit`, only games of the dump's first chunks are drawn.
     """
     rng = random.Random(0)  # noqa: S311
-    files = [entry["name"] for entry in manifest["files"] if entry["rows"] and entry["split"]]
-    of_chunk = {name: chunk_of(name) for name in files}
-    files = [name for name in files if chunk_limit is None or (of_chunk[name] or 0) < chunk_limit]
-    before = None if chunk_limit is None else games_of_chunks(directory, chunk_limit)
+    files, before = first_chunks(directory, manifest, chunk_limit)
     picked = rng.sample(files, min(8, count, len(files)))
     found: dict[int | None, set[int]] = {}
     for name in picked:
         with open_shard(directory / name) as file:
             games = np.unique(file.read(columns=["game"])["game"].to_numpy())
-        games = games if before is None else games[games < before]
+        games = games[games < before]
         drawn = rng.sample(games.tolist(), min(len(games), -(-count // len(picked))))
-        found.setdefault(of_chunk[name], set()).update(drawn)
+        found.setdefault(chunk_of(name), set()).update(drawn)
     return {chunk: sorted(found[chunk]) for chunk in sorted(found, key=lambda chunk: chunk or 0)}
 
 

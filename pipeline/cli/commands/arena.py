@@ -174,7 +174,7 @@ class Judge(Common):
         if stop():
             raise Stopped(f"stopped after {len(found)} positions; run the same command to continue")
         with bar("weigh") as progress:
-            result = weigh(sides, found, progress, players)
+            result = weigh(players, found, progress)
         return {**result, "out": str(self.out), "text": text_of(result)}
 
 

@@ -64,7 +64,7 @@ class Audit(Common):
         from pipeline.dataset.training_set import members
         from pipeline.dumps.paths import dumps_of
         from pipeline.validation.audit.audit import audit
-        from pipeline.validation.audit.pages import audit_text, write_audit
+        from pipeline.validation.audit.render import audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
         if self.scratch is not None and not self.scratch.is_dir():
