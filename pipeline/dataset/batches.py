@@ -22,11 +22,9 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from pipeline.dataset.files.permute import gather_rows
-from pipeline.dataset.files.plane_pages import read_group, read_planes
-from pipeline.dataset.files.shard_files import check_footer, check_rows, reading
+from pipeline.dataset.files.shard_files import check_footer, open_shard, reading
 from pipeline.dataset.files.shards import Batch, schema
-from pipeline.dataset.strata import Thinning
-from pipeline.dataset.training_set import kept_rows, split_shards
+from pipeline.dataset.training_set import Shard, read_group, split_shards
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.stores import opened
 
@@ -45,13 +43,10 @@ HUMAN_COLUMNS = tuple(name for name in schema().names if name not in ("visits", 
 class _Group:
     """A row group of a shard."""
 
-    path: Path
+    shard: Shard
     index: int
     rows: int
-    games: int | None = None
-    """Games of its dataset."""
-    thinning: Thinning | None = None
-    """Which of its rows count; `rows` are those."""
+    """Rows that count."""
 
 
 def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict[Path, pq.FileMetaData]]:
@@ -69,7 +64,7 @@ def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict
             rows = shard.kept if shard.thinning is not None else whole
             if len(rows) != len(whole) or any(kept > count for kept, count in zip(rows, whole, strict=True)):
                 raise DatasetError(f"{path} has other row groups than its training set says: join the datasets again")
-            groups += [_Group(path, index, count, shard.games, shard.thinning) for index, count in enumerate(rows)]
+            groups += [_Group(shard, index, count) for index, count in enumerate(rows)]
     return groups, footers
 
 
@@ -98,7 +93,8 @@ class _Block:
             self.records_R = np.empty(self.largest, dtype=[*kinds.items(), filler])
         for name, values in columns.items():
             if name == "planes":
-                self.planes_RP[rows] = values
+                if values.base is not self.planes_RP:
+                    self.planes_RP[rows] = values
             elif values.dtype == object:
                 self.objects.setdefault(name, np.empty(self.largest, dtype=object))[rows] = values
             else:
@@ -190,41 +186,22 @@ class Batches:
             if closing.is_set():  # nobody waits for the block any more
                 return block
             rows = slice(at, at + group.rows)
-            with self._file(group) as file:
-                block.put(rows, self._rows(file, group, block.planes_RP[rows]))
+            block.put(rows, self._rows(group, block.planes_RP[rows]))
             at += group.rows
         places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
         block.order_R[places] = np.arange(at)
         return block
 
-    @contextmanager
-    def _file(self, group: _Group) -> Iterator[pq.ParquetFile]:
-        """Open the shard of a group; a damaged one raises DatasetError wherever it is found to be."""
-        with (
-            reading(group.path),
-            pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file,
-        ):
-            yield file
-
-    def _rows(self, file: pq.ParquetFile, group: _Group, planes_RP: NDArray[np.uint64] | None = None) -> Batch:
-        """Read the rows of one group in their order; raises ValueError for values that no row has.
-
-        Planes go to `planes_RP` where it is given and nothing is thinned, and are not in the batch then.
-        """
-        straight = planes_RP is not None and group.thinning is None and "planes" in self.columns
-        columns = [name for name in self.columns if not straight or name != "planes"]
-        rows = read_group(file, group.path, group.index, columns)
-        if straight:
-            assert planes_RP is not None
-            read_planes(file, group.path, group.index, planes_RP)
-        check_rows({**rows, "planes": planes_RP} if straight else rows, group.games)  # type: ignore[dict-item]
-        if group.thinning is None:
+    def _rows(self, group: _Group, planes_RP: NDArray[np.uint64] | None = None) -> Batch:
+        """Read the rows of one group in their order, planes to `planes_RP` where none is dropped; DatasetError if damaged."""
+        path = group.shard.path
+        with open_shard(path, metadata=self.metadata[path]) as reader:
+            rows = read_group(reader, group.index, self.columns, group.shard, planes_RP)
+            count = len(next(iter(rows.values())))
+            if count != group.rows:
+                raise ValueError(f"{count} rows of a row group stay, and the training set says {group.rows}")
             return rows
-        kept = kept_rows(file, group.index, group.thinning)
-        if int(kept.sum()) != group.rows:
-            raise ValueError(f"{int(kept.sum())} rows of a row group stay, and the training set says {group.rows}")
-        return {name: values[kept] for name, values in rows.items()}
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Give shuffled blocks for ever and the first row of each that counts, from row `skip` of an epoch on.
@@ -280,8 +257,7 @@ class Batches:
     def once(self) -> Iterator[Batch]:
         """Give every row once in the order of the files; the last batch of a row group may be smaller."""
         for group in self.groups:
-            with self._file(group) as file:
-                rows = self._rows(file, group)
+            rows = self._rows(group)
             for at in range(0, group.rows, self.batch_size):
                 yield {name: values[at : at + self.batch_size] for name, values in rows.items()}
 
@@ -294,8 +270,7 @@ class Batches:
         for group in self.groups:
             low, high = np.searchsorted(chosen, (first, first + group.rows))
             if low < high:
-                with self._file(group) as file:
-                    rows = self._rows(file, group)
+                rows = self._rows(group)
                 parts.append({name: values[chosen[low:high] - first] for name, values in rows.items()})
                 have += high - low
             first += group.rows

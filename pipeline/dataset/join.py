@@ -264,9 +264,9 @@ def _kept(member: Member, thinning: Thinning, stop: Stop) -> dict[str, list[int]
     for shard in member.shards("train"):
         if stop():
             raise Stopped("stopped; nothing was written")
-        with open_shard(shard.path, shard.rows) as file:
-            groups = range(file.num_row_groups)
-            found[shard.path.name] = [int(kept_rows(file, group, thinning).sum()) for group in groups]
+        with open_shard(shard.path, shard.rows) as reader:
+            groups = range(len(reader.groups))
+            found[shard.path.name] = [int(kept_rows(reader, group, thinning).sum()) for group in groups]
     return found
 
 

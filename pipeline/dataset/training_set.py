@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
 from engine.progress import Progress, silent
 from pipeline.dataset.files.schemas import TrainingSet
-from pipeline.dataset.files.shard_files import open_shard, read_rows
-from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, batch_columns, file_hash, read_manifest
+from pipeline.dataset.files.shard_files import ShardReader, open_shard
+from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, Batch, file_hash, read_manifest
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.strata import CLASSES, THINNED_BY, Thinning
 from pipeline.errors import DatasetError
@@ -165,19 +166,25 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
     return found
 
 
-def kept_rows(file: pq.ParquetFile, group: int, thinning: Thinning) -> Any:
+def kept_rows(reader: ShardReader, group: int, thinning: Thinning) -> Any:
     """Tell which rows of a row group a thinning keeps, bool[R]."""
-    table = file.read_row_group(group, columns=list(THINNED_BY), use_threads=False)
-    return thinning.kept(batch_columns(table))
+    return thinning.kept(reader.read(group, THINNED_BY))
 
 
-def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Read shards in their order, a row group at a time, as batches of the columns; raises DatasetError for no shard."""
+def read_group(
+    reader: ShardReader, group: int, columns: Sequence[str], shard: Shard, planes_RP: NDArray[np.uint64] | None = None
+) -> Batch:
+    """Return those rows of a row group that count, as `ShardReader.read` does; `planes_RP` is used where all of them do."""
+    if shard.thinning is None:
+        return reader.read(group, columns, shard.games, planes_RP)
+    rows = reader.read(group, columns, shard.games)
+    kept = kept_rows(reader, group, shard.thinning)
+    return {name: values[kept] for name, values in rows.items()}
+
+
+def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batch]:
+    """Yield the rows of shards in their order, a row group at a time; raises DatasetError for no shard."""
     for shard in shards:
-        with open_shard(shard.path, shard.rows) as file:
-            for group in range(file.num_row_groups):
-                rows = read_rows(file, shard.path, group, columns, shard.games)
-                if shard.thinning is not None:
-                    kept = kept_rows(file, group, shard.thinning)
-                    rows = {name: values[kept] for name, values in rows.items()}
-                yield rows
+        with open_shard(shard.path, shard.rows) as reader:
+            for group in range(len(reader.groups)):
+                yield read_group(reader, group, columns, shard)

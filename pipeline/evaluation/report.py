@@ -16,8 +16,8 @@ import numpy as np
 from engine.progress import Progress, Tick, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash, read_manifest
+from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys, stand_in
-from pipeline.dataset.strata import mixed
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.errors import ConfigError, DamagedError
 from pipeline.training.train import datasets_of
@@ -107,7 +107,7 @@ def _games(batch: Batch) -> "np.ndarray[Any, np.dtype[np.uint64]]":
     """Number the games so that those of several datasets, which each count from 0, stay apart: by what a game's rows share."""
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
-    return mixed(mixed(same) ^ batch["game"].astype(np.uint64))
+    return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
 
 
 def report(

@@ -40,6 +40,7 @@ from pipeline.dataset.files.shards import (
     write_rows,
 )
 from pipeline.dataset.files.written import forget, note_down
+from pipeline.dataset.hashing import unit_interval
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.ingest.buckets import bucket_count, drawn, write_buckets
@@ -242,7 +243,7 @@ def _labels(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Gam
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
     """Give each game's split as an index into SPLITS, from the hash of its moves: two copies of a game never part."""
-    share = (identity >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    share = unit_interval(identity)
     return np.where(share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)).astype(
         np.uint8
     )

@@ -216,8 +216,8 @@ def sample_rows(
     rows: list[Row] = []
     picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
     for shard in picked:
-        with open_shard(shard.path, shard.rows) as file:
-            group = file.read_row_group(rng.randrange(file.num_row_groups))
+        with open_shard(shard.path, shard.rows) as reader:
+            group = reader.table(rng.randrange(len(reader.groups)))
             check_rows(batch_columns(group), shard.games)
         group = group.filter(pc.less(group["game"], before))
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))

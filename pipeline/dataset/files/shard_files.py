@@ -19,12 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.encoding.planes import LABELS, PLANE_BYTES, PlanesError, moves_hash, positions
+from engine.encoding.planes import LABELS, PLANE_BYTES, PLANES, PlanesError, moves_hash, positions
 from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.json_files import shown
-from pipeline.dataset.files.plane_pages import read_group
-from pipeline.dataset.files.shards import GAMES, LARGEST_GROUP, SPLITS, Batch, schema
+from pipeline.dataset.files.plane_pages import read_planes
+from pipeline.dataset.files.shards import GAMES, LARGEST_GROUP, SPLITS, Batch, batch_columns, schema
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import opened
 
@@ -91,22 +91,52 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
             raise DatasetError(f"{path} has planes of {size} bytes in {count} rows: it is damaged")
 
 
+class ShardReader:
+    """An open shard: what everybody reads row groups with."""
+
+    def __init__(self, path: Path, file: pq.ParquetFile) -> None:
+        """Read `file`, which lies at `path` and whose footer has been checked."""
+        self.path, self.file = path, file
+        metadata = file.metadata
+        self.groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        """Rows of each row group."""
+
+    def read(
+        self,
+        group: int,
+        columns: Sequence[str],
+        games: int | None = None,
+        planes_RP: NDArray[np.uint64] | None = None,
+    ) -> Batch:
+        """Return a row group as `pipeline.dataset.files.shards.batch_columns` does, in its order.
+
+        `games` are those of the dataset, which rows name by number. `planes_RP`, uint64[R, 77], is where planes are written,
+        else to fresh memory. Raises ValueError for values that the format does not have.
+        """
+        others = [name for name in columns if name != "planes"]
+        batch = batch_columns(self.table(group, others)) if others else {}
+        if "planes" in columns:
+            planes = np.empty((self.groups[group], PLANES), dtype=np.uint64) if planes_RP is None else planes_RP
+            read_planes(self.file, self.path, group, planes)
+            batch["planes"] = planes
+        check_rows(batch, games)
+        return batch
+
+    def table(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a row group as Arrow has it, its values unchecked; all columns unless some are named."""
+        return self.file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
+
+
 @contextmanager
-def open_shard(path: Path, rows: int | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a shard whose footer has been checked; whatever is wrong with it while it is read raises DatasetError."""
-    with reading(path), pq.ParquetFile(opened(path)) as file:
-        check_footer(path, file.metadata, rows)
-        yield file
+def open_shard(path: Path, rows: int | None = None, metadata: pq.FileMetaData | None = None) -> Iterator[ShardReader]:
+    """Open a shard; whatever is wrong with it, there and while it is read, raises DatasetError.
 
-
-def read_rows(file: pq.ParquetFile, path: Path, group: int, columns: Sequence[str], games: int | None = None) -> Batch:
-    """Read a shard's row group as `plane_pages.read_group` does; raises ValueError for values that the format does not have.
-
-    `games` are those of the dataset, which rows name by number.
+    `rows` is what is said of it; `metadata` its footer, where that has been read and checked before.
     """
-    rows = read_group(file, path, group, columns)
-    check_rows(rows, games)
-    return rows
+    with reading(path), pq.ParquetFile(opened(path), metadata=metadata) as file:
+        if metadata is None:
+            check_footer(path, file.metadata, rows)
+        yield ShardReader(path, file)
 
 
 def check_rows(rows: Batch, games: int | None = None) -> None:
