@@ -21,6 +21,7 @@ from engine.match.openings import Opening
 from engine.match.players import Greedy, Player, Searching, Side
 from engine.match.sprt import SprtConfig, llr, pair_counts, verdict
 from engine.match.uci_player import External
+from engine.progress import Stop, never
 
 WIDTH = 64
 """Games side by side where ours plays ours."""
@@ -33,7 +34,7 @@ def play(
     *,
     done: Iterable[int] = (),
     report: Callable[[GameRecord], None],
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> None:
     """Play two games of every opening but for those in `done`, and report each as it ends, one at a time.
 
@@ -136,9 +137,7 @@ class _Table:
             self.sides.append(side_of(player, width, config.thinkers, patience))
         self.games: dict[int, Game] = {}
 
-    def play(
-        self, draw: Callable[[], int | None], tell: Callable[[GameRecord], None], stop: Callable[[], bool]
-    ) -> None:
+    def play(self, draw: Callable[[], int | None], tell: Callable[[GameRecord], None], stop: Stop) -> None:
         """Play until there are no more games, or stop says so."""
         with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
             try:

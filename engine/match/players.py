@@ -20,6 +20,7 @@ from engine.encoding.planes import PLANES, label_of, legal_mask, move_of
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.score import centipawns
 from engine.match.config import Limit
+from engine.progress import Stop
 from engine.search import Search, SearchConfig
 from engine.search.history import of_board
 from engine.search.time_manager import Limits, Pace, budget
@@ -175,7 +176,7 @@ class Searching:
         assert len(turns) == 1, "time is measured in one game a side"
         return self._answered(turns, begun, _deadline(self.limit, turns[0], begun))
 
-    def _answered(self, turns: Sequence[Turn], begun: float, stop: Callable[[], bool] | None) -> list[Answer]:
+    def _answered(self, turns: Sequence[Turn], begun: float, stop: Stop | None) -> list[Answer]:
         """Search until every root has its simulations, or until `stop` says so."""
         slots_N = np.array([turn.slot for turn in turns], dtype=np.int64)
         self.search.run(slots_N, simulations=None if stop is None else ENDLESS, stop=stop)

@@ -6,7 +6,7 @@ others are searched beside it, provided that the evaluator's word on a position 
 Axes: G slots, N slots asked, M moves, P planes, A labels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from engine.board.rng import seeded
 from engine.board.rules import GOES_ON
 from engine.encoding.planes import LABELS, PLANES, LabelError
 from engine.evaluation.evaluator import Evaluator
+from engine.progress import Stop
 from engine.search.batch import begin, empty_round, judge_roots, select, take_in
 from engine.search.config import SearchConfig, SearchError
 from engine.search.expansion import list_moves
@@ -126,7 +127,7 @@ class Search:
         simulations: int | NDArray[np.int64] | None = None,
         noise: bool | NDArray[np.bool_] = True,
         allowed: Sequence[tuple[int, int]] | None = None,
-        stop: Callable[[], bool] | None = None,
+        stop: Stop | None = None,
     ) -> None:
         """Search the slots (all by default).
 

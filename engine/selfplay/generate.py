@@ -9,7 +9,7 @@ noise, and thought of; the others are searched quickly, without noise, and only 
 Axes: N slots asked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import chess
@@ -20,6 +20,7 @@ from engine.board.position import COUNTERS, HALFMOVE_MASK
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.match.openings import Opening
+from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import (
     NOT_SEARCHED,
@@ -119,7 +120,7 @@ def play_games(
     games: int | Iterable[int],
     seed: int = 0,
     openings: Sequence[Opening] = (),
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> Iterator[PlayedGame]:
     """Play games number 0 .. `games - 1`, or those of the given numbers, and yield each as it ends.
 

@@ -5,7 +5,7 @@ Joining again adds to what is there; no dataset is written to, and none leaves t
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -16,7 +16,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shard_files import games_tables, open_shard
 from pipeline.dataset.files.shards import MANIFEST, SPLITS, file_hash, publish_json, read_manifest
 from pipeline.dataset.files.vouch import vouch
@@ -37,8 +37,6 @@ from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.claims import require_apart, require_own
 from pipeline.storage.stores import temporaries
-
-Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +78,7 @@ def join(
     *,
     remove: Sequence[str] = (),
     progress: Progress = silent,
-    stop: Stop = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Add datasets to the training set in `out`, which may be new, and give its page; `remove` names those that leave it.
 

@@ -25,9 +25,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from engine.json_files import parse_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage.http import BLOCK, Facts, Patience, Stop, WebFile, file_name, never, shown
+from pipeline.storage.http import BLOCK, Facts, Patience, WebFile, file_name, shown
 from pipeline.storage.stores import file_hash, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from engine.errors import UserError
+from engine.progress import Stop, never
 from pipeline.executors import shared_memory
 
 ASKED_SECONDS = 1.0
@@ -67,16 +68,11 @@ Result = tuple[int, Status, Any]
 """(index of the item, status, value or Failure; None when lost)."""
 
 
-def never() -> bool:
-    """Cancel nothing."""
-    return False
-
-
 class Engine(Protocol):
     """Something that runs a function over items."""
 
     def map(
-        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
+        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
         """Give a result an item, in the order of completion; closing the generator stops the work, as `cancelled` does.
 
@@ -234,7 +230,7 @@ class LocalEngine:
         self.preload = preload
 
     def map(
-        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
+        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
         """Give a result an item, in the order of completion; closing the iterator stops all workers."""
         if self.workers == 1:
@@ -271,7 +267,7 @@ class LocalEngine:
         workers: list[_Worker],
         function: Callable[[Any], Any],
         items: Iterator[Any],
-        cancelled: Callable[[], bool],
+        cancelled: Stop,
     ) -> Iterator[Result]:
         """Keep every worker busy until the items end and all are answered; one item is taken ahead while they work."""
         waiting: deque[int] = deque()

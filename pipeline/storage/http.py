@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
+from engine.progress import Stop, never
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 
 if TYPE_CHECKING:
@@ -27,13 +28,6 @@ REDIRECTS = 10
 
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Answers that may be different in a while."""
-
-Stop = Callable[[], bool]
-
-
-def never() -> bool:
-    """Ask for no stop."""
-    return False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,9 @@ that is replaced meanwhile is noticed. The web is read by `pipeline.storage.http
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from engine.progress import Stop, never
 from pipeline.errors import ChangedError, FetchError
-from pipeline.storage.http import Facts, Patience, Stop, WebFile, never, rest, shown
+from pipeline.storage.http import Facts, Patience, WebFile, rest, shown
 from pipeline.storage.stores import drivers, store_errors
 
 BLOCK = 1 << 23

@@ -13,7 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from engine.progress import Tick, silent
+from engine.progress import Stop, Tick, never, silent
 from model.checkpoint import CheckpointError, load, read_card
 from model.network.preset import Preset
 from model.training.records.metrics_log import lines
@@ -30,10 +30,6 @@ from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=4)
 
 
-def never() -> bool:
-    return False
-
-
 def after(calls: int) -> Callable[[], bool]:
     counter = itertools.count()
     return lambda: next(counter) >= calls
@@ -45,7 +41,7 @@ def run(
     preset: Preset = TINY,
     *,
     batches: Callable[[int], Iterator[Batch]] | None = None,
-    stop: Callable[[], bool] = never,
+    stop: Stop = never,
     progress: Callable[[Tick], None] = silent,
     data: dict[str, Any] | None = None,
 ) -> dict[str, Any]:

@@ -6,16 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
-from engine.progress import Progress, Tick
+from engine.progress import Progress, Stop, Tick
 from pipeline.defs.child import main
 
 Arguments = Mapping[str, Any]
-Stop = Callable[[], bool]
 
 
 def count(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
