@@ -68,7 +68,7 @@ def main() -> None:
         try:
             take_report(browser, folder / "report", games, options.limit)
             with materialised(folder, options.minutes) as server:
-                page = browser.new_page(viewport={"width": 1700, "height": 620})
+                page = browser.new_page(viewport={"width": 2300, "height": 800})
                 take_graph(page, server)
                 take_run(page, server)
         finally:
@@ -91,20 +91,26 @@ def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
 def take_graph(page: "Page", server: Server) -> None:
     """Keep the asset graph, all groups unfolded."""
     page.goto(f"{server.url}/asset-groups", wait_until="domcontentloaded")
+    page.locator('text="Hide navigation" >> visible=true').last.click()
     folded = page.locator('[aria-label="unfold_more"] >> visible=true')
-    folded.first.wait_for()
-    for _ in range(10):  # some unfold by themselves, and none is named once it is too small to be read
+    for _ in range(10):  # unfolding moves the graph, and a new visit shows all of it
+        page.reload(wait_until="domcontentloaded")
+        page.wait_for_timeout(4000)
         if not folded.count():
             break
         folded.first.dispatch_event("click")
-        page.wait_for_timeout(1500)
-    page.locator('text="Hide navigation" >> visible=true').last.click()
-    page.locator('[aria-label="panel_show_right"] >> visible=true').last.click()
-    page.reload(wait_until="domcontentloaded")
+        page.wait_for_timeout(1000)
     for asset in ASSETS:
         page.locator(f'text="{asset}" >> visible=true').last.wait_for()
-    page.wait_for_timeout(3000)
-    keep("asset-graph.png", page.screenshot())
+    left = page.locator('[aria-label="panel_show_right"] >> visible=true').last.bounding_box()
+    size = page.viewport_size
+    assert left is not None
+    assert size is not None
+    edge = left["x"] + left["width"] + 28  # of the list of groups beside the graph
+    keep(
+        "asset-graph.png",
+        page.screenshot(clip={"x": edge, "y": 110, "width": size["width"] - edge - 50, "height": 690}),
+    )
 
 
 def take_run(page: "Page", server: Server) -> None:
@@ -145,9 +151,9 @@ def chromium() -> str:
 
 
 def keep(name: str, taken: bytes) -> None:
-    """Write a picture in 64 colours, which is what screenshots and charts need."""
+    """Write a picture in 128 colours, which is what screenshots and charts need."""
     target, packed = IMAGES / name, io.BytesIO()
-    Image.open(io.BytesIO(taken)).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(
+    Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
         packed, "PNG", optimize=True
     )
     assert packed.tell() < MOST_BYTES, f"{name} has {packed.tell()} bytes"
