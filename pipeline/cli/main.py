@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.errors import UserError
-from pipeline.cli.commands.base import Interrupt, Terminated, refuse_addresses, terminated
+from pipeline.cli.commands.base import Interrupt, Terminated, interrupted, refuse_addresses
 from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
@@ -56,7 +56,8 @@ def main() -> None:
     """Run the command line."""
 
     def work() -> None:
-        signal.signal(signal.SIGTERM, terminated)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, interrupted)
         command = parse(sys.argv[1:])
         from engine.compiling import announced
 

@@ -3,6 +3,7 @@
 Joining again adds to what is there; no dataset is written to, and none leaves the set unless it is named.
 """
 
+import logging
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -37,6 +38,8 @@ from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.claims import require_apart, require_own
 from pipeline.storage.stores import temporaries
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +125,9 @@ def _join(
     for entry, member in zip(entries, used, strict=True):
         entry |= _dates(member)
     _hold_out(entries, config)
+    held = ", ".join(entry["name"] for entry in entries if entry["held_out"])
+    why = {"latest": "the latest month, by --hold-out latest", "none": "by --hold-out none"}
+    LOG.info("held out whole: %s (%s)", held or "no dataset", why.get(config.hold_out, "by --hold-out"))
     used = [replace(member, held_out=entry["held_out"]) for entry, member in zip(entries, used, strict=True)]
     if not any(member.shards("train") for member in used):
         raise DatasetError("no positions to train on are left: all datasets are held out, or have no train split")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipeline.cli.commands.base import Common, Interrupt, require_output
+from pipeline.cli.endings import joined
 from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
@@ -35,12 +36,12 @@ class Join(Common):
 
         stop = Interrupt()
         with bar("join") as progress:
-            joined = join(self.datasets, self.out, self.config, remove=self.remove, progress=progress, stop=stop)
+            made = join(self.datasets, self.out, self.config, remove=self.remove, progress=progress, stop=stop)
         shown = ("name", "first_date", "last_date", "held_out")
-        listed = [{key: entry[key] for key in shown} for entry in joined["datasets"]]
-        result = {"out": str(self.out)} | {key: joined[key] for key in ("positions", "games_on_both_sides")}
-        result |= {"shares_before": joined["shares_before"]} if joined["shares_before"] else {}
-        return result | ({"datasets": listed} if self.json else {"slices": {"datasets": listed}})
+        listed = [{key: entry[key] for key in shown} for entry in made["datasets"]]
+        result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
+        result |= {"shares_before": made["shares_before"]} if made["shares_before"] else {}
+        return result | {"datasets": listed} if self.json else {"text": joined(result, listed, self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,9 @@
 """What the commands share: the option `--json`, stopping on a signal, and checks of paths before any work."""
 
+import os
 import re
 import signal
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -18,9 +20,16 @@ class Terminated(KeyboardInterrupt):
     """A SIGTERM, which ends a command as Ctrl-C does."""
 
 
-def terminated(number: int, frame: object) -> None:
-    """Answer a SIGTERM by an exception, so that open files are closed and temporary folders removed."""
-    raise Terminated
+def interrupted(number: int, frame: object) -> None:
+    """Answer SIGTERM and Ctrl-C by an exception, so that open files are closed and temporary folders removed.
+
+    While torch is being imported the process ends at once: torch's C++ code answers an exception there by an abort.
+    """
+    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        sys.stderr.write("fianchetto: interrupted\n")
+        sys.stderr.flush()
+        os._exit(128 + number)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 class Interrupt:

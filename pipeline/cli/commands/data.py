@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.endings import ingested
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
@@ -37,6 +38,7 @@ class Ingest(Common):
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
+        from pipeline.dataset.files.shards import MANIFEST
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.chunk import PRELOAD
         from pipeline.ingest.estimate import estimate
@@ -51,8 +53,10 @@ class Ingest(Common):
             raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
         out, engine = place(self.out), engine_of(self.engine, self.workers, preload=PRELOAD)
         with bar("ingest") as progress:
+            already = (out / MANIFEST).exists()
             manifest = ingest(self.sources, out, self.config, engine=engine, progress=progress, stop=stop)
-        return {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
+        result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
+        return result if self.json else {"text": ingested(manifest, out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

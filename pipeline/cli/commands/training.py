@@ -8,10 +8,13 @@ import tyro
 
 from model.training.config import TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
+from pipeline.cli.endings import reported, trained
 from pipeline.cli.progress import bar
 from pipeline.errors import Stopped
 from pipeline.evaluation.report import Rule
 from pipeline.storage.claims import REPORT
+
+DEFAULT = "fianchetto-xs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,10 +30,10 @@ class Train(Common):
     s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
-    preset: str = "fianchetto-xs"
-    """The network; fianchetto-xs is for two CPU cores. `fianchetto presets` lists them all."""
+    preset: str | None = None
+    """The network, one of `fianchetto presets`; the default is that of --start, or fianchetto-xs, for two CPU cores."""
     start: Path | None = None
-    """Checkpoint to train further: its weights are the first ones, and its history is kept in the card."""
+    """Checkpoint to train further: its weights are the first ones, its preset is the default; the card keeps its history."""
     engine: str = "local"
     """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
@@ -40,21 +43,31 @@ class Train(Common):
 
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
+        from model.checkpoint import read_card
         from model.training.distributed import world
+        from model.training.train import TrainingMismatchError
         from pipeline.storage.stores import place
         from pipeline.training.by_name import trainer_of
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)
+        preset = self.preset or (DEFAULT if self.start is None else read_card(self.start)["preset"]["name"])
         with bar("train") as progress:
-            card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
+            try:
+                card = train_on(positions, preset, self.config, self.out, progress, stop, self.start)
+            except TrainingMismatchError as error:
+                if self.start is not None or not read_card(self.out)["finished"]:
+                    raise
+                extend = f"--start {self.out} with another --out trains it further"
+                raise TrainingMismatchError(f"{error}; {extend}") from error
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
         if not world().first:
             return {}
-        return {"out": str(self.out)} | {
-            name: card[name] for name in ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
-        }
+        if not self.json:
+            return {"text": trained(card, self.out, self.positions)}
+        shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
+        return {"out": str(self.out)} | {name: card[name] for name in shown}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,9 +110,10 @@ class Report(Common):
                 players=self.players,
                 progress=progress,
             )
-        if self.out is not None:
-            write_report(result, self.out)
-        return result
+        if self.out is None:
+            return result
+        write_report(result, self.out)
+        return result if self.json else {"text": reported(result, self.checkpoint, self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

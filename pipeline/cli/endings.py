@@ -1,0 +1,84 @@
+"""The last lines of commands: what there is now, and the next command."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def command(*words: object) -> str:
+    """Return the line that names the next command, to be copied into a shell."""
+    return f"next: {shlex.join(['fianchetto', *map(str, words)])}"
+
+
+def ingested(manifest: Mapping[str, Any], out: object, already: bool) -> str:
+    """Describe a dataset in five lines."""
+    games, positions = manifest["games"], manifest["positions"]
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in games["dropped"].items())
+    splits = ", ".join(f"{positions[name]:,} {name}" for name in ("train", "val", "test"))
+    files = [entry for entry in manifest["files"] if entry["split"] is not None]
+    return "\n".join(
+        [
+            f"{out} is complete already: nothing was done" if already else f"{out} is complete",
+            f"{games['used']:,} of {games['read']:,} games are used" + (f"; dropped: {dropped}" if dropped else ""),
+            f"{positions['total']:,} positions: {splits}",
+            f"{len(files):,} shards, {manifest['bytes_per_position']:.1f} bytes per position; {out}/CARD.md describes them",
+            command("train", "--positions", out, "--minutes", 15, "--out", "datasets/checkpoints/first"),
+        ]
+    )
+
+
+def trained(card: Mapping[str, Any], out: Path, positions: Iterable[object]) -> str:
+    """Describe a checkpoint in five lines."""
+    metrics = card["metrics"]
+    seen = {
+        name.removeprefix("validation_"): value for name, value in metrics.items() if name.startswith("validation_")
+    }
+    measured = "no validation positions: nothing was measured on unseen games"
+    if "top1" in seen:
+        measured = f"on {seen['positions']:,.0f} unseen positions: top-1 {seen['top1']:.3f}"
+        measured += f", cross-entropy {seen['cross_entropy']:.3f}" if "cross_entropy" in seen else ""
+    message = str(card["message"])
+    return "\n".join(
+        [
+            f"{out} is complete already: nothing was done" if "finished already" in message else message,
+            f"{card['preset']['name']}: {card['parameters']:,} parameters, {card['step']:,} steps",
+            measured,
+            f"checkpoint: {out} (curves: {out}/metrics.jsonl)",
+            command("report", "--checkpoint", out, "--positions", next(iter(positions))),
+        ]
+    )
+
+
+def reported(report: Mapping[str, Any], checkpoint: Path, out: Path) -> str:
+    """Describe a written report in five lines."""
+    low, high = report["top1_low"], report["top1_high"]
+    within = "" if low is None else f" (95 %: {low:.3f} to {high:.3f})"
+    return "\n".join(
+        [
+            f"top-1 {report['top1']:.4f}{within} on {report['positions']:,} positions",
+            f"top-3 {report['top3']:.4f}, top-5 {report['top5']:.4f}; the hand-written evaluator's top-1 is"
+            f" {report['hand_written_top1']:.4f}, chance {report['chance_top1']:.4f}",
+            f"rule: {report['rule']}",
+            f"report: {out}/report.txt, {out}/report.png, {out}/report.json",
+            command("uci", "--checkpoint", checkpoint),
+        ]
+    )
+
+
+def joined(result: Mapping[str, Any], datasets: Iterable[Mapping[str, Any]], out: Path) -> str:
+    """Describe a training set in five lines."""
+    listed = list(datasets)
+    held = [entry["name"] for entry in listed if entry["held_out"]]
+    both, positions = result["games_on_both_sides"], result["positions"]
+    splits = ", ".join(f"{count:,} {name}" for name, count in positions.items())
+    shared = ", ".join(f"{both[name]:,} of {name}" for name in ("val", "test", "latest"))
+    return "\n".join(
+        [
+            f"{out}: {len(listed)} datasets, {', '.join(entry['name'] for entry in listed)}",
+            f"held out whole: {', '.join(held) or 'none'}",
+            f"positions: {splits}",
+            f"games that train holds too: {shared}",
+            command("train", "--positions", out, "--minutes", 15, "--out", "datasets/checkpoints/first"),
+        ]
+    )
