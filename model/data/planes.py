@@ -43,7 +43,7 @@ def table(array: str, name: str, device: torch.device) -> Tensor:
 
 
 def black(bytes_BPY: Tensor) -> Tensor:
-    """Tell the rows with Black to move, bool `[B]`, from planes in the mover's view."""
+    """Return the rows with Black to move, bool `[B]`, from planes in the mover's view."""
     return bytes_BPY[:, TURN_PLANE, 0] != 0
 
 
@@ -123,7 +123,7 @@ def legal_mask(bytes_BPY: Tensor) -> Tensor:
 
 
 def promoting(bytes_BPY: Tensor, labels_A: Tensor) -> Tensor:
-    """Tell for each label whether an own pawn on the seventh rank makes the move, bool `[B, A]`; the mover's view."""
+    """Return for each label whether an own pawn on the seventh rank makes the move, bool `[B, A]`; the mover's view."""
     bits_BX = (bytes_BPY[:, PAWN, 1, None] >> _bits(bytes_BPY.device)) & 1
     squares_A = labels_A % 64
     return bits_BX.bool()[:, squares_A % 8] & (squares_A // 8 == 1)

@@ -210,11 +210,11 @@ def _report(
     train: Sequence[Shard],
     progress: Progress,
 ) -> dict[str, Any]:
-    from model.data.inputs import reads
+    from model.data.inputs import input_columns
     from model.network.conditioning import STEPS
     from pipeline.evaluation.figures import TRAIN_BANDS, by_train, headline, slices
 
-    columns = tuple(dict.fromkeys((*COLUMNS, *reads(network.preset))))
+    columns = tuple(dict.fromkeys((*COLUMNS, *input_columns(network.preset))))
     batches = Batches([positions], split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
     stream = batches.drawn(rows) if rows < batches.rows else batches.once()
@@ -228,7 +228,7 @@ def _report(
         "common_rule": _by_common_rule(table, where),
         **({"top1_not_in_train": top1.get(TRAIN_BANDS[0]), "top1_in_train": top1.get(TRAIN_BANDS[1])} if train else {}),
         "rule": rule.describe(where),
-        "reads": [name for name in reads(network.preset) if name in STEPS] if players else [],
+        "reads": [name for name in input_columns(network.preset) if name in STEPS] if players else [],
         "seen_in_training": _seen(card, positions, split),
         "preset": card["preset"]["name"],
         "step": card["step"],

@@ -112,11 +112,11 @@ def divergence(
     rows of each dataset, drawn at random.
     """
     from model.checkpoint import load
-    from model.data.inputs import reads
+    from model.data.inputs import input_columns
     from model.inference.evaluator import NetworkEvaluator
 
     networks = [NetworkEvaluator(load(directory)[0]) for directory in (seed_checkpoint, candidate)]
-    columns = ("planes", *dict.fromkeys(name for network in networks for name in reads(network.preset)))
+    columns = ("planes", *dict.fromkeys(name for network in networks for name in input_columns(network.preset)))
     total, rows = 0.0, 0
     for directory in human:
         batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))

@@ -75,12 +75,12 @@ def require(config: FinetuneConfig) -> None:
 
 def _warm_up(stop: Callable[[], bool]) -> None:
     """Compile what games need, before the minutes are counted; Stopped when `stop` says so."""
-    from model.training.asking import Abandoned, Asking
+    from model.training.stopping import StopCheck, WorkInterrupted
 
     try:
-        with interruptible(Asking(stop).check):
+        with interruptible(StopCheck(stop).check):
             warm_up_games()
-    except Abandoned:
+    except WorkInterrupted:
         raise Stopped("stopped while kernels were compiled: run the same command to begin") from None
 
 

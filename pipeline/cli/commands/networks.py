@@ -115,19 +115,20 @@ class Export(Common):
 
     def run(self) -> dict[str, Any]:
         """Return the file and the largest differences."""
-        from model.inference.export import export, random_positions
+        from model.data.playouts import playout_rows
+        from model.inference.export import export
 
         if self.out is not None:
             _admit(self.out)
         require_folder((self.out or self.checkpoint / "model.onnx").parent)
         with bar("export") as progress:
             if self.positions is None:
-                said = export(self.checkpoint, self.out, random_positions(COMPARED), progress=progress)
+                rows = playout_rows(COMPARED)
             else:
                 from pipeline.dataset.batches import Batches
 
-                batch = next(Batches([self.positions], "test", batch_size=COMPARED).drawn(COMPARED))
-                said = export(self.checkpoint, self.out, batch["planes"], batch, progress=progress)
+                rows = next(Batches([self.positions], "test", batch_size=COMPARED).drawn(COMPARED))
+            said = export(self.checkpoint, self.out, rows, progress=progress)
         differ = f"{said['largest_policy_difference']:.1e} nats of a move's log-probability"
         differ += f" and {said['largest_value_difference']:.1e} of a chance of win, draw or loss"
         text = f"{said['out']}: {said['bytes'] / 1e6:.1f} MB; on {said['positions']} positions it differs by at most {differ}"

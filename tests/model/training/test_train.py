@@ -16,7 +16,7 @@ import torch
 from engine.progress import Stop, Tick, never, silent
 from model.checkpoint import CheckpointError, load, read_card
 from model.network.preset import Preset
-from model.training.records.metrics_log import lines
+from model.training.records.metrics_log import read_metrics
 from model.training.train import (
     DivergedError,
     TrainConfig,
@@ -65,7 +65,7 @@ def test_a_tiny_network_learns_a_few_batches_by_heart(tmp_path: Path, preset: Pr
     assert metrics["validation_positions"] == 32
     assert metrics["validation_top1"] > 0.9
     assert metrics["validation_value_brier"] < 0.05
-    assert metrics["validation_cross_entropy"] < lines(tmp_path)[0]["policy_loss"] / 2
+    assert metrics["validation_cross_entropy"] < read_metrics(tmp_path)[0]["policy_loss"] / 2
 
 
 @pytest.mark.parametrize("moment", [1, 5, 8, 11])
@@ -90,7 +90,7 @@ def test_killed_between_saves_continues_from_the_last_save(tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", batches=killed)
-    assert [line["step"] for line in lines(tmp_path / "killed")] == [4, 8]
+    assert [line["step"] for line in read_metrics(tmp_path / "killed")] == [4, 8]
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 9, "loss": 1')
     card = run(tmp_path / "killed")
