@@ -26,7 +26,7 @@ run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
 
 ui: $(READY)
-	$(BIN)/python -m pipeline.defs.run --register-only
+	$(BIN)/dg launch --job register_dumps
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 
 # The settings are dagster.yaml and where the state lies; the folder is the instance's home, git-ignored.
@@ -40,7 +40,7 @@ ui-postgres: $(READY)
 	$(BIN)/pip install --quiet -e ".[postgres]" -c constraints.txt
 	mkdir -p $(DAGSTER_HOME)
 	cat dagster_home/dagster.yaml dagster_home/dagster-postgres.yaml > $(DAGSTER_HOME)/dagster.yaml
-	$(BIN)/python -m pipeline.defs.run --register-only
+	$(BIN)/dg launch --job register_dumps
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 
 test: $(READY)

@@ -9,11 +9,11 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import PARTITION_NAME_TAG
+from pydantic_core import to_jsonable_python
 
 from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.defs.assets import DUMP_VERSION, dumps, positions
 from pipeline.defs.jobs import build_positions
-from pipeline.defs.launchpad.forms import plain
 from pipeline.defs.resources import Datasets, version_of
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
@@ -112,7 +112,7 @@ def attempt(instance: dg.DagsterInstance, key: str, version: str, now: float) ->
 def settings(folder: Path) -> dict[str, Any]:
     """Return the run configuration that makes positions as those in a folder were made; {} where there are none."""
     try:
-        made, usual = read_manifest(folder)["config"], plain(IngestConfig())
+        made, usual = read_manifest(folder)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
     changed = {name: value for name, value in made.items() if name in usual and value != usual[name]}

@@ -133,17 +133,19 @@ def _divergences(
 ) -> NDArray[np.float64]:
     """Give the divergence of every row, float64[B]."""
     legal_BA = legal_mask(batch["planes"])
-    seed_BA, candidate_BA = (_log_policy(network(batch["planes"], batch)[0], legal_BA) for network in (seed, candidate))
+    seed_BA, candidate_BA = (
+        np.where(legal_BA, log_policy(network(batch["planes"], batch)[0], legal_BA), 0.0)
+        for network in (seed, candidate)
+    )
     terms_BA = np.where(legal_BA, np.exp(seed_BA) * (seed_BA - candidate_BA), 0.0)
     return np.asarray(terms_BA.sum(axis=1))
 
 
-def _log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Give the logarithms of a policy over legal moves, float64[B, A]; 0 where a move is illegal."""
+def log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the logarithms of a policy over legal moves, float64[B, A]; -inf where a move is illegal."""
     masked_BA = np.where(legal_BA, logits_BA.astype(np.float64), -np.inf)
     shifted_BA = masked_BA - masked_BA.max(axis=1, keepdims=True)
-    log_BA = shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True))
-    return np.where(legal_BA, log_BA, 0.0)
+    return np.asarray(shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True)))
 
 
 def _go_on(stop: Callable[[], bool]) -> None:

@@ -10,10 +10,11 @@ Stability: FORMAT_VERSION 1; `seconds`, `ended` and `runs` tell times and are th
 the same loop, with what `explore` says of its own speed.
 """
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
 from engine.json_files import check, read_json, shown
@@ -52,14 +53,8 @@ def checkpoint_of(out: Path, number: int) -> Path:
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that JSON does not have by None, at any depth."""
-    if isinstance(value, dict):
-        return {str(name): finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
+    """Return a value as JSON has it, None for numbers that JSON does not have, at any depth."""
+    return to_jsonable_python(value, inf_nan_mode="null")
 
 
 class State:

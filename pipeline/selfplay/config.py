@@ -1,8 +1,7 @@
 """How a generation of self-play is made: who plays, how it searches, how games begin and end, how much chance there is."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -83,26 +82,15 @@ class ExploreConfig(SelfPlayConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         SelfPlayConfig.__post_init__(self)
-        for name, least in (
-            ("games", 1),
-            ("seed", 0),
-            ("book_plies", 0),
-            ("made_openings", 0),
-            ("cache_mib", 0),
-            ("groups", 0),
-        ):
-            if getattr(self, name) < least:
+        for name in ("games", "seed", "book_plies", "made_openings", "cache_mib", "groups"):
+            if getattr(self, name) < (least := int(name == "games")):
                 raise ExploreError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if self.explorer not in ("network", "hand-written", "uniform", "mixture"):
-            raise ExploreError(f"explorer is network, hand-written, uniform or mixture, not {self.explorer!r}")
-        for name in ("device", "amp"):
+        for name in ("explorer", "device", "amp"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
                 raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
-        for name in ("hand_written_share", "noise_first", "draw_penalty", "draw_material"):
+        for name in ("hand_written_share", "noise_first", "noise_last", "draw_penalty", "draw_material"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ExploreError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
-        if not 0.0 <= self.noise_last <= 1.0:
-            raise ExploreError(f"noise_last must be between 0 and 1, not {self.noise_last}")
         if self.full_share == 0.0:
             raise ExploreError("with a full_share of 0 no move would become a row")
         if self.book is not None and self.made_openings:
@@ -140,12 +128,6 @@ class ExploreConfig(SelfPlayConfig):
             return self.explorer
         drawn = np.random.Generator(np.random.PCG64((seed, number, 1))).random()
         return "hand-written" if drawn < self.hand_written_share else "network"
-
-
-def plain(config: ExploreConfig) -> dict[str, Any]:
-    """Give a configuration as JSON has it."""
-    made: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
-    return made
 
 
 def draw_score(config: ExploreConfig, record: Mapping[str, Any]) -> float:

@@ -9,14 +9,14 @@ position may differ in its last bits with the size of the batch that it stands i
 """
 
 import hashlib
-import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.evaluation.handwritten import evaluate
@@ -27,7 +27,7 @@ from pipeline.dumps.reader import open_text
 from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.executors.local import Engine
-from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
+from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import spread
@@ -76,7 +76,11 @@ def explore(
         raise ExploreError(f"{out} holds something else than self-play: choose another directory")
     require_own(out, SELFPLAY, ExploreError)
     require_apart(out, [] if checkpoint is None else [checkpoint], ExploreError)
-    with _alone(out):
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
+    with alone(out, ExploreError(f"another process plays into {out}: wait for it, or choose another directory")):
         _claim(out, identity)
         if (out / MANIFEST).exists():
             manifest = read_manifest(out)
@@ -165,27 +169,14 @@ def _identity(
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "checkpoint": player,
-        "config": plain(config),
+        "config": config,
         "book_sha256": book,
         "generation": generation,
         "generations": generations,
         "noise": noise,
         "lineage": dict(lineage or {}),
     }
-    made: dict[str, Any] = json.loads(json.dumps(identity, default=str))
-    return made, tuple(openings)
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Make the directory, and keep others out of it meanwhile."""
-    busy = ExploreError(f"another process plays into {out}: wait for it, or choose another directory")
-    with ExitStack() as held:
-        try:
-            held.enter_context(alone(out, busy))
-        except OSError as error:
-            raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
-        yield
+    return to_jsonable_python(identity), tuple(openings)
 
 
 def _claim(out: Path, identity: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
@@ -174,4 +175,5 @@ def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
 
 def data_version(*inputs: Any) -> dg.DataVersion:
     """Hash inputs and options: the same version means the same data."""
-    return dg.DataVersion(hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:16])
+    text = json.dumps(to_jsonable_python(inputs), sort_keys=True)
+    return dg.DataVersion(hashlib.sha256(text.encode()).hexdigest()[:16])
