@@ -16,6 +16,7 @@ from dagster._core.execution.plan.objects import StepFailureData
 
 import pipeline
 from engine.errors import UserError
+from pipeline.cli.endings import first_run
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.dumps.fetch import month_of
@@ -65,7 +66,7 @@ def main() -> int:
         if result.success:
             result = _run(load(), "train", instance, ops)
         if result.success:
-            _conclude(result.asset_materializations_for_node("accuracy_report")[0])
+            _conclude(result.asset_materializations_for_node("accuracy_report")[0], options)
         if any(INTERRUPTED in _reason(event.step_failure_data) for event in result.get_step_failure_events()):
             raise KeyboardInterrupt
         return 0 if result.success else 1
@@ -120,13 +121,12 @@ def _reason(failure: StepFailureData) -> str:
     return error.message if error is not None else ""
 
 
-def _conclude(report: dg.AssetMaterialization) -> None:
-    """Print the report and how to look at it."""
-    _say("\naccuracy on games that the network never saw")
-    for name in FIGURES:
-        if name in report.metadata:
-            _say(f"    {name:17} {_number(report.metadata[name].value)}")
-    _say("\nTo see all of it in Dagster's web UI: make ui, then open http://127.0.0.1:3000")
+def _conclude(report: dg.AssetMaterialization, options: RunOptions) -> None:
+    """Print what the report's figures mean, and what can be done next."""
+    found = {name: value.value for name, value in report.metadata.items()}
+    figures = {name: found[name] for name in FIGURES if name in found}
+    folder = Path(str(found["path"])) / options.dump
+    _say("\n" + first_run(figures, options.minutes, options.dump == SAMPLE, folder, Path(str(found["checkpoint"]))))
 
 
 def _number(value: Any) -> str:
