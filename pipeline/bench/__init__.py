@@ -9,7 +9,7 @@ from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
 from pipeline.samples.dump import SAMPLE
 
-What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale"]
+What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale", "gpu"]
 
 
 def run(
@@ -30,7 +30,7 @@ def run(
     pgn = pgn or SAMPLE
     if not pgn.exists() and positions is None:
         raise ConfigError(f"{pgn} does not exist: name a dump with --pgn")
-    if what in ("compile", "ingest"):
+    if what in ("compile", "ingest", "gpu"):
         return dict(measure(pgn, progress))
     if what == "scale":
         return dict(measure(pgn, *sizes, progress, address))

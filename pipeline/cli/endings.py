@@ -28,6 +28,18 @@ def ingested(manifest: Mapping[str, Any], out: object, already: bool) -> str:
     )
 
 
+def fetched(files: Mapping[str, Mapping[str, Any]], out: Path) -> str:
+    """Describe what was fetched, a line for each file."""
+    lines = [
+        f"{out / name}: {entry['bytes'] / 1e6:,.1f} MB, "
+        + ("verified" if entry["verified"] else "no published hash to compare with")
+        + ("" if entry["fetched"] else "; complete already: nothing was fetched")
+        for name, entry in files.items()
+    ]
+    dumps = [out / name for name in files]
+    return "\n".join([*lines, command("ingest", *dumps, "--out", f"datasets/positions/{dumps[0].name.split('.')[0]}")])
+
+
 def trained(card: Mapping[str, Any], out: Path, positions: Iterable[object]) -> str:
     """Describe a checkpoint in five lines."""
     metrics = card["metrics"]
@@ -80,5 +92,39 @@ def joined(result: Mapping[str, Any], datasets: Iterable[Mapping[str, Any]], out
             f"positions: {splits}",
             f"games that train holds too: {shared}",
             command("train", "--positions", out, "--minutes", 15, "--out", "datasets/checkpoints/first"),
+        ]
+    )
+
+
+def first_run(figures: Mapping[str, Any], minutes: float, sample: bool, report: Path, checkpoint: Path) -> str:
+    """Describe what `make run` has made to somebody who sees it for the first time.
+
+    `figures` are those of the accuracy report; `sample` says whether the games were the embedded ones, which the hand-written
+    player made and therefore finds again.
+    """
+    lines = [
+        f"On {figures['positions']:,} positions of games that it never saw, the network's first choice is the move that was"
+        f" played in {100 * figures['top1']:.1f} %",
+        f"(chance: {100 * figures['chance_top1']:.1f} %; the hand-written evaluator:"
+        f" {100 * figures['hand_written_top1']:.1f} %).",
+    ]
+    if sample:
+        lines += [
+            "",
+            "These 2,000 games are a sample, made by this project's hand-written players to try the installation: that the",
+            "hand-written evaluator finds their moves more often, as the WARN above says, is expected.",
+        ]
+        if minutes < 5:
+            lines.append(
+                f"About 26 % is normal after 90 seconds on two cores; this was {60 * minutes:.0f} s of training."
+            )
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"report:     {report / 'report.png'}",
+            f"play it:    {shlex.join(['fianchetto', 'uci', '--checkpoint', str(checkpoint)])}",
+            "your games: fianchetto ingest YOUR.pgn --out datasets/positions/mine",
+            "look at it: make ui, then open http://127.0.0.1:3000",
         ]
     )

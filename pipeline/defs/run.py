@@ -17,6 +17,7 @@ import tyro
 
 import pipeline
 from engine.errors import UserError
+from pipeline.cli.endings import first_run
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.dumps.fetch import month_of
@@ -60,12 +61,7 @@ def main() -> int:
         if result.success:
             result = _run("train", instance, ops)
         if result.success:
-            _say("\naccuracy on games that the network never saw")
-            (report,) = result.asset_materializations_for_node("accuracy_report")
-            for name in FIGURES:
-                if name in report.metadata:
-                    _say(f"    {name:17} {_number(report.metadata[name].value)}")
-            _say("\nTo see all of it in Dagster's web UI: make ui, then open http://127.0.0.1:3000")
+            _conclude(result.asset_materializations_for_node("accuracy_report")[0], options)
         if any(INTERRUPTED in _reason(event) for event in result.get_step_failure_events()):
             raise KeyboardInterrupt
         return 0 if result.success else 1
@@ -122,6 +118,14 @@ def _reason(event: dg.DagsterEvent) -> str:
     while error is not None and error.cause is not None:
         error = error.cause
     return error.message if error is not None else ""
+
+
+def _conclude(report: dg.AssetMaterialization, options: RunOptions) -> None:
+    """Print what the report's figures mean, and what can be done next."""
+    found = {name: value.value for name, value in report.metadata.items()}
+    figures = {name: found[name] for name in FIGURES if name in found}
+    folder = Path(str(found["path"])) / options.dump
+    _say("\n" + first_run(figures, options.minutes, options.dump == SAMPLE, folder, Path(str(found["checkpoint"]))))
 
 
 def _number(value: Any) -> str:

@@ -20,10 +20,10 @@ from engine.encoding.planes import move_of
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.samples import play as sample_play
+from pipeline.samples.shipped import SAMPLE as SAMPLE
 from pipeline.storage.preflight import require_folder
 from pipeline.storage.stores import publish
 
-SAMPLE = Path(__file__).resolve().parents[2] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 SEED = 20260101
 LEVEL = 19
 """Compression level of zstd."""

@@ -17,7 +17,8 @@ class Bench(Common):
 
     what: tyro.conf.Positional[Annotated[What, tyro.conf.arg(metavar="WHAT")]]
     """ingest: PGN to shards; batches: shards to rows; train: the training loop; compile: Numba without its cache;
-    search: simulations, and evaluations with a network; selfplay: moves; scale: ingest of streams of growing size."""
+    search: simulations, and evaluations with a network; selfplay: moves; scale: ingest of streams of growing size;
+    gpu: feed, training steps, search and self-play on a GPU, in under eight minutes."""
     pgn: Path | None = None
     """Dump to measure on; the default is the embedded sample."""
     positions: Path | None = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.endings import fetched
 from pipeline.cli.progress import bar
 from pipeline.dumps.fetch import FetchConfig
 from pipeline.errors import ConfigError
@@ -37,7 +38,8 @@ class Fetch(Common):
 
         stop = Interrupt()
         with bar("fetch") as progress:
-            return fetch(self.what, self.out, self.config, dry_run=self.dry_run, progress=progress, stop=stop)
+            result = fetch(self.what, self.out, self.config, dry_run=self.dry_run, progress=progress, stop=stop)
+        return result if self.json or self.dry_run else {"text": fetched(result["files"], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

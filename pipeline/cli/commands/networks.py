@@ -9,6 +9,7 @@ import tyro
 from engine.errors import UserError
 from engine.progress import Tick
 from pipeline.cli.commands.base import Common
+from pipeline.cli.endings import command
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.storage.claims import CHECKPOINT, KINDS, is_of
@@ -132,7 +133,8 @@ class Export(Common):
         differ = f"{said['largest_policy_difference']:.1e} nats of a move's log-probability"
         differ += f" and {said['largest_value_difference']:.1e} of a chance of win, draw or loss"
         text = f"{said['out']}: {said['bytes'] / 1e6:.1f} MB; on {said['positions']} positions it differs by at most {differ}"
-        return said | {"text": text}
+        following = command("uci", "--checkpoint", self.checkpoint)
+        return said | {"text": f"{text}\n{following}"}
 
 
 def _admit(out: Path) -> None:

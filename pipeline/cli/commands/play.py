@@ -1,5 +1,6 @@
 """The command uci."""
 
+import json
 import os
 import signal
 import sys
@@ -11,9 +12,7 @@ from typing import Any, Literal
 from engine.evaluation.evaluator import Evaluator
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
-
-EMBEDDED = Path(__file__).resolve().parents[3] / "datasets" / "embedded"
-"""The checkpoint shipped with the project, where there is one."""
+from pipeline.samples.shipped import EMBEDDED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +36,7 @@ class Uci(Common):
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
         engine = Engine(loader(self.checkpoint, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
+        _write(f"info string {who(self.checkpoint, self.evaluator)}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below
         try:
             engine.serve(sys.stdin.buffer)
@@ -46,6 +46,19 @@ class Uci(Common):
         # At once: unloading torch takes 0.8 s, a thread that compiles cannot be ended otherwise, and a GUI expects nothing
         # after the last answer.
         os._exit(0)
+
+
+def who(checkpoint: Path | None, evaluator: str | None) -> str:
+    """Say who plays, for whoever looks at the engine's log."""
+    place = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
+    if place is None:
+        missing = "" if evaluator else f", since there is no checkpoint in {EMBEDDED}"
+        return f"plays by the {evaluator or 'hand-written'} evaluator{missing}"
+    try:
+        card = json.loads((place / "checkpoint.json").read_bytes())
+        return f"plays by the network {card['preset']['name']} of step {card['step']} in {place}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"plays by the network in {place}"  # what is wrong with it is said when it is loaded
 
 
 def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.endings import command
 from pipeline.cli.progress import bar
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.selfplay.config import ExploreConfig
@@ -37,10 +38,11 @@ class SelfPlay(Common):
 
     def run(self) -> dict[str, Any]:
         """Play and return the manifest's summary."""
+        from pipeline.dataset.files.shards import MANIFEST
         from pipeline.selfplay.play import explore
         from pipeline.selfplay.statistics import text_of
 
-        stop = Interrupt()
+        stop, already = Interrupt(), (self.out / MANIFEST).exists()
         with bar("selfplay") as progress:
             manifest = explore(
                 self.checkpoint,
@@ -54,7 +56,12 @@ class SelfPlay(Common):
                 stop=stop,
             )
         told = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
-        return {"out": str(self.out), **told, "text": text_of(manifest)}
+        start = () if self.checkpoint is None else ("--start", self.checkpoint)
+        following = command("train", "--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained")
+        text = (
+            f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}\n{following}"
+        )
+        return {"out": str(self.out), **told, "text": text}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,4 +90,11 @@ class Finetune(Common):
 
         stop = Interrupt()
         with bar("finetune") as progress:
-            return finetune(self.checkpoint, self.config, self.out, human=self.positions, progress=progress, stop=stop)
+            result = finetune(
+                self.checkpoint, self.config, self.out, human=self.positions, progress=progress, stop=stop
+            )
+        match = f"{self.out}-match"
+        following = command(
+            "arena", result["best"], self.checkpoint, "--simulations", 64, "--games", 100, "--out", match
+        )
+        return result | {"text": f"{result['text']}\n{following}"}
