@@ -58,10 +58,15 @@ class Train(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report(Common):
-    """Report how often a checkpoint's first choice is the human's move, on games it has not seen."""
+    """Report how often a checkpoint's first choice is the human's move, on games it has not seen.
 
-    checkpoint: Path
-    """Directory of the checkpoint."""
+    Several checkpoints are measured on the same positions, and compared with the first.
+    """
+
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Directories of the checkpoints."""
+    checkpoint: Path | None = None
+    """Directory of the first checkpoint, as an option."""
     positions: str | None = None
     """Dataset or training set to measure on, a folder or an address; or give a PGN file."""
     split: Literal["test", "val", "train", "latest"] = "test"
@@ -73,37 +78,46 @@ class Report(Common):
     players: bool = True
     """Whether a network that reads ratings and clocks is told them; without, they are unknown to it."""
     out: Path | None = None
-    """Directory for the report as JSON, text and pictures."""
+    """Directory for the report as one HTML page, JSON, text and picture."""
+    puzzles: Path | None = None
+    """CSV file of Lichess puzzles (perhaps compressed) that the networks solve without search."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
     """Which positions count."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report where that is asked for."""
-        from pipeline.evaluation.render import write_report
-        from pipeline.evaluation.report import report
+        from pipeline.evaluation.render import reports_text, write_report, write_reports
+        from pipeline.evaluation.report import reports
         from pipeline.storage.claims import REPORT, require_apart, require_own
         from pipeline.storage.preflight import require_folder
         from pipeline.storage.stores import place
 
+        checkpoints = [*([] if self.checkpoint is None else [self.checkpoint]), *self.checkpoints]
+        if not checkpoints:
+            raise ConfigError("name the directory of a checkpoint to report on")
         if self.out is not None:  # before minutes are spent on measuring
             require_folder(self.out)
             require_own(self.out, REPORT, ConfigError)
-            read = [self.checkpoint, *([] if self.positions is None else [place(self.positions)])]
+            read = [*checkpoints, *([] if self.positions is None else [place(self.positions)])]
             require_apart(self.out, read, ConfigError)
         with bar("report") as progress:
-            result = report(
-                self.checkpoint,
+            found = reports(
+                checkpoints,
                 positions=None if self.positions is None else place(self.positions),
                 split=self.split,
                 pgn=self.pgn,
                 against=self.against,
                 rule=self.rule,
                 players=self.players,
+                puzzles=self.puzzles,
                 progress=progress,
             )
+        several = len(checkpoints) > 1
         if self.out is not None:
-            write_report(result, self.out)
-        return result
+            write_reports(found, self.out) if several else write_report(found["reports"][0], self.out)
+        if not several:
+            return dict(found["reports"][0])
+        return found if self.json else {"text": reports_text(found)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
