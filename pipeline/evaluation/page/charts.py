@@ -71,6 +71,7 @@ def lines(rows: Sequence[Row], x: str, names: Sequence[str], *, band: tuple[str,
     if len(names) > 1:
         axes.legend(fontsize=8, frameon=False, labelcolor=INK)
     axes.set_xlabel(x)
+    axes.locator_params(axis="x", integer=True)
     return _svg(figure)
 
 

@@ -12,14 +12,22 @@ from pipeline.evaluation.page.boards import SECTIONS, board_svg, caption
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 LARGEST_PAGE = 3 << 20
 """Bytes that a page stays below: with more checkpoints, only the first ones have boards."""
-BOARDS_OF = 3
+BOARDS_OF = 8
 """Checkpoints whose boards are shown."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """What a board lacks whose game is not known."""
-DEFS = re.compile(r"<defs>.*?</defs>", re.DOTALL)
+SHARED = re.compile(
+    r"<defs>.*?</defs>"
+    r'|<rect x="7\.5"[^>]*/>|<g transform="[^"]*" fill="#e5e5e5"[^>]*>.*?</g>'
+    r'|<rect [^>]*class="square (?:light|dark) [a-h][1-8]"[^>]*/>'
+    r'| xlink:href="[^"]*"',
+    re.DOTALL,
+)
+"""What all of python-chess's boards have alike: drawings of the pieces, frame with coordinates, squares of no mark."""
 
 Report = Mapping[str, Any]
 
@@ -33,32 +41,39 @@ def report_page(
         for name, report in zip(names, reports, strict=True)
     ]
     title = f"Report of {names[0]}" if len(names) == 1 else f"{len(names)} checkpoints on the same positions"
-    html = (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=title,
-            rule=reports[0]["rule"],
-            pieces=_pieces(),
-            side_by_side=side_by_side,
-            differences=differences,
-            pages=[
-                _page(name, report, at < BOARDS_OF)
-                for at, (name, report) in enumerate(zip(names, reports, strict=True))
-            ],
-        )
+    return render(
+        "page.html",
+        title=title,
+        rule=reports[0]["rule"],
+        side_by_side=side_by_side,
+        differences=differences,
+        pages=[
+            _page(name, report, at < BOARDS_OF) for at, (name, report) in enumerate(zip(names, reports, strict=True))
+        ],
     )
-    return html.encode()
+
+
+def render(template: str, **values: Any) -> bytes:
+    """Return a page of a template beside this file; all text in `values` is escaped but what `safe` marked."""
+    return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
+
+
+def safe(svg: str) -> "Markup":
+    """Mark an SVG of ours as safe: the library that drew it has escaped what is not."""
+    from markupsafe import Markup
+
+    return Markup(svg)  # noqa: S704
+
+
+def small_board(svg: str, orientation: bool) -> "Markup":
+    """Return a board that refers to the page's drawings of pieces and squares: 3 kB instead of 23."""
+    bare = SHARED.sub("", svg)
+    at = bare.index("</desc>") + len("</desc>")
+    return safe(f'{bare[:at]}<use href="#board-{int(orientation)}" />{bare[at:]}')
 
 
 def _page(name: str, report: Report, with_boards: bool) -> dict[str, Any]:
     """Return what the template shows of one report."""
-    from markupsafe import Markup
-
-    def safe(svg: str) -> Markup:
-        """Mark an SVG of ours as safe: its only foreign text is escaped by the library that drew it."""
-        return Markup(svg)  # noqa: S704
-
     more = report["details"]
     cells = {(row["rating"], row["time_control"]): row for row in more["rating_by_time_control"]}
     ratings = list(dict.fromkeys(row["rating"] for row in more["rating_by_time_control"]))
@@ -80,7 +95,11 @@ def _page(name: str, report: Report, with_boards: bool) -> dict[str, Any]:
             (
                 title,
                 [
-                    {"svg": safe(DEFS.sub("", board_svg(row))), "caption": caption(row), "row": UNKNOWN | row}
+                    {
+                        "svg": small_board(board_svg(row), row["fen"].split()[1] == "w"),
+                        "caption": caption(row),
+                        "row": UNKNOWN | row,
+                    }
                     for row in more["boards"][section]
                 ],
             )
@@ -100,9 +119,13 @@ def _environment() -> "Environment":
 
 
 @cache
-def _pieces() -> Any:
-    """Return python-chess's drawings of the pieces, which all boards of the page use."""
+def _drawings() -> "Markup":
+    """Return python-chess's pieces and its empty board from either side, which all boards of a page refer to."""
     import chess.svg
-    from markupsafe import Markup
 
-    return Markup("".join(chess.svg.PIECES.values()))  # noqa: S704
+    boards = []
+    for orientation in (chess.BLACK, chess.WHITE):
+        empty = chess.svg.board(None, orientation=orientation)
+        content = re.sub(r"<desc>.*?</desc>|<defs>.*?</defs>|</?svg[^>]*>", "", empty, flags=re.DOTALL)
+        boards.append(f'<g id="board-{int(orientation)}">{content}</g>')
+    return safe("".join([*chess.svg.PIECES.values(), *boards]))
