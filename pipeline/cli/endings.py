@@ -72,7 +72,7 @@ def reported(report: Mapping[str, Any], checkpoint: Path, out: Path) -> str:
             f"top-3 {report['top3']:.4f}, top-5 {report['top5']:.4f}; the hand-written evaluator's top-1 is"
             f" {report['hand_written_top1']:.4f}, chance {report['chance_top1']:.4f}",
             f"rule: {report['rule']}",
-            f"report: {out}/report.txt, {out}/report.png, {out}/report.json",
+            f"report: {out}/report.html (the same as text, JSON and picture beside it)",
             command("uci", "--checkpoint", checkpoint),
         ]
     )

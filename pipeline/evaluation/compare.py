@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.render import markdown, publish_table
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.page.page import report_page
+from pipeline.evaluation.render import interval_text, markdown, publish_bytes, publish_table
+from pipeline.evaluation.report import Rule, reports
 from pipeline.storage.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
 from pipeline.storage.preflight import require_folder
 from pipeline.training.train import BEGUN, JOURNAL, has, train_on
@@ -31,6 +32,8 @@ def compare(
 ) -> dict[str, Any]:
     """Train every preset with one configuration; return `rows`, best top-1 first, and the table as `text`.
 
+    All are measured on the same positions, and `report.html` in `out` shows them side by side with paired differences.
+
     Each preset has a directory in `out`; one that is trained already is not trained again. The figures are of the first
     dataset's test split. Raises UnknownPresetError and ConfigError before any training, what `train_on` raises, and Stopped,
     after which the same call continues.
@@ -46,26 +49,30 @@ def compare(
     require_folder(out)
     require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
     require_apart(out, positions, ConfigError)
-    rows = []
-    for name in dict.fromkeys(presets):
+    cards, names = [], list(dict.fromkeys(presets))
+    for name in names:
         card = train_on(positions, name, replace(config), out / name, progress, stop)
         if not card["finished"]:
             raise Stopped(f"stopped in {out / name}; run the same command to continue")
-        found = report(out / name, positions=positions[0], rule=rule, progress=progress)
-        rows.append(
-            {
-                "preset": name,
-                "parameters": card["parameters"],
-                "positions": card["positions"],
-                "positions_per_second": round(card["positions"] / max(card["seconds"], 1e-9), 1),
-                "valued": preset(name).value != "none",
-                **{figure: found[figure] for figure in KEPT},
-                "common_rule_top1": found["common_rule"].get("top1"),
-                "rule": found["rule"],
-            }
-        )
+        cards.append(card)
+    found = reports([out / name for name in names], positions=positions[0], rule=rule, progress=progress)
+    rows = [
+        {
+            "preset": name,
+            "parameters": card["parameters"],
+            "positions": card["positions"],
+            "positions_per_second": round(card["positions"] / max(card["seconds"], 1e-9), 1),
+            "valued": preset(name).value != "none",
+            **{figure: one[figure] for figure in KEPT},
+            "common_rule_top1": one["common_rule"].get("top1"),
+            "rule": one["rule"],
+        }
+        for name, card, one in zip(names, cards, found["reports"], strict=True)
+    ]
     rows.sort(key=lambda row: -row["top1"])
-    return publish_table(out, "comparison", rows, table_of(rows))
+    result = publish_table(out, "comparison", rows, table_of(rows))
+    publish_bytes(out, "report.html", report_page(names, found["reports"], found["differences"]))
+    return result
 
 
 def _begun(entry: Path) -> bool:
@@ -83,15 +90,10 @@ def table_of(rows: Sequence[dict[str, Any]]) -> str:
             (
                 row["preset"],
                 *(f"{row[name]:,.0f}" for name in ("parameters", "positions", "positions_per_second")),
-                f"{row['top1']:.4f} ({_interval(row)})",
+                f"{row['top1']:.4f} ({interval_text(row, 'games')})",
                 *(f"{row[name]:.4f}" for name in ("top3", "top5", "cross_entropy")),
                 f"{row['value_brier']:.4f}" if row["valued"] else "no value",
             )
             for row in rows
         ),
     )
-
-
-def _interval(row: dict[str, Any]) -> str:
-    """Return the interval of top-1."""
-    return "too few games" if row["top1_low"] is None else f"{row['top1_low']:.4f} to {row['top1_high']:.4f}"

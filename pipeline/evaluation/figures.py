@@ -39,8 +39,14 @@ def interval(table: pl.DataFrame) -> tuple[float, float] | None:
     which is the ratio estimator's variance over that of independent positions, and at least 1. Where every position was
     hit, or none, nothing tells the effect, and a game counts as one position.
     """
-    games = table.group_by("game").agg(pl.len().alias("n"), (pl.col("rank") == 1).sum().alias("hits"))
-    n, hits = games["n"].to_numpy().astype(float), games["hits"].to_numpy().astype(float)
+    return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
+
+
+def clustered_interval(hit_R: NDArray[np.bool_], game_R: NDArray[Any]) -> tuple[float, float] | None:
+    """Return `interval` of any share of rows: `hit_R` counts as 1, `game_R` says which rows belong together."""
+    _, place_R = np.unique(game_R, return_inverse=True)
+    n = np.bincount(place_R).astype(float)
+    hits = np.bincount(place_R, weights=hit_R)
     count, rows = len(n), n.sum()
     if count < FEWEST_GAMES:
         return None
@@ -49,6 +55,23 @@ def interval(table: pl.DataFrame) -> tuple[float, float] | None:
     clustered = np.square(hits - rate * n).sum() * count / (count - 1) / rows**2
     effect = clustered / alone if alone else rows / count
     return wilson(rate, float(rows / max(effect, 1.0)))
+
+
+def clustered_mean(
+    values_R: NDArray[Any], game_R: NDArray[Any], weights_R: NDArray[Any] | None = None
+) -> tuple[float, float | None, float | None]:
+    """Return the weighted mean of rows and its 95 % interval with games as the sampling unit; None below FEWEST_GAMES.
+
+    The variance is that of the ratio estimator (Cochran 1977, 6.3), its residuals added up by game.
+    """
+    weights_R = np.ones(len(values_R)) if weights_R is None else weights_R
+    mean = float(np.average(values_R, weights=weights_R))
+    _, place_R = np.unique(game_R, return_inverse=True)
+    residuals = np.bincount(place_R, weights=weights_R * (values_R - mean))
+    if (count := len(residuals)) < FEWEST_GAMES:
+        return mean, None, None
+    half = NORMAL_95 * math.sqrt(float(np.square(residuals).sum()) * count / (count - 1)) / float(weights_R.sum())
+    return mean, mean - half, mean + half
 
 
 BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {

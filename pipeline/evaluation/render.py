@@ -12,12 +12,18 @@ from pipeline.storage.claims import REPORT, require_own
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PAGE_ONLY = ("details", "baselines")
+"""Keys of a report that its page shows and its text does not."""
 HEADLINE = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier")
 
 
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Return a result as aligned lines; nested objects are indented, `slices` become tables."""
+    """Return a result as aligned lines; nested objects are indented, `slices` become tables.
+
+    What only the page shows is left out.
+    """
     lines = []
+    result = {name: value for name, value in result.items() if name not in PAGE_ONLY}
     width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
     for name, value in result.items():
         if name == "slices":
@@ -98,12 +104,52 @@ def draw_report(result: dict[str, Any]) -> bytes:
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `report.txt` and `report.png` in a directory; ConfigError for a folder of something else."""
+    """Publish `report.json`, `.txt`, `.png` and `.html` in a directory; ConfigError for a folder of something else."""
+    from pipeline.evaluation.page.page import report_page
+
+    _publish_report(result, plain_text(result), report_page([result["preset"]], [result]), out)
+    publish_bytes(out, "report.png", draw_report(result))
+
+
+def write_reports(found: dict[str, Any], out: Path) -> None:
+    """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them; raises ConfigError."""
+    from pipeline.evaluation.page.page import report_page
+
+    page = report_page(found["names"], found["reports"], found["differences"])
+    _publish_report({"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out)
+
+
+def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -> None:
     require_own(out, REPORT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "report.json", result)
-    publish_bytes(out, "report.txt", (plain_text(result) + "\n").encode())
-    publish_bytes(out, "report.png", draw_report(result))
+    publish_bytes(out, "report.txt", (text + "\n").encode())
+    publish_bytes(out, "report.html", page)
+
+
+def reports_text(found: dict[str, Any]) -> str:
+    """Return several reports as a Markdown table: figures, and differences from the first checkpoint by games."""
+    gains = [None, *found["differences"]]
+    return markdown(
+        "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)",
+        (
+            (
+                name,
+                f"{row['top1']:.4f} ({interval_text(row, 'games')})",
+                *(f"{row[figure]:.4f}" for figure in ("top3", "top5", "cross_entropy")),
+                "-" if row["value_brier"] is None else f"{row['value_brier']:.4f}",
+                "" if gain is None else f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})",
+            )
+            for name, row, gain in zip(found["names"], found["reports"], gains, strict=True)
+        ),
+    )
+
+
+def interval_text(row: dict[str, Any], units: str, sign: str = "") -> str:
+    """Return the ends of the interval of top-1, or that there are too few of what was drawn."""
+    if row["top1_low"] is None:
+        return f"too few {units}"
+    return f"{row['top1_low']:{sign}.4f} to {row['top1_high']:{sign}.4f}"
 
 
 def publish_bytes(out: Path, name: str, content: bytes) -> None:

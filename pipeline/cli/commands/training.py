@@ -10,7 +10,7 @@ from model.training.config import TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import reported, trained
 from pipeline.cli.progress import bar
-from pipeline.errors import Stopped
+from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
 from pipeline.storage.claims import REPORT
 
@@ -72,10 +72,15 @@ class Train(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report(Common):
-    """Report how often a checkpoint's first choice is the human's move, on games it has not seen."""
+    """Report how often a checkpoint's first choice is the human's move, on games it has not seen.
 
-    checkpoint: Path
-    """Directory of the checkpoint."""
+    Several checkpoints are measured on the same positions, and compared with the first.
+    """
+
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Directories of the checkpoints."""
+    checkpoint: Path | None = None
+    """Directory of the first checkpoint, as an option."""
     positions: str | None = None
     """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
@@ -87,33 +92,44 @@ class Report(Common):
     players: bool = True
     """Tell ratings and clocks to a network that reads them; without it they are unknown to the network."""
     out: Path | None = None
-    """Directory for the report: JSON, text and a picture."""
+    """Directory for the report: one HTML page, JSON, text and a picture."""
+    puzzles: Path | None = None
+    """CSV file of Lichess puzzles (perhaps compressed) that the networks solve without search."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
     """Which positions count."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
-        from pipeline.evaluation.render import write_report
-        from pipeline.evaluation.report import report
+        from pipeline.evaluation.render import reports_text, write_report, write_reports
+        from pipeline.evaluation.report import reports
         from pipeline.storage.stores import place
 
+        checkpoints = [*([] if self.checkpoint is None else [self.checkpoint]), *self.checkpoints]
+        if not checkpoints:
+            raise ConfigError("name the directory of a checkpoint to report on")
         positions = None if self.positions is None else place(self.positions)
-        require_output(self.out, REPORT, (path for path in (self.checkpoint, positions) if path is not None))
+        require_output(self.out, REPORT, [*checkpoints, *([] if positions is None else [positions])])
         with bar("report") as progress:
-            result = report(
-                self.checkpoint,
+            found = reports(
+                checkpoints,
                 positions=positions,
                 split=self.split,
                 pgn=self.pgn,
                 against=self.against,
                 rule=self.rule,
                 players=self.players,
+                puzzles=self.puzzles,
                 progress=progress,
             )
+        if len(checkpoints) > 1:
+            if self.out is not None:
+                write_reports(found, self.out)
+            return found if self.json else {"text": reports_text(found)}
+        result = dict(found["reports"][0])
         if self.out is None:
             return result
         write_report(result, self.out)
-        return result if self.json else {"text": reported(result, self.checkpoint, self.out)}
+        return result if self.json else {"text": reported(result, checkpoints[0], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -105,6 +105,7 @@ def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
     assert json.loads((folder / "report.json").read_text()) == journey["report"]
     assert "by legal moves" in (folder / "report.txt").read_text()
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 
 def test_slices_add_up_to_the_whole(journey: dict[str, Any]) -> None:
@@ -143,6 +144,7 @@ def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
     assert [row["top1"] for row in found["rows"]] == sorted((row["top1"] for row in found["rows"]), reverse=True)
     assert [row["positions"] for row in found["rows"]] == [192, 192]
     assert len((tmp_path / "table.md").read_text().splitlines()) == 4
+    assert "Differences, paired on the same positions" in (tmp_path / "report.html").read_text()
     weights = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     _, again, _ = call(capsys, monkeypatch, *words)
     assert json.loads(again.splitlines()[-1])["text"] == found["text"], "the rows may differ in their last bits"

@@ -118,6 +118,7 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
         return {"rows": [{"b": against[0].who}], "text": "a table", "out": str(out)}
 
     monkeypatch.setattr(strength, "ladder", ladder)
+    monkeypatch.setattr(strength, "write_strength_page", lambda *words: None)
     assert ask(simulations=(4,), hand_written=4)["text"] == f"{NOTHING_PROMOTED}\n\na table"
     shutil.rmtree(tuned / "best")
     network(tuned / "best", 1)
