@@ -1,4 +1,4 @@
-"""How long work reports on itself: a callback that takes ticks and knows no screen."""
+"""How long work talks to its caller: a callback that takes ticks, and one that says whether to stop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,5 +21,14 @@ class Tick:
 Progress = Callable[[Tick], None]
 
 
+Stop = Callable[[], bool]
+"""Asked again and again while work goes on: True means that it should stop."""
+
+
 def silent(tick: Tick) -> None:
     """Show nothing."""
+
+
+def never() -> bool:
+    """Return False: do not stop."""
+    return False

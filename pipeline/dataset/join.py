@@ -5,7 +5,7 @@ Joining again adds to what is there; no dataset is written to, and none leaves t
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, silent
 from pipeline.dataset.files.shard_files import games_tables, open_shard
 from pipeline.dataset.files.shards import MANIFEST, SPLITS, file_hash, publish_json, read_manifest
 from pipeline.dataset.files.vouch import vouch
@@ -36,9 +35,7 @@ from pipeline.dataset.training_set import (
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.claims import require_apart, require_own
-from pipeline.storage.stores import temporaries
-
-Stop = Callable[[], bool]
+from pipeline.storage.stores import alone, temporaries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,12 +94,9 @@ def join(
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         read_manifest(directory)
     new = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(out / ".lock", timeout=0):
+        with alone(out, DatasetError(f"another join is writing {out}: wait for it, or choose another --out")):
             return _join(datasets, out, config, remove, progress, stop)
-    except Timeout as error:
-        raise DatasetError(f"another join is writing {out}: wait for it, or choose another --out") from error
     finally:
         if new and not is_training_set(out):  # nothing came of it: leave nothing behind
             (out / ".lock").unlink(missing_ok=True)

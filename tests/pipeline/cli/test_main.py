@@ -335,7 +335,11 @@ def test_a_signal_ends_any_command_with_one_line(
 ) -> None:
     """A moment after it has begun, in the terminal's whole group: no traceback, of its workers neither, and nothing left."""
     words = [word.format(net=journey["folder"] / "net") for word in INTERRUPTED[command]]
-    for moment in (1.5, 0.7, 0.3):  # seconds; a quick machine is done with the little that is asked for before the first
+    for moment in (
+        1.5,
+        0.7,
+        0.3,
+    ):  # seconds; a quick machine is done with the little that is asked for before the first
         run = subprocess.Popen(
             [sys.executable, "-m", "pipeline", *words],
             cwd=tmp_path,
