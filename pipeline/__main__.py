@@ -6,21 +6,9 @@ A process that is spawned imports its parent's main module again before it works
 import sys
 
 
-def spreads(words: list[str]) -> bool:
-    """Tell whether a command line looks like one that will want worker processes of this machine."""
-    given = " ".join(words).replace("=", " ")
-    other = (" --engine ", " --workers 1 ", " -h ", " --help ")
-    return given.startswith("ingest ") and " --out " in given and not any(word in f"{given} " for word in other)
-
-
 def main() -> None:
     """Run the command line."""
     try:
-        if spreads(sys.argv[1:]):
-            from pipeline.executors.local import available_cores, prepare
-
-            if available_cores() > 1:
-                prepare("pipeline.ingest.preload")  # on another core, while this one imports and parses for a second
         from pipeline.cli.main import main as command
     except KeyboardInterrupt:  # Ctrl-C in that second, or before the command has said what it does on one
         sys.stderr.write("fianchetto: interrupted\n")

@@ -25,13 +25,13 @@ def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str,
     from pipeline.dataset.files.shards import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
     from pipeline.executors.by_name import LOCAL, engine_of
-    from pipeline.ingest.chunk import PRELOAD, IngestConfig
+    from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest as library
     from pipeline.ingest.replacing import recover, replace
 
     out, source = Path(arguments["out"]), arguments["source"]
     config = filled(IngestConfig, arguments["config"])
-    engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"], preload=PRELOAD)
+    engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"])
     anew = partial(replace, Path(source), out, config, engine=engine, progress=progress, stop=stop)
     recover(out)
     try:

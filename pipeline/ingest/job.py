@@ -42,7 +42,7 @@ from pipeline.errors import (
     StoreError,
 )
 from pipeline.executors.local import Engine, Failure, LocalEngine
-from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
+from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.ingest.data_card import CARD
 from pipeline.ingest.manifest import build_manifest, plain_config, read_notes
 from pipeline.ingest.rows_code import rows_code
@@ -96,7 +96,7 @@ def ingest(
         busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
         with alone(out, busy), reached(out):
             manifest = _finished(out, sources, config) or _ingest(
-                sources, out, config, engine or LocalEngine(workers, preload=PRELOAD), progress, stop
+                sources, out, config, engine or LocalEngine(workers), progress, stop
             )
     except StoreError as error:
         raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
