@@ -22,8 +22,6 @@ from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
 from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
 from pipeline.dumps.reader import Source, chunks
-from pipeline.executors.local import LocalEngine
-from pipeline.ingest.chunk import PRELOAD
 from pipeline.ingest.job import ingest
 
 STAGES = 6
@@ -170,8 +168,6 @@ def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
         progress(Tick(4, STAGES, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder))
     progress(Tick(5, STAGES, "stages"))
-    # Workers are then forked from a process that has loaded its kernels, as this one has.
-    list(LocalEngine(2, preload=PRELOAD).map(abs, range(2)))
     two_seconds, _, _ = _timed(pgn, 2)
     progress(Tick(STAGES, STAGES, "stages"))
     positions = manifest["positions"]["total"]

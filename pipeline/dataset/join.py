@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from engine.progress import Progress, Stop, Tick, never, silent
@@ -37,7 +36,7 @@ from pipeline.dataset.training_set import (
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.claims import require_apart, require_own
-from pipeline.storage.stores import temporaries
+from pipeline.storage.stores import alone, temporaries
 
 LOG = logging.getLogger(__name__)
 
@@ -98,12 +97,9 @@ def join(
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         read_manifest(directory)
     new = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(out / ".lock", timeout=0):
+        with alone(out, DatasetError(f"another join is writing {out}: wait for it, or choose another --out")):
             return _join(datasets, out, config, remove, progress, stop)
-    except Timeout as error:
-        raise DatasetError(f"another join is writing {out}: wait for it, or choose another --out") from error
     finally:
         if new and not is_training_set(out):  # nothing came of it: leave nothing behind
             (out / ".lock").unlink(missing_ok=True)

@@ -40,10 +40,9 @@ def ingest(
     from pipeline.errors import DamagedError, OtherDumpError
     from pipeline.executors.by_name import engine_of
     from pipeline.ingest import replacing
-    from pipeline.ingest.chunk import PRELOAD
     from pipeline.ingest.job import ingest as library
 
-    runner = engine_of(engine, workers, preload=PRELOAD)
+    runner = engine_of(engine, workers)
     anew = partial(replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop)
     replacing.recover(out)
     try:

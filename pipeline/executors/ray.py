@@ -1,4 +1,4 @@
-"""The seam's engine for more than one machine: Ray tasks behind `Engine.map`, with the promise of pipeline/executors/local.py.
+"""`Engine.map` for more than one machine: Ray tasks, with the guarantees of pipeline/executors/local.py.
 
 Ray re-runs nothing here: a task whose worker or node died is handed in again by this module, at most `attempts` times, so
 that the bound holds for whatever killed it (Ray's own retries are endless when its memory monitor is the killer). Items are

@@ -53,9 +53,6 @@ from pipeline.storage.stores import Publisher, place
 BLOCK_ROWS = 1 << 19
 """Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
 
-PRELOAD = "pipeline.ingest.preload"
-"""Module that workers have imported before they are forked: it loads what encoding a chunk needs."""
-
 SHARD_ROWS = (1 << 10, 1 << 23)
 """Fewest and most rows that a shard may be set to: 1,024 are 55 kB, 8 million half a GB."""
 

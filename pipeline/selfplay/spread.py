@@ -12,7 +12,6 @@ from dataclasses import replace
 from engine.compiling import say_for_workers
 from engine.progress import Progress, Tick
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
-from pipeline.ingest.chunk import PRELOAD
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
 from pipeline.selfplay.worker import Task, play_task
@@ -54,7 +53,7 @@ def spread(
             with _one_thread(task):
                 play_task(task, lambda: tick(finished + 1), stop)
         else:
-            _many(_parts(task, processes), LocalEngine(processes, preload=PRELOAD), before, tick, stop)
+            _many(_parts(task, processes), LocalEngine(processes), before, tick, stop)
     finally:
         with suppress(OSError):
             task.go_on.unlink()

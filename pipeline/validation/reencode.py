@@ -30,7 +30,7 @@ from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.executors.local import LocalEngine
-from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name
+from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.ingest.job import ingest
 
 Manifest = Mapping[str, Any]
@@ -238,7 +238,7 @@ def compare_all(
             yield _Comparison(chunk, str(directory), names, tuple(hashes[name] for name in names), config)
 
     rows, problems = 0, []
-    with closing(LocalEngine(workers, preload=PRELOAD).map(compare_chunk, tasks())) as results:
+    with closing(LocalEngine(workers).map(compare_chunk, tasks())) as results:
         for index, status, value in results:
             if status == "ok":
                 rows += value[0]

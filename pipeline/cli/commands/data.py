@@ -40,7 +40,6 @@ class Ingest(Common):
         """Return the manifest's summary, or the estimate of it."""
         from pipeline.dataset.files.shards import MANIFEST
         from pipeline.executors.by_name import engine_of
-        from pipeline.ingest.chunk import PRELOAD
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
         from pipeline.storage.stores import place
@@ -51,7 +50,7 @@ class Ingest(Common):
                 return estimate(self.sources, self.config, workers=self.workers, progress=progress, stop=stop)
         if self.out is None:
             raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
-        out, engine = place(self.out), engine_of(self.engine, self.workers, preload=PRELOAD)
+        out, engine = place(self.out), engine_of(self.engine, self.workers)
         with bar("ingest") as progress:
             already = (out / MANIFEST).exists()
             manifest = ingest(self.sources, out, self.config, engine=engine, progress=progress, stop=stop)
