@@ -179,12 +179,12 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
 
 
 def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
-    """Give the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
+    """Return the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
     return datasets.materialised(names, promised(context.instance))
 
 
 def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
-    """Give the folder that `folder_of` finds; UserError where it is materialised and not there."""
+    """Return the folder that `folder_of` finds; UserError where it is materialised and not there."""
     folder = folder_of(key, context.instance, context.run)
     if not folder.is_dir():
         what = key.to_user_string()
@@ -195,7 +195,7 @@ def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
 
 
 def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
-    """Give the folder of the asset that this run materialised, or one that it retries; else of the newest."""
+    """Return the folder of the asset that this run materialised, or one that it retries; else of the newest."""
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]
     events = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]

@@ -57,7 +57,7 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
 
 
 def settled(files: Iterable[Path], limit: float) -> bool:
-    """Tell whether files were last written before the time `limit`; one that has gone meanwhile was not."""
+    """Return whether files were last written before the time `limit`; one that has gone meanwhile was not."""
     try:
         return all(file.stat().st_mtime < limit for file in files)
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def version_now(files: Iterable[Path]) -> str | None:
 
 
 def wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, files: list[Path], version: str) -> bool:
-    """Tell whether a dump has no positions, here or by Dagster's books, or has changed since they were made."""
+    """Return whether a dump has no positions, here or by Dagster's books, or has changed since they were made."""
     folder = datasets.positions(key)
     if not (folder / MANIFEST).is_file():
         return True
@@ -86,7 +86,7 @@ def wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, files: li
 
 
 def _made_of(folder: Path, files: list[Path]) -> bool:
-    """Tell whether positions of before versions were recorded are of these files, by name, size and time."""
+    """Return whether positions of before versions were recorded are of these files, by name, size and time."""
     try:
         made = [(source["name"], source["bytes"]) for source in read_manifest(folder)["sources"]]
         facts = [(file.name, file.stat().st_size) for file in files]

@@ -106,7 +106,7 @@ def strength_report(
 
 
 def asked_for(context: dg.AssetExecutionContext) -> bool:
-    """Tell whether a run is for the assets of self-play and nothing else; say so where it is not."""
+    """Return whether a run is for the assets of self-play and nothing else; say so where it is not."""
     job = context.op_execution_context.job_def
     wanted = frozenset(context.run.asset_selection or job.asset_layer.executable_asset_keys)
     if context.selected_asset_keys and wanted <= OWN and BACKFILL not in context.run.tags:

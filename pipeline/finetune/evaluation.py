@@ -67,7 +67,7 @@ def evaluate(
 
 
 def tested(human: Sequence[Path]) -> list[Path]:
-    """Give the datasets that have test positions."""
+    """Return the datasets that have test positions."""
     return [directory for directory in human if read_manifest(directory)["positions"].get("test", 0) > 0]
 
 
@@ -106,7 +106,7 @@ def divergence(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:
-    """Give the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
+    """Return the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
 
     The mean over rows of the sum over legal moves of p_seed * log(p_seed / p_candidate); `limit`
     rows of each dataset, drawn at random.
@@ -131,7 +131,7 @@ def divergence(
 def _divergences(
     seed: "NetworkEvaluator", candidate: "NetworkEvaluator", batch: dict[str, NDArray[Any]]
 ) -> NDArray[np.float64]:
-    """Give the divergence of every row, float64[B]."""
+    """Return the divergence of every row, float64[B]."""
     legal_BA = legal_mask(batch["planes"])
     seed_BA, candidate_BA = (
         np.where(legal_BA, log_policy(network(batch["planes"], batch)[0], legal_BA), 0.0)

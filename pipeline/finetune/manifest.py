@@ -24,7 +24,7 @@ FREE = {f"config.{name}" for name in FREE_TO_CHANGE} | {f"config.train.{name}" f
 
 
 def identity(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
-    """Give what makes a loop this one: the seed's weights, the human datasets, the configuration."""
+    """Return what makes a loop this one: the seed's weights, the human datasets, the configuration."""
     from model.checkpoint import read_card
 
     card = read_card(checkpoint)

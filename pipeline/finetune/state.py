@@ -38,17 +38,17 @@ class FinetuneBusyError(FinetuneError):
 
 
 def now() -> str:
-    """Give the time as a person and a program read it, UTC."""
+    """Return the time as a person and a program read it, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def generation(out: Path, number: int) -> Path:
-    """Give the folder of a generation."""
+    """Return the folder of a generation."""
     return out / "generations" / f"{number:03}"
 
 
 def checkpoint_of(out: Path, number: int) -> Path:
-    """Give the folder of a generation's network; generation 0 is the seed."""
+    """Return the folder of a generation's network; generation 0 is the seed."""
     return generation(out, number) / "checkpoint" if number else out / "seed"
 
 
@@ -98,7 +98,7 @@ class State:
         return max((record["number"] for record in self.judged if record["verdict"]["promoted"]), default=0)
 
     def current(self, most: int | None) -> Record | None:
-        """Give the generation under way, begun if need be; None when `most` generations are done."""
+        """Return the generation under way, begun if need be; None when `most` generations are done."""
         if self.generations and "verdict" not in self.generations[-1]:
             return self.generations[-1]
         number = len(self.generations)
@@ -108,7 +108,7 @@ class State:
         return self.generations[-1]
 
     def stage(self, record: Record) -> str | None:
-        """Give the stage that comes next in a generation, None when only the verdict is missing."""
+        """Return the stage that comes next in a generation, None when only the verdict is missing."""
         if "failed" in record["stages"].get("train", {}):
             return None  # there is no candidate to play or to measure
         return next((name for name in _stages(record["number"]) if name not in record["stages"]), None)
@@ -132,5 +132,5 @@ class State:
 
 
 def _stages(number: int) -> tuple[str, ...]:
-    """Give the stages of a generation; the seed is only measured."""
+    """Return the stages of a generation; the seed is only measured."""
     return STAGES if number else ("eval",)

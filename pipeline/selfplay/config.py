@@ -51,7 +51,7 @@ class ExploreConfig(SelfPlayConfig):
     sampled_plies: int = 8
     """Most half-moves after the opening that are drawn from the policy without search; each game draws how many."""
     resign: float = 0.95
-    """Give up when the value is below minus this, between 0 and 1; 0 never does."""
+    """Return up when the value is below minus this, between 0 and 1; 0 never does."""
     resign_moves: int = 2
     """Moves of one side in a row that must look that bad."""
     played_on: float = 0.1
@@ -99,27 +99,27 @@ class ExploreConfig(SelfPlayConfig):
 
     @property
     def uses_network(self) -> bool:
-        """Tell whether a checkpoint is needed."""
+        """Return whether a checkpoint is needed."""
         return self.explorer in ("network", "mixture")
 
     def ingest(self) -> IngestConfig:
-        """Give what the rows are made with."""
+        """Return what the rows are made with."""
         return IngestConfig(test_share=self.test_share, val_share=self.val_share, seed=self.seed)
 
     def noise(self, generation: int, generations: int) -> float:
-        """Give the factor of noise of a generation, 0 .. generations - 1."""
+        """Return the factor of noise of a generation, 0 .. generations - 1."""
         if not 0 <= generation < max(generations, 1):
             raise ExploreError(f"there is no generation {generation} among {generations}: they count from 0")
         late = generation / (generations - 1) if generations > 1 else 0.0
         return self.noise_first + late * (self.noise_last - self.noise_first)
 
     def search_in(self, generation: int, generations: int) -> SearchConfig:
-        """Give how a generation searches."""
+        """Return how a generation searches."""
         noise, search = self.noise(generation, generations), self.search
         return replace(search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise)
 
     def seed_in(self, generation: int) -> int:
-        """Give the seed of a generation's games."""
+        """Return the seed of a generation's games."""
         return int(np.random.SeedSequence((self.seed, generation)).generate_state(1, np.uint32)[0])
 
     def explorer_of(self, number: int, seed: int) -> str:
@@ -131,7 +131,7 @@ class ExploreConfig(SelfPlayConfig):
 
 
 def draw_score(config: ExploreConfig, record: Mapping[str, Any]) -> float:
-    """Give what is added to White's `root_value` for a drawn game's material, in -1..1; 0 for a game that was decided."""
+    """Return what is added to White's `root_value` for a drawn game's material, in -1..1; 0 for a game that was decided."""
     if record["result"] != "1/2-1/2":
         return 0.0
     return float(config.draw_material * np.tanh(record["material"] / 3.0))

@@ -48,7 +48,7 @@ CHUNK_BYTES = 4 << 20
 
 
 def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the dataset of a generation whose games are all in the journal, and give its manifest; the journal then goes."""
+    """Make the dataset of a generation whose games are all in the journal, and return its manifest; the journal then goes."""
     lines = [found.places[number] for number in range(config.games)]
 
     def write_pgn(target: Any) -> None:
@@ -158,7 +158,7 @@ def _root_values(
     rows_T: NDArray[np.int64],
     config: ExploreConfig,
 ) -> NDArray[np.float32]:
-    """Give the search's values, mover's view, with what the configuration says of drawn games."""
+    """Return the search's values, mover's view, with what the configuration says of drawn games."""
     values_T = np.array([thought[2] for thought in thoughts], dtype=np.float64)
     if not (config.draw_penalty or config.draw_material):
         return values_T.astype(np.float32)

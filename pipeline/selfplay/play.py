@@ -55,7 +55,7 @@ def explore(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play a generation of games into the dataset `out` and give its manifest; what is there already is not played again.
+    """Play a generation of games into the dataset `out` and return its manifest; what is there already is not played again.
 
     `generation` of `generations`, from 0, decides how much noise there is. `lineage` is written into the manifest. `workers`
     are processes, 0 for one a core, or one where the network runs on a GPU. `engine` is what they run on, as in
@@ -109,7 +109,7 @@ def explore(
 
 
 def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
-    """Play what is missing, and give all games; Stopped when it was asked to stop before."""
+    """Play what is missing, and return all games; Stopped when it was asked to stop before."""
     task.journal.mkdir(exist_ok=True)
     for folder in (task.journal.parent, task.journal, task.journal.parent / PARTS):  # files that a killed run left open
         for left in temporaries(folder):
@@ -143,7 +143,7 @@ def _identity(
     generations: int,
     lineage: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], tuple[Opening, ...]]:
-    """Give what makes the games what they are, and the openings that they begin with."""
+    """Return what makes the games what they are, and the openings that they begin with."""
     noise = config.noise(generation, generations)
     player = None
     if config.uses_network:
@@ -193,7 +193,7 @@ def _claim(out: Path, identity: Mapping[str, Any]) -> None:
 
 
 def _more(found: Journals, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a self-play manifest says beside an ingest's."""
+    """Return what a self-play manifest says beside an ingest's."""
     records = (found.places[number].read()["record"] for number in sorted(found.places))
     told = statistics(records)
     told["timing"] = timing(found.work, told["games"], found.damaged)

@@ -55,7 +55,7 @@ def entry_of(game: PlayedGame, explorer: str, generation: int) -> dict[str, Any]
 
 
 def _told(thought: Thought) -> tuple[float, float, list[int], list[float]]:
-    """Give a thought's value, draw, labels and their shares."""
+    """Return a thought's value, draw, labels and their shares."""
     labels, places = np.unique(thought.labels, return_inverse=True)
     shares = np.bincount(places, weights=thought.shares).round(DIGITS)
     kept = shares > 0.0
@@ -63,7 +63,7 @@ def _told(thought: Thought) -> tuple[float, float, list[int], list[float]]:
 
 
 def _material(board: chess.Board) -> int:
-    """Give by how many pawns' worth White is ahead."""
+    """Return by how many pawns' worth White is ahead."""
     return sum(
         worth * (len(board.pieces(kind, chess.WHITE)) - len(board.pieces(kind, chess.BLACK)))
         for kind, worth in WORTH.items()

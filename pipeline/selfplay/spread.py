@@ -60,7 +60,7 @@ def spread(
 
 
 def _suited(task: Task) -> int:
-    """Give how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
+    """Return how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
     if task.config.uses_network:
         from model.training.precision import device_for
 
