@@ -45,12 +45,12 @@ def temporary_name(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file's name is one that `temporary_name` gives."""
+    """Return whether a file's name is one that `temporary_name` gives."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_abandoned(path: Path) -> bool:
-    """Tell whether a file is a temporary one of ours that provably nobody will finish."""
+    """Return whether a file is a temporary one of ours that provably nobody will finish."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False
