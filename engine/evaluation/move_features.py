@@ -38,7 +38,7 @@ from engine.board.movegen import (
 from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, TURN, WORDS, push, word_on
 from engine.encoding.planes import LABELS, positions
 from engine.evaluation.static_evaluation import hanging
-from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, exchange
+from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 
 FEATURES_VERSION = 1
 """Of all numbers that a network is told here and by `model.network.move_head.known`: what was trained on others is refused."""
@@ -84,7 +84,7 @@ def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, 
     attacks = attacked_by(child, 1, pawns_down(child[PAWN + 1]), occupied)
     risks = np.int64(0)
     if answers & end != EMPTY:
-        risks = exchange(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
+        risks = see(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
     leaves, leaves_next = hanging(child, 0, answers & ~end, occupied, gains)
     threatens, threatens_next = hanging(child, 1, attacks, occupied, gains)
     facts[TAKES], facts[RISKS] = _amount(takes), _amount(risks)

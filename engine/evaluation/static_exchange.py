@@ -1,4 +1,4 @@
-"""Exchanges on one square: who attacks it, and what the capturing side wins when both take with their cheapest piece.
+"""Static exchange evaluation (SEE): who attacks a square, and what is won there if both capture with their cheapest piece.
 
 A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Sliding attacks
 along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to
@@ -21,7 +21,7 @@ MAX_EXCHANGE = 32
 
 
 def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Give, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
+    """Return, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
     boards = [0] * 64
     for square in range(64):
         for sign in (1, -1):
@@ -104,8 +104,8 @@ def _cheapest(board: Any, reach: Any, side: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def exchange(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
-    """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by starting to capture on `square`.
+def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
+    """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first on `square` (SEE).
 
     `victim` is the worth of what stands there; `gains` is scratch, int64[MAX_EXCHANGE].
     """

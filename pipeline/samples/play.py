@@ -12,11 +12,11 @@ from numba import njit
 
 from engine.board.bitboard import EMPTY, U
 from engine.board.movegen import MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
-from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, PAWN, key, push
+from engine.board.position import MAX_MOVES, PAWN, key, push
 from engine.board.rng import draw
-from engine.board.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
+from engine.board.rules import FIFTY, GOES_ON, REPETITION, ending_of_position, insufficient
 from engine.evaluation.handwritten import WEIGHTS, score_moves
-from engine.evaluation.static_evaluation import centipawns
+from engine.evaluation.static_evaluation import static_evaluation
 from engine.evaluation.static_exchange import MAX_EXCHANGE
 
 RESIGNED, FLAGGED, AGREED = range(FIFTY + 1, FIFTY + 4)
@@ -61,7 +61,7 @@ def _look_ahead(position: Any, ply: Any, count: Any, share: Any, moves: Any, key
         child[:] = position
         push(child, source, step_target(kind, source), 0)
         legal_planes(child, planes)
-        value = -centipawns(planes, gains)
+        value = -static_evaluation(planes, gains)
         if insufficient(child) or _seen(keys, ply + 1, key(child, en_passant_legal(child, planes))) >= 1:
             value = np.int64(0)
         scores[index] = (scores[index] * (100 - share) + value * share) // 100
@@ -100,20 +100,6 @@ def _think(state: Any, ply: Any, base: Any, remaining: Any, choices: Any) -> Any
 
 
 @njit(cache=True, nogil=True)
-def _over(position: Any, planes: Any, count: Any, checkers: Any, times: Any) -> Any:
-    """Return the ending by the rules, or GOES_ON."""
-    if count == 0:
-        return MATE if checkers else STALEMATE
-    if insufficient(position):
-        return MATERIAL
-    if times >= 2:
-        return REPETITION
-    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
-        return FIFTY
-    return GOES_ON
-
-
-@njit(cache=True, nogil=True)
 def _gives_up(state: Any, ply: Any, value: Any, resigns: Any) -> Any:
     """Return RESIGNED or AGREED if the player to move ends the game, else GOES_ON."""
     if ply > 24 and value < -1000 and draw(state, 100) < resigns:
@@ -141,9 +127,11 @@ def play(position: Any, state: Any, players: Any, base: Any, increment: Any, mov
         checkers = legal_planes(position, planes)
         keys[ply] = key(position, en_passant_legal(position, planes))
         count = score_moves(planes, WEIGHTS, labels, scores, (gains, scratch))
-        ending = _over(position, planes, count, checkers, _seen(keys, ply, keys[ply]))
+        ending = ending_of_position(position, planes, checkers)
+        if ending == GOES_ON and _seen(keys, ply, keys[ply]) >= 2:
+            ending = np.int64(REPETITION)
         if ending < 0:
-            ending = _gives_up(state, ply, centipawns(planes, gains), players[side, 2])
+            ending = _gives_up(state, ply, static_evaluation(planes, gains), players[side, 2])
         if ending >= 0:
             return ply, ending
         if players[side, 1] > 0:
