@@ -18,7 +18,7 @@ from model.data.planes import bytes_of
 from model.network.conditioning import CONDITIONS, STEPS, draw_of, features, hide, width
 from model.network.preset import Preset
 from model.network.presets import presets
-from pipeline.dataset.files.shards import BATCH_SENTINELS, schema
+from pipeline.dataset.files.shards import BATCH_SENTINELS, COLUMNS
 from tests.model.synthetic import TINY_SEED, batch, bits
 
 CPU = torch.device("cpu")
@@ -136,7 +136,7 @@ def test_read_only_rows_are_taken() -> None:
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
-    assert set(needs(row)) <= set(schema().names)
+    assert set(needs(row)) <= set(COLUMNS)
     some = {name: rows()[name][:4] for name in needs(row)}
     inputs(some, row, CPU, torch.float32, draw=7)  # needs nothing that it does not name
     for name in needs(row):
