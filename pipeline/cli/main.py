@@ -21,6 +21,7 @@ from pipeline.cli.commands.arena import Arena, Judge, Ladder
 from pipeline.cli.commands.audit import Audit, Join, Verify
 from pipeline.cli.commands.base import Common, Interrupt, Terminated, refuse_addresses, terminated
 from pipeline.cli.commands.bench import Bench
+from pipeline.cli.commands.convert import Convert, Rows
 from pipeline.cli.commands.data import Ingest, Sample, Show
 from pipeline.cli.commands.export import Export
 from pipeline.cli.commands.fetch import Fetch, Sweep
@@ -38,6 +39,8 @@ one line explains; 130 stopped by Ctrl-C, 143 by SIGTERM, and where the command 
 COMMANDS: dict[str, Callable[..., Common]] = {
     "fetch": Fetch,
     "ingest": Ingest,
+    "convert": Convert,
+    "rows": Rows,
     "verify": Verify,
     "audit": Audit,
     "join": Join,

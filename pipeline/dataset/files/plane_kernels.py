@@ -179,6 +179,13 @@ def unpack_positions(packed_RW: Any, out_RP: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
+def set_up_positions(packed_RW: Any, positions_RW: Any) -> None:
+    """Write the positions (uint64[R, 16], counters 0) of packed ones."""
+    for row in range(len(packed_RW)):
+        _set_up(packed_RW[row], positions_RW[row])
+
+
+@njit(cache=True, nogil=True)
 def strange_position(packed_RW: Any, labels_R: Any) -> Any:
     """Return the first row (int64) of packed positions that no row of a shard is, and why; (-1, WELL) for none.
 

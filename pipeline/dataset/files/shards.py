@@ -149,7 +149,7 @@ def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: in
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
-def _options(stored: pa.Schema, compression_level: int = 1) -> dict[str, Any]:
+def writer_options(stored: pa.Schema, compression_level: int = 1) -> dict[str, Any]:
     """Return how a shard is written: all zstd, in encodings that pyarrow, polars, DuckDB and pandas read (docs/log.md)."""
     dictionaries = [name for name in DICTIONARIES if name in stored.names]
     encoding = {
@@ -172,7 +172,7 @@ def _options(stored: pa.Schema, compression_level: int = 1) -> dict[str, Any]:
 
 def write_rows(table: pa.Table, path: Any, compression_level: int = 1) -> None:
     """Write a shard's table as Parquet to a path or an open file."""
-    pq.write_table(table, path, row_group_size=ROW_GROUP, **_options(table.schema, compression_level))
+    pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema, compression_level))
 
 
 def write_picked(
@@ -183,7 +183,7 @@ def write_picked(
     target: Any,
 ) -> None:
     """Write what `write_rows` writes of `rows_table`, a row group at a time, in the memory of one."""
-    with pq.ParquetWriter(target, schema(form), **_options(schema(form))) as writer:
+    with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
         for first in range(0, len(picked_R), ROW_GROUP):
             rows = slice(first, first + ROW_GROUP)
             mine = {name: values[rows] for name, values in columns.items()}
@@ -192,7 +192,7 @@ def write_picked(
 
 def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
     """Write packed positions (`pipeline.dataset.files.stored_planes`) as a shard, as `write_picked` does."""
-    with pq.ParquetWriter(target, schema(form), **_options(schema(form))) as writer:
+    with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
         for first in range(0, len(packed_RW), ROW_GROUP):
             rows = slice(first, first + ROW_GROUP)
             mine = {name: values[rows] for name, values in columns.items()}

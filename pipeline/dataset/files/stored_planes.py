@@ -20,12 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from engine.board.position import WORDS
 from engine.encoding.planes import PIECE_PLANES, PLANE_BYTES, PLANES
 from pipeline.dataset.files.plane_kernels import (
     BOARDS,
     PACKED,
     join_planes,
     pack_positions,
+    set_up_positions,
     split_planes,
     unpack_positions,
 )
@@ -162,6 +164,13 @@ def unpacked(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
     out_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64)
     unpack_positions(packed_RW, out_RP)
     return out_RP
+
+
+def positions_of(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return packed positions as engine.board.position has them, uint64[R, 16], their counters 0."""
+    positions = np.zeros((len(packed_RW), WORDS), dtype=np.uint64)
+    set_up_positions(packed_RW, positions)
+    return positions
 
 
 # ---------------------------------------------------------------- columns to rows
