@@ -126,7 +126,7 @@ def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
     while (game := chess.pgn.read_game(stream)) is not None:
         rows.extend(_rows_of_game(game, number))
         number += 1
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema()), out / "beside.parquet", compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema("bytes")), out / "beside.parquet", compression="zstd")
     return time.perf_counter() - began, len(rows)
 
 

@@ -27,6 +27,8 @@ COMMANDS = {
     "uci": ("commands.play:Uci", "play in a chess GUI"),
     "verify": ("commands.audit:Verify", "compare datasets with their hashes and dumps"),
     "audit": ("commands.audit:Audit", "count duplicates, leaks and drift of datasets"),
+    "convert": ("commands.convert:Convert", "store a dataset's planes in another form"),
+    "rows": ("commands.convert:Rows", "show or write rows as FEN and moves"),
     "join": ("commands.audit:Join", "join datasets into a training set"),
     "compare": ("commands.training:Compare", "train several networks alike and compare them"),
     "presets": ("commands.networks:Presets", "list the networks (also: networks)"),

@@ -21,6 +21,7 @@ from engine.progress import Progress, silent
 from pipeline.dataset.files.schemas import TrainingSet
 from pipeline.dataset.files.shard_files import ShardReader, open_shard
 from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, Batch, file_hash, read_manifest
+from pipeline.dataset.files.stored_planes import Stored
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.strata import CLASSES, THINNED_BY, Thinning
 from pipeline.errors import DatasetError
@@ -45,6 +46,18 @@ class Shard:
     """Which rows stay, None for all."""
     kept: tuple[int, ...] = ()
     """Rows of each row group that stay, where it is thinned."""
+    form: Stored | None = None
+    """How it stores planes, where its manifest says so."""
+    row_group: int | None = None
+    """Rows of each row group but the last, where its manifest says so."""
+
+    def groups(self) -> list[int]:
+        """Return the rows of each row group, by the manifest or else by the footer; DatasetError for a file that is none."""
+        if self.rows is None or self.row_group is None:
+            with open_shard(self.path, self.rows) as reader:
+                return reader.groups
+        whole, rest = divmod(self.rows, self.row_group)
+        return [self.row_group] * whole + ([rest] if rest else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +75,11 @@ class Member:
         """Give the shards of a split, which may be none."""
         splits = (SPLITS if self.held_out else ()) if split == LATEST else (() if self.held_out else (split,))
         games, found = self.manifest["games"]["read"], []
+        form, row_group = self.manifest.get("planes"), self.manifest.get("row_group")
         for entry in self.manifest["files"]:
             if entry["split"] not in splits:
                 continue
-            shard = Shard(self.directory / entry["name"], entry["rows"], games)
+            shard = Shard(self.directory / entry["name"], entry["rows"], games, form=form, row_group=row_group)
             if split == "train" and self.thinning is not None and self.kept is not None:
                 shard = replace(shard, thinning=self.thinning, kept=tuple(self.kept.get(entry["name"], ())))
             found.append(shard)
@@ -172,12 +186,25 @@ def kept_rows(reader: ShardReader, group: int, thinning: Thinning) -> Any:
 
 
 def read_group(
-    reader: ShardReader, group: int, columns: Sequence[str], shard: Shard, planes_RP: NDArray[np.uint64] | None = None
+    reader: ShardReader,
+    group: int,
+    columns: Sequence[str],
+    shard: Shard,
+    planes_RP: NDArray[np.uint64] | None = None,
+    *,
+    packed: bool = False,
 ) -> Batch:
-    """Return those rows of a row group that count, as `ShardReader.read` does; `planes_RP` is used where all of them do."""
+    """Return those rows of a row group that count, as `ShardReader.read` does; `planes_RP` is used where all of them do.
+
+    With `packed`, `planes` are the packed positions of a compact shard.
+    """
+    if packed:
+        rows, packed_RW = reader.read_packed(group, columns, shard.games)
+        rows["planes"] = packed_RW
+    else:
+        rows = reader.read(group, columns, shard.games, planes_RP if shard.thinning is None else None)
     if shard.thinning is None:
-        return reader.read(group, columns, shard.games, planes_RP)
-    rows = reader.read(group, columns, shard.games)
+        return rows
     kept = kept_rows(reader, group, shard.thinning)
     return {name: values[kept] for name, values in rows.items()}
 

@@ -1,4 +1,4 @@
-"""The planes of a row group, read page by page, their bytes brought together eight rows at a time.
+"""The planes of a row group of format version 2, read page by page, their bytes brought together eight rows at a time.
 
 A shard's planes are Parquet's BYTE_STREAM_SPLIT, 616 streams a page: byte b of all of a page's rows, then byte b + 1 of all of
 them. Arrow's decoder goes a byte at a time for values this wide, and was half of what a row cost to read (docs/log.md). zstd
@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding.planes import PLANE_BYTES
+from engine.encoding.planes import PLANE_BYTES, PLANES
 from pipeline.dataset.files.plane_kernels import ROWS_OF_WORD, join_streams
-from pipeline.dataset.files.shards import batch_columns
 
 DEEPEST = 8
 """Structs in structs of a page's header; Parquet has two."""
@@ -96,7 +95,7 @@ _DATA_PAGE, _BYTE_STREAM_SPLIT = 0, 9
 
 
 def _split(file: pq.ParquetFile, column: pq.ColumnChunkMetaData) -> bool:
-    """Tell whether a column is as `pipeline.dataset.files.shards.write_rows` writes planes: split by bytes, zstd, no
+    """Tell whether a column is as format version 2 writes planes: split by bytes, zstd, no
     nulls or dictionary.
     """
     return bool(
@@ -155,4 +154,6 @@ def read_planes(file: pq.ParquetFile, path: Path, group: int, out_RP: NDArray[np
     if _split(file, column):
         _join_pages(path, column, out_RP)
     else:
-        out_RP[:] = batch_columns(file.read_row_group(group, columns=["planes"], use_threads=False))["planes"]
+        column = file.read_row_group(group, columns=["planes"], use_threads=False).column(0).combine_chunks()
+        first, last = 8 * PLANES * column.offset, 8 * PLANES * (column.offset + len(column))
+        out_RP[:] = np.frombuffer(column.buffers()[1], dtype="<u8", count=last // 8)[first // 8 :].reshape(-1, PLANES)

@@ -52,7 +52,7 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": rows,
-        "dagster/column_schema": column_schema(),
+        "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
         "games_dropped": games["read"] - games["used"],
@@ -161,9 +161,10 @@ def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(shown, schema)
 
 
-def column_schema() -> dg.TableSchema:
-    """Describe a shard's columns, which are those of the format version that its manifest has."""
-    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema()])
+def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
+    """Describe the columns of a dataset's shards."""
+    stored = schema(manifest.get("planes") or "bytes")  # a manifest of format version 2 does not say
+    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in stored])
 
 
 def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:

@@ -97,7 +97,12 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
     manifest = read_manifest(made[0] / "positions" / "small")
     assert said["dagster/row_count"] == manifest["positions"]["total"] == 60 * 40
     assert said["games_read"] == 60
-    assert {column.name for column in said["dagster/column_schema"].columns} >= {"planes", "label", "result"}  # type: ignore[attr-defined]
+    assert {column.name for column in said["dagster/column_schema"].columns} >= {
+        "own_pawns",
+        "moves_1",
+        "label",
+        "result",
+    }  # type: ignore[attr-defined]
     assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
     assert len(str(said["sample_of_positions"])) < 250_000
     assert len(str(said["elo"])) < 100_000

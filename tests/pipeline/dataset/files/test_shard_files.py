@@ -133,8 +133,8 @@ ROWS = {
     "a column more": stored(SHARD, lambda table: table.append_column("more", table["label"])),
     "labels of 32 bits": stored(SHARD, retyped("label", pa.int32()), compression="zstd"),
     "labels are text": stored(SHARD, retyped("label", pa.string(), str), compression="zstd"),
-    "planes of 615 bytes": stored(SHARD, retyped("planes", pa.binary(615), lambda row: bytes(615)), compression="zstd"),
-    "planes of any length": stored(SHARD, retyped("planes", pa.binary(), lambda row: bytes(row)), compression="zstd"),
+    "planes of 63 bytes": stored(SHARD, retyped("moves_1", pa.binary(63), lambda row: bytes(63)), compression="zstd"),
+    "planes of any length": stored(SHARD, retyped("moves_1", pa.binary(), lambda row: bytes(row)), compression="zstd"),
     "visits are no structs": stored(
         SHARD, retyped("visits", pa.list_(pa.int32()), lambda row: [1]), compression="zstd"
     ),
@@ -157,8 +157,8 @@ ROWS = {
     "castling 16": stored(SHARD, column("castling", 16)),
     "result 5": stored(SHARD, column("result", 5)),
     "result -2": stored(SHARD, column("result", -2)),
-    "no pieces": stored(SHARD, column("planes", bytes(616))),
-    "every bit": stored(SHARD, column("planes", bytes([255]) * 616)),
+    "no pieces": stored(SHARD, column("own_king", 0)),
+    "every bit": stored(SHARD, column("moves_5_to_7", bytes([255]) * 192)),
 }
 """What is seen by whoever reads positions: train, compare, audit, and report where it measures train."""
 
