@@ -83,6 +83,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # Besides: apt-get install chromium.
+.PHONY: pictures
 pictures: $(READY)
 	$(BIN)/pip install --quiet -e ".[browser]" -c constraints.txt
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)

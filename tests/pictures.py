@@ -30,15 +30,6 @@ IMAGES = REPOSITORY / "docs" / "images"
 MOST_BYTES = 150_000
 """Larger pictures are refused: they are kept in git."""
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
-ASSETS = (
-    "dump",
-    "positions",
-    "training_set",
-    "checkpoint",
-    "accuracy_report",
-    "tuned_checkpoint",
-    "strength_report",
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +91,8 @@ def take_graph(page: "Page", server: Server) -> None:
             break
         folded.first.dispatch_event("click")
         page.wait_for_timeout(1000)
-    for asset in ASSETS:
-        page.locator(f'text="{asset}" >> visible=true').last.wait_for()
+    for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]:
+        page.locator(f'text="{node["assetKey"]["path"][-1]}" >> visible=true').last.wait_for()
     left = page.locator('[aria-label="panel_show_right"] >> visible=true').last.bounding_box()
     size = page.viewport_size
     assert left is not None
