@@ -45,7 +45,7 @@ class Interrupt:
 
     def _ask(self, number: int, frame: object) -> None:
         self.asked, Interrupt.heard = True, number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupted)
 
     def __call__(self) -> bool:
         """Return whether a signal has come."""

@@ -14,7 +14,7 @@ from tests.pipeline.datasets import random_game
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "dump.pgn"
-    path.write_text("\n".join(random_game(seed) for seed in range(40)))
+    path.write_text("\n".join(random_game(seed) for seed in range(16)))
     return path
 
 

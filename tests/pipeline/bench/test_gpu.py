@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from model.costs import size
 from model.network.presets import preset
@@ -62,3 +63,13 @@ def test_peaks_are_those_of_the_data_sheets() -> None:
     names = {"NVIDIA H100 PCIe": 756.0, "NVIDIA H100 80GB HBM3": 989.0, "NVIDIA L40S": 362.0, "NVIDIA L4": 121.0}
     for device, tflops in names.items():
         assert next(peak for name, peak in PEAK_TFLOPS.items() if name in device) == tflops
+
+
+def test_a_step_that_needs_more_memory_is_said(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("pipeline.bench.gpu.take_step", full)
+    found = measure(dump, device="cpu", settings=TINY)
+    assert {row["skipped"] for row in found["training"]} == {"4 positions need more memory"}
+    assert "need more memory" in found["text"]

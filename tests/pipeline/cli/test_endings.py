@@ -3,8 +3,13 @@
 import shlex
 from pathlib import Path
 
+import pytest
+
 from pipeline.cli.endings import command, fetched, first_run
 from pipeline.cli.parsing import parse
+from pipeline.dataset import join
+from pipeline.errors import Stopped
+from tests.pipeline.months import month
 
 FIGURES = {"positions": 7712, "top1": 0.2615, "chance_top1": 0.0712, "hand_written_top1": 0.518}
 
@@ -43,3 +48,17 @@ def test_of_fetched_files_it_is_said_which_were_there() -> None:
         "dumps/mine.pgn: 17.8 MB, no published hash to compare with; complete already: nothing was fetched",
         "next: fianchetto ingest dumps/lichess_2013-01.pgn.zst dumps/mine.pgn --out datasets/positions/lichess_2013-01",
     ]
+
+
+def test_join_says_what_it_holds_out_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    months = [month(tmp_path, f"2013.0{number}", [number, number + 10]) for number in (1, 2)]
+    said: list[str] = []
+
+    def counted(*_: object) -> None:
+        assert said == ["held out whole: 2013.02 (the latest month, by --hold-out latest)"]
+        raise Stopped("before anything is counted")
+
+    monkeypatch.setattr(join.LOG, "info", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(join, "_both_sides", counted)
+    with pytest.raises(Stopped):
+        join.join(months, tmp_path / "set")

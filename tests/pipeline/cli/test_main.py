@@ -137,6 +137,7 @@ def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
 ) -> None:
     words = ["compare", "self-learning", "fianchetto-xs", "--positions", str(journey["folder"] / "positions")]
     words += ["--out", str(tmp_path), "--steps", "3", "--batch-size", "64", "--limit", "300", "--json"]
+    words += ["--validation-positions", "128"]
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     found = json.loads(out.splitlines()[-1])
@@ -357,8 +358,9 @@ def test_show_lists_the_legal_moves_with_their_labels(
 def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, 120))
+    sample(tmp_path / "dump.pgn", 100)
     done = subprocess.Popen(
-        [*COMMAND, "ingest", str(SAMPLE), "--out", str(tmp_path / "out"), "--workers", "1"],
+        [*COMMAND, "ingest", str(tmp_path / "dump.pgn"), "--out", str(tmp_path / "out"), "--workers", "1"],
         stdout=subprocess.DEVNULL,
         stderr=follower,
     )
@@ -479,3 +481,20 @@ def test_sweep_finds_datasets_below_and_always_says_what_it_did(
     assert "otb is being written: left alone" in out
     assert not left.exists()
     assert (tmp_path / "tuned" / "val-00077-0.parquet").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_torch_is_imported_ends_at_once(number: int) -> None:
+    """Its C++ code would answer an exception by an abort; here it stands for itself as a module that is being imported."""
+    code = (
+        "import importlib.machinery as m, os, signal, sys, time, types\n"
+        "from pipeline.cli.commands.base import interrupted\n"
+        "torch = sys.modules['torch'] = types.ModuleType('torch')\n"
+        "torch.__spec__ = m.ModuleSpec('torch', None)\n"
+        "torch.__spec__._initializing = True\n"
+        f"signal.signal({number}, interrupted)\n"
+        f"os.kill(os.getpid(), {number})\n"
+        "time.sleep(10)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, "fianchetto: interrupted\n")

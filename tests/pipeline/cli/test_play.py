@@ -65,8 +65,9 @@ def opinionated(directory: Path, preset: Preset) -> Path:
     return directory
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[chess.engine.SimpleEngine]:
+    """Start the engine that the tests of searches share."""
     with opened("--evaluator", "hand-written") as engine:
         yield engine
 
