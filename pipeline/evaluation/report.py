@@ -126,9 +126,12 @@ def reports(
 
     A difference is paired: of both networks on the same positions, with the interval by games.
     """
+    from model.checkpoint import read_card
     from pipeline.evaluation.details import paired
     from pipeline.evaluation.puzzles import read_puzzles
 
+    for path in checkpoints:  # before minutes of ingest
+        read_card(path)
     tried = None if puzzles is None else read_puzzles(puzzles)
     with _rows_of(positions, split, pgn, against, progress) as where:
         found = [_measured(path, where, rule or Rule(), players, tried, progress) for path in checkpoints]
