@@ -186,7 +186,7 @@ def _by_common_rule(table: "pl.DataFrame", where: str) -> dict[str, Any]:
     from pipeline.evaluation.figures import headline, slices
 
     kept = table.filter((pl.col("ply") >= COMMON.min_ply) & (pl.col("clock") >= COMMON.min_clock))
-    figures = {"positions": 0}
+    figures: dict[str, Any] = {"positions": 0, "baselines": []}
     if len(kept):
         figures = headline(kept, slices(kept)["calibration"]) | {"baselines": baseline_rows(kept)}
     return {"rule": COMMON.describe(where), **figures}

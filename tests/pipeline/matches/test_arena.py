@@ -59,7 +59,14 @@ print("begun", flush=True)
 arena(
     SideConfig(who="hand-written", simulations=8),
     SideConfig(who="policy:uniform"),
-    ArenaConfig(games=games, seed=5, plies=4, early=bool(early), sprt=SprtConfig(elo1=150 if early else 50), match=MatchConfig(concurrency=3)),
+    ArenaConfig(
+        games=games,
+        seed=5,
+        plies=4,
+        early=bool(early),
+        sprt=SprtConfig(elo1=150 if early else 50),
+        match=MatchConfig(concurrency=3),
+    ),
     out,
 )
 """
