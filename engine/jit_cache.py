@@ -80,7 +80,7 @@ def sources_hash(root: Path) -> str:
 
 
 def kernels_are_compiled() -> bool:
-    """Tell whether the cache holds the search's kernels; without a cache's folder nobody knows, and they count as compiled."""
+    """Return whether the cache holds the search's kernels; True where there is no cache folder to look into."""
     folder = os.environ.get(VARIABLE)
     return folder is None or next(Path(folder).glob("*/batch.select-*.nbi"), None) is not None
 
@@ -102,6 +102,6 @@ def key_cache_by_sources() -> None:
 
 
 def are_compiled(module: str) -> bool:
-    """Tell whether kernels of a module are kept for these sources; `module` is its name without its packages."""
+    """Return whether kernels of a module are kept for these sources; `module` is its name without its packages."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

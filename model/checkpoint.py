@@ -29,7 +29,7 @@ from torch import Tensor
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.encoding.views import UnknownViewError
 from engine.errors import UserError
-from engine.evaluation.move_features import FACTS_VERSION
+from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
 from engine.temporaries import abandoned, temporary_name
 from model.card import Card, Weights
@@ -94,7 +94,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
-    """Save tensors by kind (`weights`, `training`) and then the card that names them; gives the card as written."""
+    """Save tensors by kind (`weights`, `training`) and then the card that names them; return the card as written."""
     former = _former(directory)
     files: dict[str, Any] = {}
     for kind, group in tensors.items():
@@ -106,7 +106,7 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "facts_version": FACTS_VERSION,
+        "facts_version": FEATURES_VERSION,
         **card,
         "files": files,
     }
@@ -167,11 +167,11 @@ def _check_card(path: Path, card: object) -> None:
             f"{path.parent} was trained on encoding {card['encoding_version']} ({shown(card['moves_hash'], quote=False)}), "
             f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
         )
-    facts_version = card.get("facts_version", 1)  # the first networks that were told facts did not say which
-    if card["preset"].get("facts_width") and facts_version != FACTS_VERSION:
+    facts_version = card.get("facts_version", 1)  # the first networks that read move features did not say which
+    if card["preset"].get("facts_width") and facts_version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {facts_version} of the facts of moves, and this is "
-            f"{FACTS_VERSION}: train it again"
+            f"{path.parent} was trained on version {facts_version} of the move features, and this is "
+            f"{FEATURES_VERSION}: train it again"
         )
 
 

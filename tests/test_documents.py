@@ -1,20 +1,25 @@
-"""The words: every link of every page leads somewhere, and every command a page shows is one that there is."""
+"""The documents: links lead somewhere, commands can be parsed, pictures are shown, the README and the log keep their form."""
 
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from pipeline.cli.main import COMMANDS
+from engine.errors import UserError
+from pipeline.cli.parsing import COMMANDS, parse
 from tests.conftest import REPOSITORY
+from tests.pictures import IMAGES, MOST_BYTES
 
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 BROWSED = ("http://", "https://")
+FENCED = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(fianchetto [^`]+)`")
 
 
-def pages() -> list[Path]:
-    """List the Markdown pages of the tree, by git where there is one."""
+def documents() -> list[Path]:
+    """List the Markdown files of the tree, by git where there is one."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=REPOSITORY,
@@ -23,25 +28,86 @@ def pages() -> list[Path]:
         check=False,
     )
     names = listed.stdout.split() if listed.returncode == 0 else [str(path) for path in REPOSITORY.glob("*.md")]
-    return [REPOSITORY / name for name in names]
+    return [REPOSITORY / name for name in names if (REPOSITORY / name).exists()]
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
-def test_links_lead_somewhere(page: Path) -> None:
-    targets = [target for target in LINK.findall(page.read_text()) if not target.startswith(BROWSED)]
-    missing = [target for target in targets if not (page.parent / target).exists()]
+DOCUMENTS = documents()
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda document: document.relative_to(REPOSITORY).as_posix()
+)
+
+
+def anchors(text: str) -> set[str]:
+    """Names of a document's headings in links, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(text: str, pattern: re.Pattern[str]) -> list[list[str]]:
+    """Split the commands that a document shows whole, without `...`: in blocks of shell, or in inline code."""
+    if pattern is FENCED:
+        lines = [line for block in FENCED.findall(text) for line in block.replace("\\\n", " ").splitlines()]
+    else:
+        lines = pattern.findall(" ".join(text.split()).replace("\\|", "|"))
+    split = (shlex.split(line.partition("|")[0], comments=True) for line in lines if line.startswith("fianchetto "))
+    return [words[1:] for words in split if "..." not in words]
+
+
+@each_document
+def test_links_lead_somewhere(document: Path) -> None:
+    links = [link for link in LINK.findall(document.read_text()) if not link[0].startswith(BROWSED)]
+    missing = [target for target, _ in links if not (document.parent / target).exists()]
     assert not missing
+    told = [((document.parent / target) if target else document, anchor) for target, anchor in links if anchor]
+    assert not [(path.name, anchor) for path, anchor in told if anchor not in anchors(path.read_text())]
 
 
-def test_commands_in_the_readme_exist() -> None:
-    shown = set(re.findall(r"^fianchetto (\w+)", (REPOSITORY / "README.md").read_text(), re.MULTILINE))
-    assert shown, "the README shows how to use the program"
-    assert shown <= set(COMMANDS)
+@each_document
+def test_commands_can_be_parsed(document: Path) -> None:
+    if document.name in ("CHANGELOG.md", "log.md"):
+        pytest.skip("its commands are of their day")
+    text = document.read_text()
+    mentioned = commands(text, INLINE)
+    assert not [words for words in mentioned if words[0] not in COMMANDS and not words[0].startswith("-")]
+    whole = commands(text, FENCED) + (mentioned if document.name == "benchmarks.md" else [])
+    for verb, *rest in whole:
+        try:
+            parse([verb, *rest])
+        except UserError as error:
+            pytest.fail(f"fianchetto {verb} {shlex.join(rest)}: {error}")
 
 
-def test_make_targets_in_the_readme_exist() -> None:
+def test_the_readme_is_short_and_shows_how_to_begin() -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    assert len(text.splitlines()) <= 120
+    assert {words[0] for words in commands(text, FENCED)} >= {"fetch", "ingest", "train", "report", "finetune", "arena"}
+
+
+@each_document
+def test_make_targets_exist(document: Path) -> None:
     makefile = (REPOSITORY / "Makefile").read_text()
-    shown = set(re.findall(r"`?make (\w[\w-]*)", (REPOSITORY / "README.md").read_text()))
-    assert {"run", "test", "ui"} <= shown
-    missing = [target for target in shown if f"\n{target}:" not in makefile]
+    text = document.read_text()
+    shown = set(re.findall(r"`make (\w[\w-]*)|^make (\w[\w-]*)", text, re.MULTILINE))
+    missing = [target for pair in shown for target in pair if target and f"\n{target}:" not in makefile]
     assert not missing
+    if document == REPOSITORY / "README.md":
+        assert {"run", "test"} <= {target for pair in shown for target in pair}
+
+
+def test_every_picture_is_shown_somewhere_and_small() -> None:
+    shown = {
+        (document.parent / target).resolve()
+        for document in DOCUMENTS
+        for target, _ in LINK.findall(document.read_text())
+    }
+    kept = list(IMAGES.glob("*"))
+    assert kept
+    assert not [path.name for path in kept if path.resolve() not in shown]
+    assert not [path.name for path in kept if path.stat().st_size > MOST_BYTES]
+
+
+def test_each_experiment_of_the_log_asks_and_answers() -> None:
+    entries = re.split(r"^### ", (REPOSITORY / "docs" / "log.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) > 40
+    asked = [(entry.splitlines()[0], " ".join(entry.split("\n\n")[1].split())) for entry in entries]
+    assert not [heading for heading, first in asked if not re.match(r"[^*]*\?\s+(\([^)]*\)\s+)?\*\*.+\*\*", first)]

@@ -80,14 +80,14 @@ def row_key(planes: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _bucket(first: Any, slots: Any) -> Any:
-    """Give the first slot of a key's bucket, int64."""
+    """Return the first slot of a key's bucket, int64."""
     buckets = U(slots // WAYS)
     return np.int64((first >> U(32)) * buckets >> U(32)) * WAYS
 
 
 @njit(cache=True, nogil=True)
 def _find(store: Any, first: Any, second: Any) -> Any:
-    """Give where in the ring a key's record lies, int64; -1 when it is not there, or no longer."""
+    """Return where in the ring a key's record lies, int64; -1 when it is not there, or no longer."""
     slot = _bucket(first, len(store.starts))
     oldest = max(np.int64(0), store.written[0] - len(store.ring))
     for way in range(slot, slot + WAYS):
@@ -141,7 +141,7 @@ def _write(store: Any, first: Any, second: Any, planes: Any, logits: Any, wdl: A
 
 @njit(cache=True, nogil=True)
 def _look_up(store: Any, planes_BP: Any, found: Any, missed: Any) -> Any:
-    """Write out what is known, and gather what is not: give the number of rows gathered, int64.
+    """Write out what is known, and gather what is not: return the number of rows gathered, int64.
 
     `found` is (logits [B, 4096], wdl [B, 3]); `missed` is (planes uint64[B, P], keys uint64[B, 2], sources int64[B]). A
     row's source is its index among the gathered rows, -1 when it was known; rows that are equal share one.
@@ -219,7 +219,7 @@ class Cached:
         """Rows that the evaluator was asked for."""
 
     def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Give logits float32[B, 4096] and wdl float32[B, 3], mover's view: to the bit what the evaluator says.
+        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: to the bit what the evaluator says.
 
         The logits lie in memory that is used again, since fresh memory costs more than the look-up: they are valid until
         the next call, and only those of legal labels carry a meaning.

@@ -1,4 +1,4 @@
-"""Ending games early, for those who want it: both players think one side lost, or both think it is level."""
+"""Optional adjudication: a game ends early when both players' scores say that one side has lost, or that it is a draw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +56,6 @@ def adjudicated(rules: Adjudication, scores: Sequence[int | None], ply: int) -> 
 
 
 def _latest(scores: Sequence[int | None], moves: int) -> list[int]:
-    """Give the scores of both players' last moves, none where there are too few or one is missing."""
+    """Return the scores of both players' last moves, none where there are too few or one is missing."""
     latest = [score for score in scores[-2 * moves :] if score is not None]
     return latest if len(latest) == 2 * moves else []

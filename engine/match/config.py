@@ -37,7 +37,7 @@ class Limit:
 
     @property
     def timed(self) -> bool:
-        """Tell whether time bounds the moves."""
+        """Return whether time bounds the moves."""
         return self.movetime is not None or self.base is not None
 
 

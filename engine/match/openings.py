@@ -17,9 +17,8 @@ import chess.pgn
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.movegen import legal_planes
 from engine.board.position import FenError, from_board, from_fen
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import label_of, planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
@@ -95,7 +94,7 @@ def _grown(evaluator: Evaluator, chance: np.random.Generator, plies: int) -> Ite
 
 def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
     """Score the moves of boards: the policy's logarithm, and in units of TEMPERATURE what the mover may expect after each."""
-    logits_BA = np.array(evaluator(_planes(boards))[0], dtype=np.float64)  # a copy: the memory may be used again
+    logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)  # a copy: the memory may be used again
     lists = [[move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)] for board in boards]
     after = []
     for board, moves in zip(boards, lists, strict=True):
@@ -112,17 +111,9 @@ def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[l
 
 
 def _balance(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
-    """Give what the side to move may expect on each board, win - loss, float64[B]."""
-    wdl_BW = evaluator(_planes(boards))[1].astype(np.float64)
+    """Return what the side to move may expect on each board, win - loss, float64[B]."""
+    wdl_BW = evaluator(planes_of(boards))[1].astype(np.float64)
     return np.asarray(wdl_BW[:, 0] - wdl_BW[:, 2])
-
-
-def _planes(boards: list[chess.Board]) -> NDArray[np.uint64]:
-    """Give the planes of boards, uint64[B, 77]."""
-    planes_BP = np.zeros((len(boards), PLANES), dtype=np.uint64)
-    for board, planes_P in zip(boards, planes_BP, strict=True):
-        legal_planes(from_board(board), planes_P)
-    return planes_BP
 
 
 def _open(path: Path) -> TextIO:
@@ -171,7 +162,7 @@ def _from_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
 
 
 def _checked(opening: Opening, where: str) -> Opening:
-    """Give an opening that a game can go on from, or raise BookError."""
+    """Return an opening that a game can go on from, or raise BookError."""
     try:
         from_fen(opening.fen)
     except FenError as error:

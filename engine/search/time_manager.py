@@ -44,7 +44,7 @@ class Budget:
 
     @property
     def timed(self) -> bool:
-        """Tell whether there is a bound at all."""
+        """Return whether there is a bound at all."""
         return self.hard is not None
 
 
@@ -96,5 +96,5 @@ class Pace:
         self._last = now
 
     def too_late(self, bound: float | None, now: float) -> bool:
-        """Tell whether another round, should it last as long as the longest, would end behind `bound` seconds."""
+        """Return whether another round, should it last as long as the longest, would end behind `bound` seconds."""
         return bound is not None and now - self.begun + self.longest_round > bound

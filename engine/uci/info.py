@@ -1,4 +1,4 @@
-"""What the engine says of a search: `info` lines made of the root, in the protocol's words.
+"""The protocol's output: `info` lines of a search, made of its root.
 
 Axes: M root moves.
 """
@@ -26,13 +26,13 @@ def permille(value: float, draw: float) -> str:
     """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
     draw = min(max(draw, 0.0), 1.0 - abs(value))
     win = round(500 * (1 + value - draw))
-    even = min(round(1000 * draw), 1000 - win)
-    return f"{win} {even} {1000 - win - even}"
+    drawn = min(round(1000 * draw), 1000 - win)
+    return f"{win} {drawn} {1000 - win - drawn}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effort:
-    """What a search has cost so far."""
+    """The cost of a search so far."""
 
     seconds: float
     """Since `go`."""

@@ -48,7 +48,7 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
-    """Give a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
+    """Return a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
     return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
 
 

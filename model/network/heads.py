@@ -16,7 +16,7 @@ Policy = Tensor | tuple[Tensor, Tensor]
 
 
 def _hidden(row: Preset) -> list[nn.Module]:
-    """Give the hidden 3x3 convolution of a policy head, where the preset has one."""
+    """Return the hidden 3x3 convolution of a policy head, where the preset has one."""
     if not row.policy_width:
         return []
     return [conv3(row.width, row.policy_width), nn.BatchNorm2d(row.policy_width), ACTIVATIONS[row.activation]()]
@@ -49,7 +49,7 @@ class FactoredPolicy(nn.Module):
         self.planes = Exact(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
 
     def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
-        """Give from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+        """Return from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
         planes_BPS = self.planes(self.hidden(x_BCYX)).flatten(2)
         return planes_BPS[:, 0], planes_BPS[:, 1:]
 
@@ -67,7 +67,7 @@ class AttentionPolicy(nn.Module):
         self.scale = row.policy_width**-0.5
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Give logits `[B, F * T]`, in float32 under any autocast."""
+        """Return logits `[B, F * T]`, in float32 under any autocast."""
         tokens_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
         query_BFC, key_BTC = self.query(tokens_BSC), self.key(tokens_BSC)
         with torch.autocast(x_BCYX.device.type, enabled=False):
@@ -95,7 +95,7 @@ class NoValue(nn.Module):
     """Say nothing of the result."""
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Give `[B, 0]`."""
+        """Return `[B, 0]`."""
         return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
 
 

@@ -88,7 +88,7 @@ class TrainConfig:
     root_value_share: float = 0.0
     """Share of the value's target that is a search's value, in rows that have one; what it is without is the rest."""
     seed_kl_weight: float = 0.0
-    """Weight of the Kullback-Leibler divergence from the policy of the seed, the network that a run must stay near."""
+    """Weight of the Kullback-Leibler divergence from the policy of the reference, the network that a run must stay near."""
     seed_kl_final: float = 0.0
     """The same at the end of the run; in between the weight goes straight from one to the other."""
     moves_left_weight: float = 0.05

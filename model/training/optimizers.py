@@ -92,7 +92,7 @@ def as_matrix(weight: Tensor) -> Tensor:
     return weight.view(len(weight), -1)
 
 
-class Optimiser:
+class CombinedOptimizer:
     """The optimizers of a network. To a gradient scaler it is one optimizer over all weights."""
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
@@ -144,11 +144,11 @@ class Optimiser:
             matrix.grad = None
 
     def as_torch(self) -> torch.optim.Optimizer:
-        """Give this object to torch.amp.GradScaler, which asks for `param_groups` and `step` alone."""
+        """Return this object to torch.amp.GradScaler, which asks for `param_groups` and `step` alone."""
         return cast("torch.optim.Optimizer", self)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give what is kept between steps, by `<weight>.<name>`; writing to these tensors restores it."""
+        """Return what is kept between steps, by `<weight>.<name>`; writing to these tensors restores it."""
         states: dict[Tensor, dict[str, Tensor]] = {}
         for _, part in self.parts:
             states |= part.state

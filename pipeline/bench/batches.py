@@ -1,4 +1,4 @@
-"""Shards to shuffled packed rows, beside a per-row torch Dataset that reads the same columns through pandas."""
+"""Shards to shuffled packed rows, beside a torch Dataset that reads the same columns row by row from pandas."""
 
 import time
 from pathlib import Path
@@ -15,14 +15,14 @@ from pipeline.errors import ConfigError
 BATCH = 512
 ROWS_AT_LEAST = 2_000_000
 FILLED = 2
-"""Blocks that are read before the clock starts: as many as are in memory."""
+"""Blocks read before the clock starts: as many as are in memory."""
 SECONDS_BESIDE = 5.0
 
 
 def _stream_rate(positions: Path) -> tuple[float, float, int]:
-    """Read shuffled batches, an epoch or ROWS_AT_LEAST: give rows/s, rows/s of processor time, and rows.
+    """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows/s, rows per CPU-second, and rows.
 
-    The clock starts when both blocks of memory have been filled: their first touch is once a training run, not once a row.
+    The clock starts when both blocks of memory have been filled: a training run touches new memory only once.
     """
     batches = Batches([positions], "train", batch_size=BATCH)
     wanted = max(batches.rows, ROWS_AT_LEAST)
@@ -37,11 +37,11 @@ def _stream_rate(positions: Path) -> tuple[float, float, int]:
 
 
 def _pandas_rate(positions: Path) -> float:
-    """Read rows one by one as a torch Dataset over a pandas frame does, shuffled by its DataLoader: give rows/s."""
+    """Read rows from a torch Dataset over a pandas frame, shuffled by its DataLoader; return rows/s."""
     try:
         import pandas as pd
     except ImportError as error:
-        raise ConfigError("this benchmark measures beside pandas: pip install pandas") from error
+        raise ConfigError("this benchmark needs pandas: pip install pandas") from error
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -53,9 +53,7 @@ def _pandas_rate(positions: Path) -> float:
 
         def __getitem__(self, index: int) -> dict[str, torch.Tensor | float]:
             row = frame.iloc[index]
-            fields = {
-                name: float(row[name]) for name in HUMAN_COLUMNS if name != "planes"
-            }  # a null is NaN, as pandas has it
+            fields = {name: float(row[name]) for name in HUMAN_COLUMNS if name != "planes"}  # pandas reads null as NaN
             return {"planes": torch.tensor(np.frombuffer(row["planes"], dtype=np.int64)), **fields}
 
     rows = 0
@@ -68,7 +66,7 @@ def _pandas_rate(positions: Path) -> float:
 
 
 def measure(positions: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure packed shuffled rows from disk, and the ratio to pandas rows."""
+    """Measure shuffled packed rows from disk, and their ratio to rows from pandas."""
     with one_core():
         pandas_rate = _pandas_rate(positions)
         progress(Tick(1, 2, "stages"))

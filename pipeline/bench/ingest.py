@@ -22,17 +22,15 @@ from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
 from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
 from pipeline.dumps.reader import Source, chunks
-from pipeline.executors.local import LocalEngine
-from pipeline.ingest.chunk import PRELOAD
 from pipeline.ingest.job import ingest
 
 STAGES = 6
 BESIDE_BYTES = 16 << 20
-"""Text of the games that both do: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
+"""Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
 
 
 def _timed(pgn: Path, workers: int) -> tuple[float, dict[str, Any], dict[str, float]]:
-    """Ingest a dump into a folder that is thrown away: give seconds, manifest, and stored bytes a position by column."""
+    """Ingest a dump into a temporary folder; return seconds, manifest, and stored bytes per position by column."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         began = time.perf_counter()
         manifest = ingest([str(pgn)], Path(folder), workers=workers)
@@ -51,12 +49,12 @@ def _timed(pgn: Path, workers: int) -> tuple[float, dict[str, Any], dict[str, fl
 
 
 def first_games(pgn: Path, size: int) -> bytes:
-    """Give the text of a dump's first games, about `size` bytes."""
+    """Return the text of a dump's first games, about `size` bytes."""
     return bytes(next(chunks([Source(str(pgn))], size)).text)
 
 
 def peak_mib() -> int:
-    """Give the most memory this process has held, MiB; macOS counts bytes where Linux counts KiB."""
+    """Return the most memory this process has held, MiB; macOS counts bytes where Linux counts KiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10))
 
@@ -78,7 +76,7 @@ def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
-    """Give the rows of a game with every column that a shard has."""
+    """Return the rows of a game with every column that a shard has."""
     headers, board = game.headers, game.board()
     result = {"1-0": 1, "0-1": -1}.get(headers.get("Result", "*"), 0)
     base, _, increment = headers.get("TimeControl", "-").partition("+")
@@ -117,9 +115,9 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
 
 
 def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
-    """Do the job the straightforward way, to the same columns: read_game, planes by loops, pyarrow.
+    """Make the same columns the straightforward way: read_game, planes by loops, pyarrow.
 
-    Gives seconds and positions. (Castling is left a count: the straightforward way may be simple, and is quicker so.)
+    Return seconds and positions. (Castling is stored as a count, which is simpler and faster.)
     """
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -128,14 +126,14 @@ def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
     while (game := chess.pgn.read_game(stream)) is not None:
         rows.extend(_rows_of_game(game, number))
         number += 1
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema()), out / "beside.parquet", compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema("bytes")), out / "beside.parquet", compression="zstd")
     return time.perf_counter() - began, len(rows)
 
 
 def _planes_rate(pgn: Path, folder: Path) -> float:
-    """Write the planes of a dump's shuffled rows, and nothing else, from memory as a shard has them: give rows/s.
+    """Write only the planes of shuffled rows, from memory and as a shard stores them; return rows/s.
 
-    It is what no ingest to this format can do without, and what the design measured beforehand: a yardstick of the machine.
+    Every ingest to this format has to do this, so it is a yardstick of the machine.
     """
     ingest([str(pgn)], folder / "yardstick", workers=1)
     table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=["planes"])
@@ -170,8 +168,6 @@ def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
         progress(Tick(4, STAGES, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder))
     progress(Tick(5, STAGES, "stages"))
-    # What workers are forked from has then loaded its kernels, as this process has.
-    list(LocalEngine(2, preload=PRELOAD).map(abs, range(2)))
     two_seconds, _, _ = _timed(pgn, 2)
     progress(Tick(STAGES, STAGES, "stages"))
     positions = manifest["positions"]["total"]

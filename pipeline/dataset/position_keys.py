@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
-from pipeline.dataset.strata import mixed
+from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.errors import Stopped
 
@@ -28,7 +28,7 @@ _ODD = 0xD6E8_FEB8_6659_FD93
 @cache
 def _salts() -> NDArray[np.uint64]:
     """Give each plane, and the castling rights, a word of its own [P + 1]."""
-    return mixed(np.arange(PLANES + 1, dtype=np.uint64) << np.uint64(32))
+    return splitmix64(np.arange(PLANES + 1, dtype=np.uint64) << np.uint64(32))
 
 
 def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> NDArray[np.uint64]:
@@ -43,7 +43,7 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
         words *= np.uint64(_ODD)
         words ^= words >> np.uint64(32)
         keys[rows] = words.sum(axis=1, dtype=np.uint64)
-    return mixed(keys ^ mixed(castling_R.astype(np.uint64) ^ salts[PLANES]))
+    return splitmix64(keys ^ splitmix64(castling_R.astype(np.uint64) ^ salts[PLANES]))
 
 
 def stand_in(

@@ -3,8 +3,9 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
@@ -13,9 +14,9 @@ from engine.errors import UserError
 from engine.progress import Progress, Tick
 from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, file_hash
 from pipeline.dataset.training_set import members
-from pipeline.defs import checks
+from pipeline.defs import checks, tasks
 from pipeline.defs.child import run_child
-from pipeline.defs.launchpad.forms import filled, form, plain
+from pipeline.defs.launchpad.forms import Form, options_of
 from pipeline.defs.launchpad.look_ahead import look_ahead, promised
 from pipeline.defs.launchpad.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.launchpad.remedies import in_ui
@@ -41,12 +42,11 @@ ROWS_VERSION = f"{CODE_VERSION}, rows {rows_code()}"
 @dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump in `datasets/dumps/`, one file a partition; a month of Lichess that is not there is fetched and verified."""
-    with plainly():
-        look_ahead(context, datasets)
+    with checked(context, datasets):
         key = context.partition_key
         if (month := month_of(key)) and key not in datasets.dumps():
-            request = {"month": month, "out": str(datasets.path / "dumps"), "config": plain(datasets.fetching)}
-            run_child("fetch", request, progress=live(context, every=5.0))
+            work = partial(tasks.fetch, month, datasets.path / "dumps", datasets.fetching)
+            run_child(work, progress=live(context, every=5.0))
         source = datasets.source(key)
         require(str(source))
         digest = file_hash(source)
@@ -68,23 +68,22 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     kinds={"parquet"},
     pool="processor",
     code_version=ROWS_VERSION,
-    config_schema=form(PositionsOptions),
     check_specs=checks.POSITIONS,
 )
-def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
+def positions(
+    context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets, compute: Compute
+) -> Result:
     """Packed positions and move labels of a dump, as Parquet shards split by game, with a manifest."""
-    with plainly("`replace: true` in the launchpad's config builds it anew"):
-        look_ahead(context, datasets)
-        options = filled(PositionsOptions, context.op_execution_context.op_config)
+    with checked(context, datasets, "`replace: true` in the launchpad's config builds it anew"):
+        options = options_of(config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
         version = version_of([source])  # of before it is read: one that changes meanwhile is read again
-        request: dict[str, Any] = {"source": str(source), "out": str(out), "config": plain(options.ingest)}
-        request |= {"workers": options.workers, "engine": compute.name, "replace": options.replace}
+        work = partial(tasks.ingest, source, out, options.ingest)
+        work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
         begin = time.time()
-        manifest = run_child("ingest", request, progress=live(context, every=5.0), lock=out)
+        manifest = run_child(work, progress=live(context, every=5.0), lock=out)
         seconds = time.time() - begin if (out / MANIFEST).stat().st_mtime >= begin else None
-        request = {"positions": str(out), "source": str(source), "count": options.verified_rows}
-        found = run_child("verify", request)
+        found = run_child(partial(tasks.verify, out, source, options.verified_rows))
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.of_positions(out, manifest, seconds) | {DUMP_VERSION: version},
@@ -99,27 +98,20 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Co
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
-    config_schema=form(TrainingSetOptions),
     check_specs=checks.TRAINING_SET,
 )
-def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets) -> Result:
     """Datasets joined for training, none of them copied: the latest month is held out, and all are audited together."""
-    with plainly("choose another `name` in the launchpad's config"):
-        look_ahead(context, datasets)
-        options = filled(TrainingSetOptions, context.op_execution_context.op_config)
+    with checked(context, datasets, "choose another `name` in the launchpad's config"):
+        options = options_of(config)
         shards = inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
-        request: dict[str, Any] = {
-            "positions": [str(path) for path in shards],
-            "out": str(out),
-            "config": plain(options.join),
-        }
-        page = run_child(
-            "join", request | {"remove": list(options.remove)}, progress=live(context, every=5.0), lock=out
-        )
+        tick = live(context, every=5.0)
+        join = partial(tasks.join, shards, out, options.join, remove=options.remove)
+        page = run_child(join, progress=tick, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
-        request = {"positions": [str(out)], "out": str(folder), "players": options.players}
-        audit = run_child("audit", request, progress=live(context, every=5.0)) if options.audit else None
+        work = partial(tasks.audit, [out], folder, players=options.players)
+        audit = run_child(work, progress=tick) if options.audit else None
     return Result(
         metadata=metadata.of_training_set(out, page, audit, folder),
         check_results=checks.of_training_set(page),
@@ -133,29 +125,22 @@ def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Resul
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    config_schema=form(CheckpointOptions),
     check_specs=checks.CHECKPOINT,
 )
-def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
+def checkpoint(
+    context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets, compute: Compute
+) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
-    with plainly("choose another `name` in the launchpad's config"):
-        look_ahead(context, datasets)
-        options = filled(CheckpointOptions, context.op_execution_context.op_config)
+    with checked(context, datasets, "choose another `name` in the launchpad's config"):
+        options = options_of(config)
         named = datasets.training_set(options.training_set) if options.training_set else None
         joined = named or newest(training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
-        request: dict[str, Any] = {
-            "positions": [str(joined)],
-            "preset": options.preset,
-            "config": plain(options.train),
-            "out": str(out),
-        }
-        request |= {"engine": compute.name, "processes": options.processes}
-        card = run_child("train", request, progress=live(context, every=1.0), lock=out)
-        first = str(members(joined)[0].directory)
-        request = {"checkpoint": str(out), "positions": first, "split": None, "count": metadata.PROBED, "drawn": 0}
-        probe = run_child("probe", request)
+        work = partial(tasks.train, [joined], options.preset, options.train, out)
+        work = partial(work, engine=compute.name, processes=options.processes)
+        card = run_child(work, progress=live(context, every=1.0), lock=out)
+        probe = run_child(partial(tasks.probe, out, members(joined)[0].directory, None, metadata.PROBED))
     return Result(
         metadata=metadata.of_checkpoint(out, card),
         check_results=checks.of_checkpoint(probe),
@@ -169,43 +154,37 @@ def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: C
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    config_schema=form(ReportOptions),
     check_specs=checks.REPORT,
 )
-def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
     """How often the network's first choice is the human's move, on games that it never saw."""
-    with plainly():
-        look_ahead(context, datasets)
-        options = filled(ReportOptions, context.op_execution_context.op_config)
+    with checked(context, datasets):
+        options = options_of(config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
         network = named or newest(checkpoint.key, context)
         shards = inputs(context, datasets, options.positions)
-        where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
         folder = datasets.path / "reports" / network.name
         reports = {}
         for path in shards:
-            tick = live(context, every=5.0)
-            reports[path.name] = run_child(
-                "report", where | {"positions": str(path), "out": str(folder / path.name)}, progress=tick
-            )
-        request = where | {"positions": str(shards[0]), "count": metadata.PROBED, "drawn": options.drawn}
-        probe = run_child("probe", request)
+            work = partial(tasks.report, network, path, options.split, options.rule, folder / path.name)
+            reports[path.name] = run_child(work, progress=live(context, every=5.0))
+        probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])
         hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
     return Result(
         metadata=metadata.of_report(network, reports, folder, drawings),
         check_results=checks.of_report(metadata.overall(reports)),
-        data_version=metadata.data_version(hashes, options.split, plain(options.rule), CODE_VERSION),
+        data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 
 
 def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
-    """Give the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
+    """Return the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
     return datasets.materialised(names, promised(context.instance))
 
 
 def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
-    """Give the folder that `folder_of` finds; UserError where it is materialised and not there."""
+    """Return the folder that `folder_of` finds; UserError where it is materialised and not there."""
     folder = folder_of(key, context.instance, context.run)
     if not folder.is_dir():
         what = key.to_user_string()
@@ -216,7 +195,7 @@ def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
 
 
 def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
-    """Give the folder of the asset that this run materialised, or one that it retries; else of the newest."""
+    """Return the folder of the asset that this run materialised, or one that it retries; else of the newest."""
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]
     events = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]
@@ -243,6 +222,14 @@ def live(context: dg.AssetExecutionContext, *, every: float) -> Progress:
         context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
+
+
+@contextmanager
+def checked(context: dg.AssetExecutionContext, datasets: Datasets, otherwise: str = "") -> Iterator[None]:
+    """Check the options of all assets of the run before the work of one of them, which is done `plainly`."""
+    with plainly(otherwise):
+        look_ahead(context, datasets)
+        yield
 
 
 @contextmanager

@@ -25,7 +25,7 @@ finetune = dg.define_asset_job(
 
 
 def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each dump that has none yet, and give their keys."""
+    """Add a partition for each dump that has none yet, and return their keys."""
     assert dumps.name is not None
     new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(dumps.name)))
     if new:
@@ -46,7 +46,7 @@ def register_dumps() -> None:
 
 
 def register_published(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each month that Lichess has published since the latest that is registered, and give their keys.
+    """Add a partition for each month that Lichess has published since the latest that is registered, and return their keys.
 
     With none registered, that is the latest published one alone: all of Lichess is nobody's first wish.
     """

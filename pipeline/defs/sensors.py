@@ -9,11 +9,11 @@ import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
 from dagster._core.storage.tags import PARTITION_NAME_TAG
+from pydantic_core import to_jsonable_python
 
 from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.defs.assets import DUMP_VERSION, dumps, positions
 from pipeline.defs.jobs import build_positions
-from pipeline.defs.launchpad.forms import plain
 from pipeline.defs.resources import Datasets, version_of
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
@@ -57,7 +57,7 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
 
 
 def settled(files: Iterable[Path], limit: float) -> bool:
-    """Tell whether files were last written before the time `limit`; one that has gone meanwhile was not."""
+    """Return whether files were last written before the time `limit`; one that has gone meanwhile was not."""
     try:
         return all(file.stat().st_mtime < limit for file in files)
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def version_now(files: Iterable[Path]) -> str | None:
 
 
 def wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, files: list[Path], version: str) -> bool:
-    """Tell whether a dump has no positions, here or by Dagster's books, or has changed since they were made."""
+    """Return whether a dump has no positions, here or by Dagster's books, or has changed since they were made."""
     folder = datasets.positions(key)
     if not (folder / MANIFEST).is_file():
         return True
@@ -86,7 +86,7 @@ def wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, files: li
 
 
 def _made_of(folder: Path, files: list[Path]) -> bool:
-    """Tell whether positions of before versions were recorded are of these files, by name, size and time."""
+    """Return whether positions of before versions were recorded are of these files, by name, size and time."""
     try:
         made = [(source["name"], source["bytes"]) for source in read_manifest(folder)["sources"]]
         facts = [(file.name, file.stat().st_size) for file in files]
@@ -112,7 +112,7 @@ def attempt(instance: dg.DagsterInstance, key: str, version: str, now: float) ->
 def settings(folder: Path) -> dict[str, Any]:
     """Return the run configuration that makes positions as those in a folder were made; {} where there are none."""
     try:
-        made, usual = read_manifest(folder)["config"], plain(IngestConfig())
+        made, usual = read_manifest(folder)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
     changed = {name: value for name, value in made.items() if name in usual and value != usual[name]}

@@ -22,13 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from engine.json_files import parse_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage.http import BLOCK, Facts, Patience, Stop, WebFile, file_name, never, shown
-from pipeline.storage.stores import file_hash, publish_json, sync_directory
+from pipeline.storage.http import BLOCK, Facts, WebFile, file_name, shown
+from pipeline.storage.retry import Patience
+from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"
 """Where Lichess publishes the games of each month."""
@@ -209,13 +210,10 @@ class _Meter:
 def _fetch(file: Wanted, out: Path, config: FetchConfig, meter: _Meter, stop: Stop) -> dict[str, Any]:
     """Fetch one file, unless it is here; no other fetch writes it meanwhile."""
     final = out / file.name
-    try:
-        with FileLock(out / f".{file.name}.lock", timeout=0):
-            if not final.exists():
-                return _complete(file, out, config, meter, stop)
-            digest = file_hash(final)
-    except Timeout as error:
-        raise FetchError(f"another fetch is writing {final}: wait for it") from error
+    with locked(FileLock(out / f".{file.name}.lock"), FetchError(f"another fetch is writing {final}: wait for it")):
+        if not final.exists():
+            return _complete(file, out, config, meter, stop)
+        digest = file_hash(final)
     if file.sha256 and digest != file.sha256:
         raise FetchError(
             f"{final} is here and is not what is published (its sha256 differs): remove it, or move it away"

@@ -24,13 +24,14 @@ import pyarrow as pa
 import zstandard
 from numpy.typing import NDArray
 
+from engine.progress import Stop, never
 from pipeline.dumps.formats import parquet
 from pipeline.dumps.formats.recognise import HEAD, begin, recognise
 from pipeline.dumps.formats.text import Pieces
 from pipeline.dumps.zstd_stream import Raw, laid_down, many_frames, unpacked
 from pipeline.errors import DumpError
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
-from pipeline.storage.http import Facts, Stop, file_name, never, shown
+from pipeline.storage.http import Facts, file_name, shown
 from pipeline.storage.objects import Remote, look, open_remote
 from pipeline.storage.stores import is_url
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from engine.encoding.planes import LABELS, legal_mask
 from engine.progress import Progress, Tick
 from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.position_keys import position_keys
-from pipeline.dataset.strata import mixed
 from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.errors import ConfigError
 from pipeline.evaluation.page.boards import BoardSelection
@@ -147,7 +147,7 @@ def _game_ids(batch: Batch) -> NDArray[np.uint64]:
     """
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
-    return mixed(mixed(same) ^ batch["game"].astype(np.uint64))
+    return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
 
 
 MATRIX_ROWS = 2048

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import LABELS, target_table
 from engine.encoding.views import NO_LAST_MOVE
-from engine.evaluation.move_features import CHECK, facts_of
+from engine.evaluation.move_features import CHECK, legal_move_features
 from pipeline.dataset.files.shards import Batch
 
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
@@ -36,7 +36,7 @@ def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     aside_B = np.abs(start_B % 8 - target_B % 8)
     capture_B = theirs_BK.any(axis=1) | ((piece_B == PAWN) & (aside_B > 0))
     last_B = batch["last_move"].astype(np.int64)
-    features = facts_of(planes_BP)
+    features = legal_move_features(planes_BP)
     place_B = np.searchsorted(features["moves"], rows_B * LABELS + label_B)
     kinds = {
         "capture": capture_B,

@@ -197,7 +197,7 @@ def _measured(
 ) -> Measured:
     """Measure one checkpoint."""
     from model.checkpoint import load, read_card
-    from model.data.inputs import reads
+    from model.data.inputs import input_columns
     from model.inference.evaluator import NetworkEvaluator
     from model.network.conditioning import RATINGS, STEPS
     from pipeline.dataset.strata import RATING_EDGES, band_names
@@ -208,7 +208,7 @@ def _measured(
 
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
-    read = reads(network.preset)
+    read = input_columns(network.preset)
     columns = tuple(dict.fromkeys((*COLUMNS, *read)))
     batches = Batches([where.positions], where.split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows

@@ -90,7 +90,7 @@ def _weighed(
     bare, searched = (_searched(evaluator, one, found) for one in (BARE, config))
     policy_N, taught_N, chosen_N = np.zeros((3, len(found)))
     values_N = np.zeros(len(found))
-    labels, promotions = searched.choose(rule="visits")
+    labels, promotions = searched.choose(criterion="visits")
     for at, one in enumerate(found):
         turn, root, opened = chess.Board(one.fen).turn, searched.root(at), bare.root(at)
         chosen_N[at] = one.scores[move_of(int(labels[at]), int(promotions[at]), turn).uci()]

@@ -24,12 +24,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.json_files import first_error, shown
 from engine.progress import Progress, Tick, silent
-from pipeline.dataset.files.shard_files import open_shard, reading
-from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest
+from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
+from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest, schema
+from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.executors.local import LocalEngine
-from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name
+from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.ingest.job import ingest
 
 Manifest = Mapping[str, Any]
@@ -89,22 +90,19 @@ def _table(paths: Iterable[Path], games: Sequence[int] | None = None) -> pa.Tabl
     """Read shards into one table by game and ply, with the split as a column; of the named games only, if any are."""
     parts = []
     for path in paths:
-        with open_shard(path) as file:
-            for group in range(file.num_row_groups):
-                rows = file.read_row_group(group, use_threads=False) if games is None else _rows_of(file, group, games)
+        with open_shard(path) as reader:
+            for group in range(len(reader.groups)):
+                rows = reader.table(group) if games is None else _rows_of(reader, group, games)
                 split = pa.array([path.name.split("-")[0]] * len(rows), pa.string())
                 parts.append(rows.append_column("split", split))
     whole = pa.concat_tables(parts) if parts else None
     return whole.sort_by(ORDER) if whole is not None else None
 
 
-def _rows_of(file: pq.ParquetFile, group: int, games: Sequence[int]) -> pa.Table:
+def _rows_of(reader: ShardReader, group: int, games: Sequence[int]) -> pa.Table:
     """Read the rows of the named games; where a row group has none, which one column tells, no other column is read."""
-    of_games = file.read_row_group(group, columns=["game"], use_threads=False)["game"]
-    wanted = pc.is_in(of_games, pa.array(games, pa.uint32()))
-    if not pc.any(wanted).as_py():
-        return file.schema_arrow.empty_table()
-    return file.read_row_group(group, use_threads=False).filter(wanted)
+    wanted = pc.is_in(reader.table(group, ["game"])["game"], pa.array(games, pa.uint32()))
+    return reader.table(group).filter(wanted) if pc.any(wanted).as_py() else schema("bytes").empty_table()
 
 
 def _rows_differ(stored: pa.Table | None, fresh: pa.Table | None) -> list[str]:
@@ -240,7 +238,7 @@ def compare_all(
             yield _Comparison(chunk, str(directory), names, tuple(hashes[name] for name in names), config)
 
     rows, problems = 0, []
-    with closing(LocalEngine(workers, preload=PRELOAD).map(compare_chunk, tasks())) as results:
+    with closing(LocalEngine(workers).map(compare_chunk, tasks())) as results:
         for index, status, value in results:
             if status == "ok":
                 rows += value[0]
@@ -306,8 +304,8 @@ def sample_games(
     picked = rng.sample(files, min(8, count, len(files)))
     found: dict[int | None, set[int]] = {}
     for name in picked:
-        with open_shard(directory / name) as file:
-            games = np.unique(file.read(columns=["game"])["game"].to_numpy())
+        groups = row_groups([Shard(directory / name)], ("game",))
+        games = np.unique(np.concatenate([rows["game"] for rows in groups]))
         games = games[games < before]
         drawn = rng.sample(games.tolist(), min(len(games), -(-count // len(picked))))
         found.setdefault(chunk_of(name), set()).update(drawn)

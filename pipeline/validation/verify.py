@@ -23,15 +23,14 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.progress import Progress, silent
-from pipeline.dataset.files.shard_files import GAMES_COLUMNS, check_rows, games_tables, open_shard
+from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
 from pipeline.dataset.files.shards import (
+    COLUMNS,
     GAMES,
     MANIFEST,
     SPLITS,
-    batch_columns,
     file_hash,
     read_manifest,
-    schema,
     verify,
 )
 from pipeline.dataset.files.vouch import vouch
@@ -43,7 +42,7 @@ from pipeline.validation.reencode import compare_all, compare_games, config_of, 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
 
-BUT_PLANES = tuple(name for name in schema().names if name != "planes")
+BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
 """What is read of every row, for its ranges; planes are most of a shard, and are compared with the dump's."""
 
 Row = dict[str, Any]
@@ -216,9 +215,10 @@ def sample_rows(
     rows: list[Row] = []
     picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
     for shard in picked:
-        with open_shard(shard.path, shard.rows) as file:
-            group = file.read_row_group(rng.randrange(file.num_row_groups))
-            check_rows(batch_columns(group), shard.games)
+        with open_shard(shard.path, shard.rows) as reader:
+            number = rng.randrange(len(reader.groups))
+            reader.read(number, COLUMNS, shard.games)  # which refuses values that the format does not have
+            group = reader.table(number)
         group = group.filter(pc.less(group["game"], before))
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))
         rows += group.take(indices).to_pylist()

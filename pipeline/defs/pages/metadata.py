@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
@@ -51,7 +52,7 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": rows,
-        "dagster/column_schema": column_schema(),
+        "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
         "games_dropped": games["read"] - games["used"],
@@ -161,9 +162,10 @@ def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(shown, schema)
 
 
-def column_schema() -> dg.TableSchema:
-    """Describe a shard's columns, which are those of the format version that its manifest has."""
-    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema()])
+def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
+    """Describe the columns of a dataset's shards."""
+    stored = schema(manifest.get("planes") or "bytes")  # a manifest of format version 2 does not say
+    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in stored])
 
 
 def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
@@ -175,4 +177,5 @@ def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
 
 def data_version(*inputs: Any) -> dg.DataVersion:
     """Hash inputs and options: the same version means the same data."""
-    return dg.DataVersion(hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:16])
+    text = json.dumps(to_jsonable_python(inputs), sort_keys=True)
+    return dg.DataVersion(hashlib.sha256(text.encode()).hexdigest()[:16])

@@ -7,6 +7,7 @@ import re
 import shutil
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -96,7 +97,12 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
     manifest = read_manifest(made[0] / "positions" / "small")
     assert said["dagster/row_count"] == manifest["positions"]["total"] == 60 * 40
     assert said["games_read"] == 60
-    assert {column.name for column in said["dagster/column_schema"].columns} >= {"planes", "label", "result"}  # type: ignore[attr-defined]
+    assert {column.name for column in said["dagster/column_schema"].columns} >= {
+        "own_pawns",
+        "moves_1",
+        "label",
+        "result",
+    }  # type: ignore[attr-defined]
     assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
     assert len(str(said["sample_of_positions"])) < 250_000
     assert len(str(said["elo"])) < 100_000
@@ -276,18 +282,18 @@ def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
 
 def test_replacing_takes_the_lock_and_leaves_what_is_not_of_the_dataset(copied: Path) -> None:
     directory = copied / "positions" / "small"
-    request = {"source": str(copied / "dumps" / "small.pgn"), "out": str(directory), "workers": 1, "replace": True}
-    request["config"] = {"test_share": 0.3}
+    ask = partial(tasks.ingest, copied / "dumps" / "small.pgn", directory, IngestConfig(test_share=0.3))
+    ask = partial(ask, workers=1, engine="local", replace=True, progress=silent, stop=lambda: False)
     before = sorted(directory.iterdir())
     with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
-        tasks.ingest(request, silent, lambda: False)
+        ask()
     assert sorted(directory.iterdir()) == before
     (directory / "strange.parquet").write_text("somebody's")
     with pytest.raises(UserError, match=r"strange\.parquet"):
-        tasks.ingest(request, silent, lambda: False)
+        ask()
     (directory / "strange.parquet").unlink()
     assert sorted(directory.iterdir()) == before
-    manifest = tasks.ingest(request, silent, lambda: False)
+    manifest = ask()
     assert manifest["config"]["test_share"] == 0.3
     assert verify.files_differ(directory, manifest) == []
 
@@ -336,8 +342,7 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     (network,) = [path for path in (made[0] / "checkpoints").iterdir() if path.is_dir()]
-    request = {"checkpoint": str(network), "positions": str(made[0] / "positions" / "small"), "split": "test"}
-    probe = run_child("probe", request | {"count": 10**6, "drawn": 2})
+    probe = run_child(partial(tasks.probe, network, made[0] / "positions" / "small", "test", 10**6, drawn=2))
     said = metadata(made[2], "accuracy_report")
     assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
     assert [len(choices) for choices in probe["choices"]] == [3, 3]

@@ -24,7 +24,7 @@ from pipeline.dumps.reader import Source, chunks
 from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetError, FetchError, IngestError, StoreError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
-from pipeline.storage import http, objects
+from pipeline.storage import objects, retry
 from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import Published, Publisher, place
 from tests.pipeline import datasets
@@ -56,8 +56,7 @@ def made(dump: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module in (http, objects):
-        monkeypatch.setattr(module, "rest", lambda seconds, stop: None)
+    monkeypatch.setattr(retry, "rest", lambda seconds, stop: None)
     with serving() as running:
         yield running
 
@@ -161,7 +160,7 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
         real(path, data, **more)
 
     monkeypatch.setattr(type(fs), "pipe_file", staticmethod(flaky))
-    monkeypatch.setattr("pipeline.storage.stores.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(retry, "rest", lambda seconds, stop: None)
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     assert {name.rpartition("/")[2] for name in fs.find(out.path)} == {*made, "manifest.json"}  # type: ignore[attr-defined]
     assert {name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made} == made
@@ -286,7 +285,7 @@ def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) ->
         open_remote("memory://objects/x/a", begun=begun)
     with pytest.raises(FetchError, match="does not exist"):
         open_remote("memory://objects/x/b")
-    with pytest.raises(FetchError, match="is no object, but a prefix"):
+    with pytest.raises(FetchError, match="is a prefix and not an object"):
         open_remote("memory://objects/x")
 
 

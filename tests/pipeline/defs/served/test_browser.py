@@ -1,14 +1,8 @@
-"""The UI as a person uses it, in a real browser: materialise, read, watch, stop.
-
-With FIANCHETTO_PICTURES=<folder> the pictures of the README are taken on the way, of the games in FIANCHETTO_DUMP (a
-plain PGN file, else random games) after FIANCHETTO_MINUTES of training.
-"""
+"""The UI as a person uses it, in a real browser: materialise, read, watch, stop."""
 
 import importlib.util
-import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -45,8 +39,7 @@ TRAIN = "ops: {checkpoint: {config: {name: %s, train: {minutes: %s, steps: 0, ba
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         datasets = prepared(tmp_path_factory.mktemp("browsed"), monkeypatch)
-        dump = os.environ.get("FIANCHETTO_DUMP")
-        (datasets / "dumps" / "small.pgn").write_text(Path(dump).read_text() if dump else random_pgn(200))
+        (datasets / "dumps" / "small.pgn").write_text(random_pgn(200))
         with serving() as server:
             run = server.launch("register_dumps", {})
             wait(lambda: server.status(run) == "SUCCESS", 60)
@@ -132,13 +125,6 @@ def launch(page: "Page", server: Server, asset: str, config: str, partition: str
     return str(wait(lambda: (found := newest(server)) != before and found, 30))
 
 
-def picture(page: "Page", name: str) -> None:
-    """Save what is shown, if pictures are wanted."""
-    if folder := os.environ.get("FIANCHETTO_PICTURES"):
-        page.wait_for_timeout(1500)
-        page.screenshot(path=Path(folder) / name)
-
-
 def shown_pictures(page: "Page", row: str) -> list[int]:
     """Open a markdown entry and give the widths of the pictures in it."""
     page.locator(f'tr:has(:text-is("{row}")) >> text="[Show Markdown]"').last.click()
@@ -184,7 +170,7 @@ def test_training_is_watched_and_stopped(server: Server, page: "Page") -> None:
 
 
 def test_the_report_is_read(server: Server, page: "Page") -> None:
-    run = launch(page, server, "checkpoint", TRAIN % ("done", os.environ.get("FIANCHETTO_MINUTES", "0.1")))
+    run = launch(page, server, "checkpoint", TRAIN % ("done", "0.1"))
     wait(lambda: server.status(run) == "SUCCESS", 600, lambda: server.status(run))
     go(page, server, "/assets/checkpoint", "curves")
     assert all(width > 0 for width in shown_pictures(page, "curves"))
@@ -195,11 +181,9 @@ def test_the_report_is_read(server: Server, page: "Page") -> None:
     wait(lambda: server.status(run) == "SUCCESS", 120, lambda: server.status(run))
     go(page, server, "/assets/accuracy_report", "top1")
     assert shown_pictures(page, "first_choices") == [220] * 6
-    picture(page, "first-choices.png")
     visible(page, "Close").click()
     page.locator("img[src^='data:image']").first.wait_for(state="detached")
     assert shown_pictures(page, "report")[0] > 500
-    picture(page, "report-page.png")
 
 
 def test_the_graph_is_drawn(server: Server, page: "Page") -> None:
@@ -217,4 +201,3 @@ def test_the_graph_is_drawn(server: Server, page: "Page") -> None:
     page.reload(wait_until="domcontentloaded")
     for asset in ("dump", "positions", "training_set", "checkpoint", "accuracy_report"):
         visible(page, asset).wait_for()
-    picture(page, "asset-graph.png")

@@ -1,0 +1,165 @@
+"""The pictures of the README, taken anew: `python -m tests.pictures [--games PGN] [--minutes M]`, or `make pictures`.
+
+Dagster's UI runs on an instance of its own, in a temporary folder, after the embedded sample has gone from dump to report
+in it; Chromium takes the asset graph and a run's page. The report is of datasets/embedded on the games given.
+"""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+from PIL import Image
+
+from pipeline.samples.dump import SAMPLE
+from tests.conftest import REPOSITORY
+from tests.pipeline.defs.served.server import Server, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+IMAGES = REPOSITORY / "docs" / "images"
+MOST_BYTES = 150_000
+"""Larger pictures are refused: they are kept in git."""
+POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
+ASSETS = (
+    "dump",
+    "positions",
+    "training_set",
+    "checkpoint",
+    "accuracy_report",
+    "tuned_checkpoint",
+    "strength_report",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PictureOptions:
+    """Take the pictures of docs/images anew."""
+
+    games: Path = SAMPLE
+    """Games that the embedded network has not seen (PGN): its report is drawn of them."""
+    minutes: float = 1.5
+    """Minutes of training in the run that is shown."""
+    limit: int = 20_000
+    """Positions of the report at most."""
+
+
+def main() -> None:
+    """Write docs/images/*.png."""
+    from playwright.sync_api import sync_playwright
+
+    options = tyro.cli(PictureOptions, description=__doc__)
+    games = options.games.resolve()
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        folder = Path(name)
+        command("show", POSITION, "--out", str(folder / "planes.png"))
+        keep("planes.png", (folder / "planes.png").read_bytes())
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
+        try:
+            take_report(browser, folder / "report", games, options.limit)
+            with materialised(folder, options.minutes) as server:
+                page = browser.new_page(viewport={"width": 2300, "height": 800})
+                take_graph(page, server)
+                take_run(page, server)
+        finally:
+            browser.close()
+
+
+def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
+    """Report on the embedded network, and keep the page that `fianchetto report` writes, or its picture."""
+    checkpoint = str(REPOSITORY / "datasets" / "embedded")
+    command("report", "--checkpoint", checkpoint, "--pgn", str(games), "--limit", str(limit), "--out", str(out))
+    written = out / "report.html"
+    if not written.exists():
+        keep("report.png", (out / "report.png").read_bytes())
+        return
+    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    page.goto(written.as_uri())
+    keep("report.png", page.screenshot())
+
+
+def take_graph(page: "Page", server: Server) -> None:
+    """Keep the asset graph, all groups unfolded."""
+    page.goto(f"{server.url}/asset-groups", wait_until="domcontentloaded")
+    page.locator('text="Hide navigation" >> visible=true').last.click()
+    folded = page.locator('[aria-label="unfold_more"] >> visible=true')
+    for _ in range(10):  # unfolding moves the graph, and a new visit shows all of it
+        page.reload(wait_until="domcontentloaded")
+        page.wait_for_timeout(4000)
+        if not folded.count():
+            break
+        folded.first.dispatch_event("click")
+        page.wait_for_timeout(1000)
+    for asset in ASSETS:
+        page.locator(f'text="{asset}" >> visible=true').last.wait_for()
+    left = page.locator('[aria-label="panel_show_right"] >> visible=true').last.bounding_box()
+    size = page.viewport_size
+    assert left is not None
+    assert size is not None
+    edge = left["x"] + left["width"] + 28  # of the list of groups beside the graph
+    keep(
+        "asset-graph.png",
+        page.screenshot(clip={"x": edge, "y": 110, "width": size["width"] - edge - 50, "height": 690}),
+    )
+
+
+def take_run(page: "Page", server: Server) -> None:
+    """Keep the page of the newest run, which trained and reported."""
+    run = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"][0]["id"]
+    page.set_viewport_size({"width": 1400, "height": 800})
+    page.goto(f"{server.url}/runs/{run}", wait_until="domcontentloaded")
+    page.locator('text="accuracy_report" >> visible=true').first.wait_for()
+    page.wait_for_timeout(3000)
+    keep("run.png", page.screenshot())
+
+
+@contextmanager
+def materialised(folder: Path, minutes: float) -> Iterator[Server]:
+    """Serve an instance in which the sample has gone from dump to report."""
+    home, datasets = folder / "home", folder / "datasets"
+    home.mkdir()
+    (datasets / "sample").mkdir(parents=True)
+    shutil.copy(REPOSITORY / "dagster_home" / "dagster.yaml", home)
+    shutil.copy(SAMPLE, datasets / "sample")
+    os.environ |= {"DAGSTER_HOME": str(home), "FIANCHETTO_DATASETS": str(datasets)}
+    subprocess.run([sys.executable, "-m", "pipeline.defs.run", "--minutes", str(minutes)], cwd=REPOSITORY, check=True)
+    with serving() as server:
+        yield server
+
+
+def command(*words: str) -> None:
+    """Run the command line."""
+    subprocess.run([sys.executable, "-m", "pipeline", *words], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+
+
+def chromium() -> str:
+    """Find a browser that is installed; none is downloaded."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if found := shutil.which(name):
+            return found
+    sys.exit("there is no chromium here (Debian: apt-get install chromium)")
+
+
+def keep(name: str, taken: bytes) -> None:
+    """Write a picture in 128 colours, which is what screenshots and charts need."""
+    target, packed = IMAGES / name, io.BytesIO()
+    Image.open(io.BytesIO(taken)).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(
+        packed, "PNG", optimize=True
+    )
+    assert packed.tell() < MOST_BYTES, f"{name} has {packed.tell()} bytes"
+    target.write_bytes(packed.getvalue())
+    sys.stdout.write(f"{target.relative_to(REPOSITORY)}  {packed.tell():,} bytes\n")
+
+
+if __name__ == "__main__":
+    main()
