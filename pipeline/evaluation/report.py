@@ -58,7 +58,7 @@ class _Where(NamedTuple):
 def _rows_of(
     positions: Path | None, split: str, pgn: Path | None, against: Sequence[Path], progress: Progress
 ) -> Iterator[_Where]:
-    """Give the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
+    """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
     if (positions is None) == (pgn is None):
         raise ConfigError("say what to measure on: either positions or a PGN file")
     if positions is not None:
