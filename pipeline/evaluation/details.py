@@ -13,16 +13,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipeline.dataset.files.shards import BATCH_SENTINELS
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
-from pipeline.evaluation.figures import FEWEST_GAMES, clustered_interval, clustered_mean, interval
+from pipeline.evaluation.figures import (
+    FEWEST_GAMES,
+    calibration_error,
+    clustered_interval,
+    clustered_mean,
+    interval,
+    placed,
+    reliability,
+    value_reliability,
+)
 from pipeline.evaluation.moves import KINDS, PHASES, PIECES
 
 RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
 PLY_EDGES = (10, 20, 30, 40, 60, 80)
 CLOCK_EDGES = (10, 30, 60, 180, 600)
 MOVES_EDGES = (2, 5, 10, 20, 30, 40)
-TENTHS = 10
 
 Rows = list[dict[str, Any]]
 
@@ -64,11 +71,7 @@ def _by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
 
 def _by_edges(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str = "") -> Rows:
     """Return the figures between edges of a column; unknown values are left out."""
-    if column in BATCH_SENTINELS:
-        table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
-    place = np.searchsorted(edges, table[column].to_numpy(), side="right")
-    names = [f"{name}{unit}" for name in band_names(edges)]
-    return _by_number(table.with_columns(pl.Series("place", place)), "place", names)
+    return _by_number(placed(table, column, edges), "place", [f"{name}{unit}" for name in band_names(edges)])
 
 
 def detailed_slices(table: pl.DataFrame) -> dict[str, Rows]:
@@ -93,46 +96,6 @@ def by_band_and_speed(table: pl.DataFrame) -> Rows:
         {"rating": bands[int(band)], "time_control": CLASSES[int(speed)]} | group_figures("", groups[band, speed])
         for band, speed in sorted(groups)
     ]
-
-
-def reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each tenth of the first choice's probability, its mean and the share of hits with its interval."""
-    return _reliability(table, "choice_probability", pl.col("rank") == 1)
-
-
-def value_reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each tenth of the value's expected score, its mean and the mean score with its interval."""
-    return _reliability(table.filter(pl.col("score").is_not_null()), "expected", pl.col("score"))
-
-
-def _reliability(table: pl.DataFrame, said: str, came: pl.Expr) -> Rows:
-    """Return the table of a reliability diagram: `expected` against `score`."""
-    tenth = (pl.col(said) * TENTHS).floor().clip(0, TENTHS - 1).cast(pl.Int8)
-    frame = table.select(pl.col(said).alias("said"), came.cast(pl.Float64).alias("came"), "game", tenth.alias("tenth"))
-    rows = []
-    for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
-        score, game = group["came"].to_numpy(), group["game"].to_numpy()
-        shares = bool(((score == 0) | (score == 1)).all())
-        mean, low, high = clustered_mean(score, game)
-        if shares:  # Wilson's stays within 0..1 and is not empty where all rows are alike
-            low, high = clustered_interval(score == 1, game) or (None, None)
-        rows.append(
-            {
-                "tenth": int(key[0]),
-                "positions": len(group),
-                "expected": float(group["said"].to_numpy().mean()),
-                "score": mean,
-                "low": low,
-                "high": high,
-            }
-        )
-    return rows
-
-
-def calibration_error(rows: Rows) -> float:
-    """Return the expected calibration error of a reliability diagram: mean distance from the diagonal (Naeini 2015)."""
-    total = sum(row["positions"] for row in rows)
-    return float(sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1))
 
 
 def equal_bands(table: pl.DataFrame) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Axes: B positions of a batch.
 
 import csv
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,21 +31,18 @@ THEMES = 24
 """Themes in the table: the most frequent."""
 MOST = 10_000
 """Puzzles of a file that are tried."""
+Puzzle = Mapping[str, Any]
+"""fen, moves (UCI), rating, themes (a set)."""
 NEEDED = ("FEN", "Moves", "Rating", "Themes")
 
 
-def solve(path: Path, network: "NetworkEvaluator") -> dict[str, Any]:
-    """Return the share of solved puzzles, in all, by rating band and by theme, with Wilson's 95 % interval.
-
-    Raises ConfigError for a file that is not one of puzzles.
-    """
-    puzzles = read_puzzles(path)
+def solve(puzzles: Sequence[Puzzle], network: "NetworkEvaluator") -> dict[str, Any]:
+    """Return the share of solved puzzles, in all, by rating band and by theme, with Wilson's 95 % interval."""
     solved = _solved(puzzles, network)
     ratings = np.searchsorted(EDGES, [puzzle["rating"] for puzzle in puzzles], side="right")
     names = band_names(EDGES)
     themes = Counter(theme for puzzle in puzzles for theme in puzzle["themes"])
     return {
-        "file": path.name,
         **_share("all", solved),
         "by_rating": [_share(name, solved[ratings == at]) for at, name in enumerate(names) if (ratings == at).any()],
         "by_theme": [
@@ -61,9 +59,9 @@ def _share(name: str, solved: Any) -> dict[str, Any]:
     return {"band": name, "puzzles": len(solved), "solved": rate, "low": low, "high": high}
 
 
-def read_puzzles(path: Path) -> list[dict[str, Any]]:
+def read_puzzles(path: Path) -> list[Puzzle]:
     """Return the first MOST puzzles; raises ConfigError, naming the line, for a file that is not one of puzzles."""
-    puzzles: list[dict[str, Any]] = []
+    puzzles: list[Puzzle] = []
     try:
         with open_text(path) as file:
             reader = csv.DictReader(file)
@@ -90,7 +88,7 @@ def read_puzzles(path: Path) -> list[dict[str, Any]]:
     return puzzles
 
 
-def _solved(puzzles: list[dict[str, Any]], network: "NetworkEvaluator") -> Any:
+def _solved(puzzles: Sequence[Puzzle], network: "NetworkEvaluator") -> Any:
     """Return which puzzles are solved, bool[B]."""
     owners, boards, solutions, last_moves = [], [], [], []
     for number, puzzle in enumerate(puzzles):

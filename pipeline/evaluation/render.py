@@ -107,6 +107,7 @@ def write_report(result: dict[str, Any], out: Path) -> None:
     """Publish `report.json`, `.txt`, `.png` and `.html` in a directory; ConfigError for a folder of something else."""
     from pipeline.evaluation.page.page import report_page
 
+    require_own(out, REPORT, ConfigError)
     _publish_report(result, plain_text(result), report_page([result["preset"]], [result]), out)
     publish_bytes(out, "report.png", draw_report(result))
 
@@ -115,12 +116,12 @@ def write_reports(found: dict[str, Any], out: Path) -> None:
     """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them; raises ConfigError."""
     from pipeline.evaluation.page.page import report_page
 
+    require_own(out, REPORT, ConfigError)
     page = report_page(found["names"], found["reports"], found["differences"])
     _publish_report({"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out)
 
 
 def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -> None:
-    require_own(out, REPORT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "report.json", result)
     publish_bytes(out, "report.txt", (text + "\n").encode())

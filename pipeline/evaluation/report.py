@@ -32,6 +32,8 @@ from pipeline.training.train import datasets_of
 if TYPE_CHECKING:
     import polars as pl
 
+    from pipeline.evaluation.puzzles import Puzzle
+
 
 class Measured(NamedTuple):
     """One checkpoint's report and the rows that it was counted from."""
@@ -56,7 +58,7 @@ class _Where(NamedTuple):
 def _rows_of(
     positions: Path | None, split: str, pgn: Path | None, against: Sequence[Path], progress: Progress
 ) -> Iterator[_Where]:
-    """Give the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
+    """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
     if (positions is None) == (pgn is None):
         raise ConfigError("say what to measure on: either positions or a PGN file")
     if positions is not None:
@@ -103,8 +105,9 @@ def report(
     position, of a game that was never seen, occurs in train all the same: `top1_not_in_train top1_in_train`), and `details`,
     the rest of what the report page shows. `cross_entropy` is in nats; values and clocks are the mover's.
     """
-    with _rows_of(positions, split, pgn, against, progress) as where:
-        return _measured(checkpoint, where, rule or Rule(), players, puzzles, progress).result
+    same: dict[str, Any] = {"split": split, "pgn": pgn, "against": against, "rule": rule, "players": players}
+    found = reports([checkpoint], positions=positions, puzzles=puzzles, progress=progress, **same)
+    return dict(found["reports"][0])
 
 
 def reports(
@@ -123,10 +126,15 @@ def reports(
 
     A difference is paired: of both networks on the same positions, with the interval by games.
     """
+    from model.checkpoint import read_card
     from pipeline.evaluation.details import paired
+    from pipeline.evaluation.puzzles import read_puzzles
 
+    for path in checkpoints:  # before minutes of ingest
+        read_card(path)
+    tried = None if puzzles is None else read_puzzles(puzzles)
     with _rows_of(positions, split, pgn, against, progress) as where:
-        found = [_measured(path, where, rule or Rule(), players, puzzles, progress) for path in checkpoints]
+        found = [_measured(path, where, rule or Rule(), players, tried, progress) for path in checkpoints]
     names = _names(checkpoints)
     differences = [
         {"name": name, "against": names[0], **paired(found[0].table, one.table)}
@@ -178,14 +186,14 @@ def _by_common_rule(table: "pl.DataFrame", where: str) -> dict[str, Any]:
     from pipeline.evaluation.figures import headline, slices
 
     kept = table.filter((pl.col("ply") >= COMMON.min_ply) & (pl.col("clock") >= COMMON.min_clock))
-    figures = {"positions": 0}
+    figures: dict[str, Any] = {"positions": 0, "baselines": []}
     if len(kept):
         figures = headline(kept, slices(kept)["calibration"]) | {"baselines": baseline_rows(kept)}
     return {"rule": COMMON.describe(where), **figures}
 
 
 def _measured(
-    checkpoint: Path, where: _Where, rule: Rule, players: bool, puzzles: Path | None, progress: Progress
+    checkpoint: Path, where: _Where, rule: Rule, players: bool, puzzles: "Sequence[Puzzle] | None", progress: Progress
 ) -> Measured:
     """Measure one checkpoint."""
     from model.checkpoint import load, read_card

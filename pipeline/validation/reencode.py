@@ -1,6 +1,6 @@
-"""Encode games of a dump again, by ingest's own code in a folder that is thrown away, and compare with what is stored.
+"""Encode games of a dump again, by ingest's own code in a temporary folder, and compare them with what is stored.
 
-What is compared is every column of every row, and the games' table, whatever order the rows stand in; so a dataset made by
+What is compared is every column of every row, and the games' table, in any order of rows; so a dataset made by
 another version of the Parquet library passes too, as long as it says the same.
 
 Axes: R rows.
@@ -43,7 +43,7 @@ LONGEST = 500
 
 
 def config_of(manifest: Manifest) -> IngestConfig:
-    """Give the settings that a dataset was made with; raises DatasetError where this program has others."""
+    """Return the settings that a dataset was made with; raises DatasetError where this program has others."""
     stored = manifest["config"]
     strange = sorted(stored.keys() - {field.name for field in fields(IngestConfig)})
     try:
@@ -57,7 +57,7 @@ def config_of(manifest: Manifest) -> IngestConfig:
 
 
 def chunk_of(shard: str) -> int | None:
-    """Tell which chunk of the dump a shard is of: train-00007-0.parquet of 7; None for train-00007-of-00016, of the whole.
+    """Return which chunk of the dump a shard is of: train-00007-0.parquet of 7; None for train-00007-of-00016, of the whole.
 
     Raises DatasetError for a name that is no shard's.
     """
@@ -68,7 +68,7 @@ def chunk_of(shard: str) -> int | None:
 
 
 def shards_of(manifest: Manifest, chunk: int | None) -> list[str]:
-    """Name the shards of a chunk of the dump; with None, those that are of the whole."""
+    """Return the names of the shards of a chunk of the dump; with None, of those made of the whole dump."""
     return [entry["name"] for entry in manifest["files"] if entry["split"] and chunk_of(entry["name"]) == chunk]
 
 
@@ -168,22 +168,22 @@ def compare_chunk(task: _Comparison) -> tuple[int, list[str]]:
     directory = Path(task.directory)
     with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
         folder = Path(name)
-        note = _encode(task.chunk, folder, task.config)
+        record = _encode(task.chunk, folder, task.config)
         problems = _games_differ(directory, folder, task.chunk)
-        made = {entry["name"]: entry["sha256"] for entry in note["files"]}
+        made = {entry["name"]: entry["sha256"] for entry in record["files"]}
         if made == dict(zip(task.names, task.hashes, strict=True)):  # and these are what the files' hashes are, too
-            return note["rows"], problems
+            return record["rows"], problems
         stored = _table(directory / name for name in task.names)
         problems += _rows_differ(stored, _table(folder / name for name in made))
-    return note["rows"], problems
+    return record["rows"], problems
 
 
 def _encode(chunk: Chunk, folder: Path, config: IngestConfig) -> dict[str, Any]:
-    """Encode a chunk into a folder and give its note."""
+    """Encode a chunk into a folder and return its record."""
     (folder / PARTS).mkdir()
     encode_chunk(ChunkTask(chunk, str(folder), config))
-    note: dict[str, Any] = json.loads((folder / PARTS / part_name(chunk.index)).read_bytes())
-    return note
+    record: dict[str, Any] = json.loads((folder / PARTS / part_name(chunk.index)).read_bytes())
+    return record
 
 
 def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
@@ -324,8 +324,8 @@ def compare_games(
     again = Chunk(0, 0, 0, 0, text, starts[:-1].astype(np.int64))
     with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
         folder = Path(name)
-        note = _encode(again, folder, replace(config_of(manifest), shard_rows=0))
-        fresh = _table(folder / entry["name"] for entry in note["files"])
+        record = _encode(again, folder, replace(config_of(manifest), shard_rows=0))
+        fresh = _table(folder / entry["name"] for entry in record["files"])
         if fresh is not None:  # its games are numbered from 0
             numbers = pa.array(np.asarray(known, dtype=np.uint32)[fresh["game"].to_numpy()])
             at = fresh.schema.get_field_index("game")

@@ -1,6 +1,6 @@
-"""Is a dataset what it says it is, and what its dump says? Plain functions: a list of problems, empty when all is well.
+"""Compare a dataset with its manifest and its dump: plain functions that return a list of problems, empty for none.
 
-Files are compared with their hashes, games with their splits, and rows with the dump: encoded again by ingest's own code
+Files are compared with their hashes, games with their splits, and rows with the dump: encoded again by ingest's code
 (`pipeline.validation.reencode`: all, or a sample of games), and a sample replayed with python-chess, which shares no code with
 ingest: a wrong bit is found and not repeated.
 
@@ -49,14 +49,14 @@ Row = dict[str, Any]
 
 
 def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Compare each file with the manifest's size, SHA-256 and rows, and look for files that it does not name."""
+    """Return differences of files from the manifest's size, SHA-256 and rows, and files that it does not name."""
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
     strangers = sorted(path.name for path in directory.glob("*.parquet") if path.name not in named)
     return verify(directory) + [f"{name}: not in the manifest" for name in strangers]
 
 
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Look for games that have positions in two splits, or in another split than `games.parquet` says.
+    """Return games that have positions in two splits, or in another split than `games.parquet` says.
 
     Raises DatasetError for a file whose values are out of the format's ranges.
     """
@@ -92,7 +92,7 @@ def verify_dataset(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Look for problems: give lists `files splits source rows damage`, and how much was compared.
+    """Return the problems as lists `files splits source rows damage`, and how much was compared.
 
     `sources` are the dumps in the manifest's order; without them rows are not compared. `everything` encodes the whole dump
     again, else `games` games are; `rows` rows are replayed with python-chess. With a `limit`, only games that begin in the
@@ -128,7 +128,7 @@ def verify_dataset(
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
-    """Give the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
+    """Return the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
     if not is_training_set(directory):
         return [directory], []
     found, problems = [], []
@@ -144,7 +144,7 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 
 
 def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
-    """Compare the dumps with the bytes and hashes in the manifest."""
+    """Return differences of the dumps from the bytes and hashes in the manifest."""
     named = manifest["sources"]
     if len(named) != len(sources):
         return [f"the dataset was made of {len(named)} dumps, not {len(sources)}: name them in the manifest's order"]
@@ -158,7 +158,7 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 def games_differ(
     directory: Path, manifest: Mapping[str, Any], sources: Sequence[str], count: int, limit: int | None = None
 ) -> tuple[int, list[str]]:
-    """Encode random games again from the dumps' text and compare all their rows: how many rows, and problems."""
+    """Encode random games again from the dumps' text and compare all their rows; return how many rows, and problems."""
     drawn = sample_games(directory, manifest, count, _chunks(manifest, limit))
     wanted = {game for games in drawn.values() for game in games}
     offsets, texts = read_texts(directory, manifest, sources, wanted, limit)
@@ -202,7 +202,7 @@ def _chunks(manifest: Mapping[str, Any], limit: int | None) -> int | None:
 def sample_rows(
     directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Draw rows from a few row groups of the shards, the same ones each time; only of the dump's first `chunks`.
+    """Return rows drawn from a few row groups of the shards by a fixed seed; only of the dump's first `chunks`.
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
@@ -227,7 +227,7 @@ def sample_rows(
 
 
 def row_differs(row: Row, text: bytes) -> str:
-    """Say how a stored row differs from the position that python-chess reaches in the game's text, or "" ."""
+    """Return how a stored row differs from the position that python-chess reaches in the game's text, or "" ."""
     game = chess.pgn.read_game(io.StringIO(text.decode("utf-8", "replace")))
     nodes = list(game.mainline()) if game is not None else []
     if game is None or row["ply"] >= len(nodes):
@@ -269,7 +269,7 @@ def castling_of(board: chess.Board) -> int:
 
 
 def planes_of(board: chess.Board) -> NDArray[np.uint64]:
-    """Encode a python-chess board in the mover's view, uint64[77]."""
+    """Return the planes of a python-chess board in the mover's view, uint64[77]."""
     planes_P = np.zeros(PLANES, np.uint64)
     view = board if board.turn == chess.WHITE else board.mirror()
     for piece in chess.PIECE_TYPES:
@@ -283,5 +283,5 @@ def planes_of(board: chess.Board) -> NDArray[np.uint64]:
 
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:
-    """Say where a dump broke off."""
+    """Return where a dump broke off."""
     return [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]

@@ -131,6 +131,7 @@ def of_report(
         "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
         "datasets": table(numbers),
         **slices,
+        "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
     }
 

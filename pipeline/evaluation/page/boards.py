@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import chess
-import chess.svg
 import numpy as np
 from numpy.typing import NDArray
 
@@ -149,6 +148,8 @@ def _san(board: chess.Board, uci: str) -> str:
 
 def board_svg(row: Mapping[str, Any], size: int = 260) -> str:
     """Return a board as SVG: the played move green, another first choice of the network blue."""
+    import chess.svg
+
     board = chess.Board(row["fen"])
     moves = [(row["played"], HUMAN)] + ([(row["chosen"], NETWORK)] if row["rank"] > 1 else [])
     arrows = [

@@ -1,4 +1,4 @@
-"""What the tables of games tell: games that stand twice, or in train and in a test; how months differ.
+"""Figures of the tables of games: games that occur twice, or in train and in a test; how months differ.
 
 Axes: G games, K bins.
 """

@@ -85,7 +85,7 @@ def _tags(path: str) -> Iterator[Names]:
 
 
 def _seats(member: Member, number: int, path: str) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
-    """Give the players of the games that are used, with their splits, in the order of the dump."""
+    """Return the players of the games that are used, with their splits, in the order of the dump."""
     tags = _tags(path)
     places, keys = np.zeros(0, np.int64), np.zeros(0, np.uint64)
     for _, games in games_tables(member.directory, member.manifest, ["source", "offset", "length", "split"]):

@@ -7,15 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.evaluation.details import (
-    baseline_rows,
-    calibration_error,
-    equal_bands,
-    paired,
-    reliability,
-    value_reliability,
-)
-from pipeline.evaluation.figures import clustered_mean
+from pipeline.evaluation.details import baseline_rows, equal_bands, paired
+from pipeline.evaluation.figures import calibration_error, clustered_mean, reliability, value_reliability
 from tests.pipeline.evaluation.test_figures import rows
 
 

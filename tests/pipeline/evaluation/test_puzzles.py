@@ -55,7 +55,7 @@ def test_puzzles_are_solved_by_their_moves_and_by_any_mate(tmp_path: Path) -> No
     path.write_text(CSV)
     known = answers(path)
     assert len(known) == 6
-    found = solve(path, Knows(known))  # type: ignore[arg-type]
+    found = solve(read_puzzles(path), Knows(known))  # type: ignore[arg-type]
     assert (found["solved"], found["puzzles"]) == (1.0, 3)
     assert [(row["band"], row["puzzles"]) for row in found["by_rating"]] == [
         ("below 1000", 1),
@@ -64,10 +64,10 @@ def test_puzzles_are_solved_by_their_moves_and_by_any_mate(tmp_path: Path) -> No
     ]
     assert {row["band"] for row in found["by_theme"]} == {"crushing", "middlegame", "advantage", "endgame", "mateIn1"}
     mated = next(fen for fen, uci in known.items() if uci == "b1b8")
-    assert solve(path, Knows(known | {mated: "c1c8"}))["solved"] == 1.0  # type: ignore[arg-type]
+    assert solve(read_puzzles(path), Knows(known | {mated: "c1c8"}))["solved"] == 1.0  # type: ignore[arg-type]
     first = next(iter(known))
     another = next(move.uci() for move in chess.Board(first).legal_moves if move.uci() != known[first])
-    wrong = solve(path, Knows(known | {first: another}))  # type: ignore[arg-type]
+    wrong = solve(read_puzzles(path), Knows(known | {first: another}))  # type: ignore[arg-type]
     assert wrong["solved"] == pytest.approx(2 / 3), "one wrong move loses the puzzle"
 
 

@@ -17,7 +17,7 @@ from pipeline.evaluation.measure import Rule
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.page import LARGEST_PAGE
 from pipeline.evaluation.render import write_report, write_reports
-from pipeline.evaluation.report import reports
+from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
@@ -160,6 +160,17 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
     assert "var(--first)" in svg
     assert "var(--ink)" in svg
     assert charts.bars(rows) == svg, "the same file every day"
+
+
+def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "one.pgn").write_text('[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n')
+    result = report(NETWORK, pgn=tmp_path / "one.pgn", players=False)
+    assert (result["positions"], result["common_rule"]["positions"]) == (5, 0)
+    write_report(result, tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "too few games" in page
+    assert "Rating told" not in page
+    json.loads((tmp_path / "out" / "report.json").read_text(), parse_constant=lambda name: pytest.fail(name))
 
 
 def chromium(*words: str) -> str:
