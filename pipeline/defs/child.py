@@ -16,7 +16,6 @@ sequence from within the child.
 
 import contextlib
 import ctypes
-import fcntl
 import json
 import logging
 import os
@@ -28,13 +27,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from filelock import FileLock
+
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.cli.progress import ROOMS
+from pipeline.storage.stores import locked
 
 GRACE = 20.0
 """Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""
@@ -155,8 +158,9 @@ def main(tasks: Mapping[str, Task], asking: Collection[str]) -> None:
     _tell_logs(send)
     _listen(stopping, interrupt=request["task"] not in asking)
     _die_with(request["parent"], request["grace"])
+    held = contextlib.ExitStack()  # never closed: a lock is held until the workers are gone too
     try:
-        _hold(request["lock"], request["grace"])
+        held.enter_context(_held(request["lock"], request["grace"]))
         with announced():
             result = tasks[request["task"]](request["arguments"], _throttled(send), stopping)
         if stopping():
@@ -283,22 +287,14 @@ def kill_own_group() -> None:
         kill_group(os.getpid())
 
 
-def _hold(name: str | None, patience: float) -> None:
-    """Lock an output while this process lives, after waiting for the child of a dead run, which may be saving still.
+def _held(name: str | None, patience: float) -> AbstractContextManager[None]:
+    """Lock an output meanwhile, after waiting for the child of a dead run, which may be saving still.
 
     The library's own locks, of `ingest` and `train`, are for everybody else, and refuse at once.
     """
     if name is None:
-        return
+        return contextlib.nullcontext()
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for attempt in range(int(patience) + 5, -1, -1):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if not attempt:
-                break
-            time.sleep(1.0)
-    raise UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
+    busy = UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
+    return locked(FileLock(path.with_name(f".{path.name}.lock")), busy, patience + 5.0)

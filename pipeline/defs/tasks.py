@@ -3,17 +3,16 @@
 `python -m pipeline.defs.tasks` is that process (pipeline/defs/child.py).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from engine.progress import Progress
+from engine.progress import Progress, Stop
 from pipeline.defs.child import Task, main
 from pipeline.defs.launchpad.forms import filled
 
 Arguments = Mapping[str, Any]
-Stop = Callable[[], bool]
 
 
 def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:

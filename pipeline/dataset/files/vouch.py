@@ -19,7 +19,8 @@ from typing import Any, cast
 from filelock import FileLock, Timeout
 
 from engine.json_files import read_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, silent
+from engine.temporaries import new_file
 from pipeline.errors import DatasetError, Stopped
 from pipeline.storage.stores import is_local, reached
 
@@ -33,7 +34,6 @@ PATIENCE = 0.5
 """Seconds of hashing before it asks whether to stop: what takes no time is not what anybody wanted to stop."""
 BLOCK = 1 << 20
 
-Stop = Callable[[], bool]
 Entry = Mapping[str, Any]
 
 
@@ -172,10 +172,8 @@ def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
         memory = dict(before)
         yield memory
         if memory != before:
-            with suppress(OSError):
-                temporary = path.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_text(json.dumps(memory))
-                temporary.replace(path)
+            with suppress(OSError), new_file(path, sync=False) as file:
+                file.write(json.dumps(memory).encode())
     finally:
         lock.release()
 

@@ -4,13 +4,14 @@ Axes: G games, K bins.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.progress import Stop
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dataset.files.shards import BATCH_SENTINELS
 from pipeline.dataset.join import game_splits
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 LEAST_GAMES = 500
 """Games that a month must have to be compared with others: of fewer, chance tells more than the month does."""
-
-Stop = Callable[[], bool]
 
 
 def copies(datasets: Sequence[Member], stop: Stop) -> dict[str, Any]:
