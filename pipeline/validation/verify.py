@@ -299,7 +299,7 @@ def planes_of(board: chess.Board) -> NDArray[np.uint64]:
 
 def text_of(source: str) -> Iterator[bytes]:
     """Yield the decompressed bytes of a dump, up to where it breaks off; `damage` is what tells of that."""
-    from pipeline.dumps.reader import BLOCK, Salvage, Source
+    from pipeline.dumps.reader import BLOCK, Source, salvaged
 
     dump = Source(source)
     stream = dump.open()
@@ -309,7 +309,7 @@ def text_of(source: str) -> Iterator[bytes]:
             yield block
     except OSError:
         if dump.compression is not None:
-            yield from Salvage(dump, dump.bytes_read).pieces
+            yield from salvaged(dump, dump.text_bytes, dump.bytes_read)
 
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:
