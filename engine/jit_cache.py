@@ -102,6 +102,6 @@ def key_cache_by_sources() -> None:
 
 
 def are_compiled(module: str) -> bool:
-    """Tell whether kernels of a module are kept for these sources; `module` is its name without its packages."""
+    """Return whether kernels of a module are kept for these sources; `module` is its name without its packages."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

@@ -114,7 +114,7 @@ class Source:
         return self._text(compression)
 
     def _text(self, compression: str | None) -> Any:
-        """Give the stream of text: PGN as it is, other inputs turned into it (pipeline/dumps/formats)."""
+        """Return the stream of text: PGN as it is, other inputs turned into it (pipeline/dumps/formats)."""
         first, name = begin(self._head, compression), plain_name(self.name)
         if first.startswith(parquet.MAGIC):
             if self.plain:
@@ -182,12 +182,12 @@ class Source:
 
 
 def short_name(name: str) -> str:
-    """Give a dump's name without its place: of an address no secret of its query, either."""
+    """Return a dump's name without its place: of an address no secret of its query, either."""
     return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
 def plain_name(name: str) -> str:
-    """Give a dump's name as a person may read it."""
+    """Return a dump's name as a person may read it."""
     return shown(name) if is_url(name) else name
 
 
@@ -319,7 +319,7 @@ class _Window:
 
     @property
     def full(self) -> bool:
-        """Tell whether another block would not fit: then even an open game is handed on, cut."""
+        """Return whether another block would not fit: then even an open game is handed on, cut."""
         return self.filled + BLOCK > len(self.text)
 
     def forget(self) -> int:
@@ -344,7 +344,7 @@ class _Window:
 
 
 def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Chunk]:
-    """Give the chunks of one source, indexed and numbered from 0."""
+    """Yield the chunks of one source, indexed and numbered from 0."""
     window = _Window(source.open(), source, chunk_bytes)
     offset = index = game = 0
     more = True
@@ -377,7 +377,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
 def chunks(
     sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None
 ) -> Iterator[Chunk]:
-    """Give the chunks of all sources in order; `on_read` hears of raw bytes read so far.
+    """Yield the chunks of all sources in order; `on_read` hears of raw bytes read so far.
 
     Raises DumpError for a source that cannot be read, before anything of it is given. Damage ends a source and is noted
     in its `damage`.

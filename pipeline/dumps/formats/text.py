@@ -27,7 +27,7 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, count: int, /) -> bytes:
-        """Give up to `count` bytes, none at the end."""
+        """Return up to `count` bytes, none at the end."""
         ...
 
 
@@ -81,7 +81,7 @@ def _raising(error: OSError) -> Iterator[bytes]:
 
 
 def lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Give a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. A mark of byte order is left out.
+    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. A mark of byte order is left out.
 
     An OSError of the stream comes when all whole lines before it were given.
     """
