@@ -13,11 +13,9 @@ whoever is killed at any point leaves a checkpoint that loads.
 
 import hashlib
 import json
-import os
 import re
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from engine.encoding.views import UnknownViewError
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
-from engine.temporaries import abandoned, temporary_name
+from engine.temporaries import abandoned, new_file, sync_directory
 from model.card import Card, Weights
 from model.network.network import Network, build
 from model.network.preset import PresetError, preset_from_row
@@ -68,29 +66,14 @@ class TensorMismatchError(CheckpointError):
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a whole file under its name or leave what was there."""
-    temporary = path.with_name(temporary_name(path.name))
     try:
-        with temporary.open("wb") as file:
+        with new_file(path) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror}; what was saved before is still there"
         ) from error
-    with suppress(OSError):  # not every system lets a directory be opened or synced
-        _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Put a directory's names on the disk, so that a power cut does not undo a rename."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import psutil
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
 from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
-from pipeline.dumps.zstd_frames import frames
+from pipeline.dumps.zstd_stream import count_frames
 from pipeline.errors import ConfigError, IngestError
 from pipeline.executors.by_name import LOCAL
 from pipeline.executors.local import available_cores
@@ -194,7 +194,7 @@ def measure(
         runs[-1]["positions_per_second"] = round(runs[-1]["positions"] / runs[-1]["seconds"])
         progress(Tick(len(runs), len(sizes) + 1, "runs"))
     first, last = runs[0], runs[-1]
-    reader = _reader(pgn) | {"frames": len(frames(pgn)) if pgn.suffix == ".zst" else None}
+    reader = _reader(pgn) | {"frames": count_frames(pgn) if pgn.suffix == ".zst" else None}
     result: dict[str, Any] = {
         "pgn": pgn.name,
         "cores": available_cores(),

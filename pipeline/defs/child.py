@@ -29,15 +29,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.cli.progress import ROOMS
+from pipeline.storage.stores import locked
 
 GRACE = 20.0
 """Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""
@@ -158,8 +160,10 @@ def main() -> None:
     keywords = {name: value for name, value in known.items() if name in inspect.signature(work).parameters}
     _listen(stopping, interrupt="stop" not in keywords)
     _die_with(parent, grace)
+    held = contextlib.ExitStack()  # never closed: a lock is held until the workers are gone too
     try:
-        with _held(lock, grace), announced():
+        held.enter_context(_held(lock, grace))
+        with announced():
             result = work(**keywords)
         if stopping():
             raise KeyboardInterrupt
@@ -279,23 +283,16 @@ def kill_own_group() -> None:
         kill_group(os.getpid())
 
 
-@contextlib.contextmanager
-def _held(path: Path | None, patience: float) -> Iterator[None]:
+def _held(path: Path | None, patience: float) -> AbstractContextManager[None]:
     """Lock an output, after waiting for the child of a dead run, which may still be saving.
 
     The library's own locks, of `ingest` and `train`, are for everybody else, and refuse at once.
     """
     if path is None:
-        yield
-        return
+        return contextlib.nullcontext()
     path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=patience + 5):
-            yield
-    except Timeout:
-        raise UserError(
-            f"{path} is being written by another process; wait for it or stop it, then run this again"
-        ) from None
+    busy = UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
+    return locked(FileLock(path.with_name(f".{path.name}.lock")), busy, patience + 5.0)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.dataset.files.shard_files import games_tables
-from pipeline.dumps.reader import BLOCK, Salvage, Source
+from pipeline.dumps.reader import BLOCK, Source, salvaged
 
 
 def read_texts(
@@ -45,7 +45,7 @@ def text_of(source: str) -> Iterator[bytes]:
             yield block
     except OSError:
         if dump.compression is not None:
-            yield from Salvage(dump, dump.bytes_read).pieces
+            yield from salvaged(dump, dump.text_bytes, dump.bytes_read)
 
 
 def _cut(chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, bytes]]:

@@ -48,7 +48,7 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 @cache
 def _version() -> str:
-    """Give the hash of the kernels' sources, which every node must share for the same bytes; 20 ms, so once a process."""
+    """Return the hash of the kernels' sources, which every node must share for the same bytes; 20 ms, so once a process."""
     return sources_hash(Path(__file__).resolve().parents[2])
 
 
@@ -81,7 +81,7 @@ class RayEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Give a result an item, in the order of completion; closing the iterator cancels what runs and what waits.
+        """Yield a result an item, in the order of completion; closing the iterator cancels what runs and what waits.
 
         Raises IngestError when the cluster cannot be reached or is lost.
         """
@@ -158,7 +158,7 @@ class _Tasks:
         self.window = 0
 
     def _window(self) -> int:
-        """Give how many tasks may be handed in, the cores counted again now and then."""
+        """Return how many tasks may be handed in, the cores counted again now and then."""
         if time.monotonic() - self.counted >= RECOUNT_SECONDS:
             self.window, self.counted = AHEAD * self.engine.slots(), time.monotonic()
         return self.window
@@ -201,7 +201,7 @@ class _Tasks:
                 yield index, status, value
 
     def _outcome(self, task: Any) -> tuple[Status, Any] | None:
-        """Give what a task answered; None when its worker, its node or its item was lost."""
+        """Return what a task answered; None when its worker, its node or its item was lost."""
         errors = self.ray.exceptions
         try:
             answer: tuple[Status, Any] = self.ray.get(task)
@@ -248,5 +248,5 @@ def _signals_kept() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says that says something."""
+    """Return the first line of what an error says that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -39,9 +39,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
     """Write a loop's identity into a free directory, or find the same there; FinetuneError names what differs."""
     path = out / MANIFEST
     if not path.exists():
-        strangers = sorted(name.name for name in out.iterdir() if not name.name.startswith("."))
-        if strangers:
-            raise FinetuneError(f"{out} holds something else ({', '.join(strangers[:3])}): choose a new --out")
+        claims.require_own(out, claims.FINETUNING, FinetuneError)
         publish_json(out, MANIFEST, wanted)
         return
     try:

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
+from engine.temporaries import new_file
 from pipeline.errors import DatasetError, Stopped
 from pipeline.storage.stores import is_local, reached
 
@@ -169,10 +170,8 @@ def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
         memory = dict(before)
         yield memory
         if memory != before:
-            with suppress(OSError):
-                temporary = path.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_text(json.dumps(memory))
-                temporary.replace(path)
+            with suppress(OSError), new_file(path, sync=False) as file:
+                file.write(json.dumps(memory).encode())
     finally:
         lock.release()
 

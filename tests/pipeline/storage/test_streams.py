@@ -290,7 +290,8 @@ def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("nosuch://a/b", "is no kind of store"), ("https://a/b", "can be read from and not written to")]
+    ("name", "says"),
+    [("nosuch://a/b", "is not a known kind of store"), ("https://a/b", "can be read from and not written to")],
 )
 def test_places_that_are_none_are_refused(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
