@@ -32,6 +32,29 @@ FIGURES = (
 )
 SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
 JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out")
+COLUMNS = {
+    "planes": "The position seen by the mover: 77 little-endian uint64 (engine/encoding/planes.py).",
+    "label": "The move played: 0..4095, type x 64 + from-square.",
+    "promotion": "0 none, else 2 knight .. 5 queen.",
+    "castling": "Bits: own king's side 1, own queen's 2, the opponent's 4 and 8.",
+    "ep_file": "File of the square behind a pawn that has just moved two; 255 none.",
+    "halfmove": "Fifty-move clock.",
+    "repetition": "How often the position stood before in its game.",
+    "result": "+1, 0 or -1, seen by the mover; 0 where `plies` is 0.",
+    "ply": "Half-moves before this one in the game.",
+    "plies": "Half-moves of the game; 0 for positions that are of no game (puzzles, EPD).",
+    "game": "Row in games.parquet.",
+    "last_move": "The opponent's move before: from x 64 + to, as the mover sees the board; null at a game's start.",
+    "eval": "Centipawns seen by the mover before the move, from the comment after the move before; mates +-32000.",
+    "clock": "Seconds that the mover had left before the move; the base time at a player's first move.",
+    "elo": "The mover's rating.",
+    "opponent_elo": "The opponent's rating.",
+    "base": "Time control: seconds at the start.",
+    "increment": "Time control: seconds a move.",
+    "visits": "Self-play's: labels and shares of the search's improved policy; null for people's games.",
+    "root_value": "Self-play's: the search's value, seen by the mover; null for people's games.",
+}
+"""What a shard's columns hold, as datasets/README.md has it."""
 LONGEST_TABLE = 200
 """Rows of a table that a page shows without getting slow."""
 
@@ -163,7 +186,12 @@ def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
 
 def column_schema() -> dg.TableSchema:
     """Describe a shard's columns, which are those of the format version that its manifest has."""
-    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema()])
+    return dg.TableSchema(
+        [
+            dg.TableColumn(field.name, str(field.type), COLUMNS[field.name], dg.TableColumnConstraints(field.nullable))
+            for field in schema()
+        ]
+    )
 
 
 def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
