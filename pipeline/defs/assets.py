@@ -190,6 +190,20 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
     )
 
 
+@dg.asset(
+    deps=[accuracy_report],
+    group_name="reports",
+    owners=OWNERS,
+    tags={"stage": "evaluation"},
+    kinds={"json"},
+    code_version="1",
+)
+def leaderboard(datasets: Datasets) -> Result:
+    """All checkpoints that were ever reported on, by dataset and top-1; equal only where the rules are."""
+    found = metadata.of_leaderboard(datasets.path / "reports")
+    return Result(metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records)))
+
+
 def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
     """Return the positions datasets to work on, those named or all.
 

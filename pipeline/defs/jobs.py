@@ -10,7 +10,7 @@ from dagster import DagsterRunStatus, RunsFilter
 from pydantic_core import to_jsonable_python
 
 from pipeline.dataset.files.shards import read_manifest
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, plainly, positions, training_set
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, leaderboard, plainly, positions, training_set
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.dumps.fetch import STEM, month_of, published_months
@@ -39,7 +39,7 @@ LENGTHS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 train, *saved = (
     dg.define_asset_job(
         name,
-        [training_set, checkpoint, accuracy_report],
+        [training_set, checkpoint, accuracy_report, leaderboard],
         config={"ops": {"checkpoint": {"config": dict(options)}}} if options else None,
         description=f"Join the positions, train a network on them and measure it; {length}.",
     )

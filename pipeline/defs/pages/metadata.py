@@ -10,6 +10,7 @@ import dagster as dg
 import numpy as np
 from pydantic_core import to_jsonable_python
 
+from engine.json_files import parse_json
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
 from pipeline.defs.pages import pictures
@@ -149,6 +150,7 @@ def of_report(
     return {
         "checkpoint": dg.MetadataValue.path(network),
         **overall(reports),
+        **(honest(first) if len(reports) == 1 else {}),
         "rule": "; ".join(report["rule"] for report in reports.values()),
         "report": dg.MetadataValue.md("\n\n".join(drawn)),
         "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
@@ -156,6 +158,37 @@ def of_report(
         **slices,
         "path": dg.MetadataValue.path(folder),
     }
+
+
+def honest(report: Mapping[str, Any]) -> Metadata:
+    """Say what makes a report's top-1 comparable: its interval, the figure by the common rule, and what train holds of it."""
+    low, high = report["top1_low"], report["top1_high"]
+    rows = report["slices"].get("by_train", [])
+    held = sum(row["positions"] for row in rows if row["band"] != "not in train")
+    return {
+        "top1_interval": report["top1_interval"] if low is None else f"{low:.4f} to {high:.4f} (95 %)",
+        "top1_by_common_rule": report["common_rule"]["top1"],
+        "common_rule": report["common_rule"]["rule"],
+        "seen_in_training": report["seen_in_training"],
+        **({"share_of_positions_in_train": round(held / report["positions"], 6)} if rows else {}),
+    }
+
+
+def of_leaderboard(folder: Path) -> Metadata:
+    """Rank the reports that lie in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the best first."""
+    found = []
+    for path in sorted(folder.glob("*/*/report.json")):
+        try:
+            report = parse_json(path.read_bytes())
+            row = {"dataset": path.parent.name, "checkpoint": path.parents[1].name}
+            found.append(row | {name: report[name] for name in ("preset", "top1", "positions", "rule")})
+        except (ValueError, KeyError, TypeError):
+            found.append(
+                {"dataset": path.parent.name, "checkpoint": path.parents[1].name, "rule": f"{path} is no report"}
+            )
+    found.sort(key=lambda row: (row["dataset"], -row.get("top1", -1.0), row["checkpoint"]))
+    columns = {"dataset": "", "checkpoint": "", "preset": "", "top1": 0.0, "positions": 0, "rule": ""}
+    return {"reports": len(found), "leaderboard": table([columns | row for row in found])}
 
 
 def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:

@@ -21,10 +21,11 @@ from engine.progress import silent
 from pipeline.dataset.files.shards import read_manifest, write_rows
 from pipeline.definitions import defs
 from pipeline.defs import checks, tasks
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, positions, training_set
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, leaderboard, positions, training_set
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.remedies import in_ui
+from pipeline.defs.pages.metadata import of_leaderboard
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
@@ -66,7 +67,7 @@ def shared(keys: dict[str, list[tuple[bytes, int]]]) -> int:
 
 def test_everything_materialises(made: Made) -> None:
     found = {(event.asset_key, event.partition) for event in made[1].get_asset_materialization_events()}
-    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report)}
+    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report, leaderboard)}
     assert found == {(dump.key, "small"), (positions.key, "small")} | whole
 
 
@@ -139,6 +140,28 @@ def test_the_report_shows_first_choices(made: Made) -> None:
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
     assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
+    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    report = json.loads(path.read_text())
+    (shared,) = [row["positions"] for row in report["slices"]["by_train"] if row["band"] == "in train too"]
+    assert said["share_of_positions_in_train"] == pytest.approx(shared / report["positions"], abs=1e-6)
+    assert said["top1_by_common_rule"] == report["common_rule"]["top1"]
+    assert said["top1_interval"] == report["top1_interval"], "three games are too few for one"
+    assert re.search(r"move \d+: (White|Black) \(1[45]\d\d\) played \S+; network: ", str(said["first_choices"]))
+
+
+def test_the_leaderboard_ranks_reports_and_names_what_is_none(made: Made, tmp_path: Path) -> None:
+    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    report = json.loads(path.read_text())
+    for name, top1 in (("weaker", 0.1), ("stronger", 0.4)):
+        (tmp_path / name / "small").mkdir(parents=True)
+        (tmp_path / name / "small" / "report.json").write_text(json.dumps(report | {"top1": top1}))
+    (tmp_path / "broken" / "small").mkdir(parents=True)
+    (tmp_path / "broken" / "small" / "report.json").write_text("{}")
+    said = of_leaderboard(tmp_path)
+    assert [row.data["checkpoint"] for row in said["leaderboard"].records] == ["stronger", "weaker", "broken"]
+    assert "is no report" in said["leaderboard"].records[2].data["rule"]
+    (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
+    assert row.data["top1"] == pytest.approx(report["top1"], abs=1e-6)
 
 
 def test_a_report_is_of_its_own_runs_checkpoint() -> None:
