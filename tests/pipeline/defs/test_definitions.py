@@ -40,8 +40,8 @@ positions (datasets, by dumps) <- dump
 training_set (datasets, whole) <- positions
 checkpoint (model, whole) <- training_set
 accuracy_report (reports, whole) <- checkpoint, positions
-leaderboard (reports, whole) <- accuracy_report
 tuned_checkpoint (selfplay, whole) <- checkpoint, positions
+leaderboard (reports, whole) <- accuracy_report
 strength_report (reports, whole) <- tuned_checkpoint
 """
 
