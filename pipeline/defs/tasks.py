@@ -63,11 +63,11 @@ def fetch(month: str, out: Path, config: "FetchConfig", *, progress: Progress, s
     return library([month], out, config, progress=progress, stop=stop)
 
 
-def verify(positions: Path, source: Path, count: int) -> Mapping[str, Any]:
+def verify(positions: Path, source: Path | None, count: int) -> Mapping[str, Any]:
     """Compare `count` random rows with the dump; return a list of problems by question, and `compared` rows."""
     from pipeline.validation.verify import LIMIT, verify_dataset
 
-    return verify_dataset(positions, [str(source)], games=count // 8, rows=count, limit=LIMIT)
+    return verify_dataset(positions, [str(source)] if source else [], games=count // 8, rows=count, limit=LIMIT)
 
 
 def join(

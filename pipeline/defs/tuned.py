@@ -12,7 +12,18 @@ import dagster as dg
 
 from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, tasks
-from pipeline.defs.assets import CODE_VERSION, Result, checked, checkpoint, inputs, live, newest, positions
+from pipeline.defs.assets import (
+    CODE_VERSION,
+    OWNERS,
+    Result,
+    checked,
+    checkpoint,
+    inputs,
+    live,
+    newest,
+    positions,
+    tell,
+)
 from pipeline.defs.child import run_child
 from pipeline.defs.launchpad.forms import Form, options_of
 from pipeline.defs.launchpad.options import StrengthOptions, TunedOptions
@@ -33,6 +44,8 @@ OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")
             description="A network made stronger by self-play, with its curves over generations, verdicts and games. "
             "Made by the job `finetune`; a retry continues it.",
             group_name="selfplay",
+            owners=OWNERS,
+            tags={"stage": "training"},
             kinds={"pytorch"},
             code_version=CODE_VERSION,
             skippable=True,
@@ -57,8 +70,9 @@ def tuned_checkpoint(
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
         loop = options.finetune
         loop = replace(loop, engine=loop.engine or compute.name)
+        tell(context, checkpoint=network.name, tuned=out.name, generations=loop.generations, minutes=loop.minutes)
         work = partial(tasks.finetune, network, loop, out, human=human)
-        result = run_child(work, progress=live(context, every=5.0), lock=out)
+        result = run_child(work, progress=live(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
     yield Result(
         metadata=tuned_metadata.of_tuned(out, result),
@@ -76,6 +90,8 @@ def tuned_checkpoint(
             description="How strong the tuned network is: Elo against its seed, the hand-written player and an engine, with "
             "intervals. Made by the job `finetune`.",
             group_name="reports",
+            owners=OWNERS,
+            tags={"stage": "evaluation"},
             code_version=CODE_VERSION,
             skippable=True,
         )
@@ -97,7 +113,7 @@ def strength_report(
         best = file_hash(tuned / "best" / "checkpoint.json")
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         chosen = {name: value for name, value in asdict(options).items() if name != "tuned"}
-        result = run_child(partial(tasks.strength, tuned, out, chosen), progress=live(context, every=5.0), lock=out)
+        result = run_child(partial(tasks.strength, tuned, out, chosen), progress=live(context), lock=out)
     yield Result(
         metadata=tuned_metadata.of_strength(out, tuned, result),
         check_results=checks.of_strength(result["against_seed"]),

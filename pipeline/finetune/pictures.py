@@ -122,7 +122,7 @@ def draw_boards(games: Sequence[chess.pgn.Game]) -> str:
     for index, game in enumerate(games):
         end = game.end()
         board = end.board()
-        drawn = chess.svg.board(board, lastmove=end.move, size=SIDE, coordinates=False)
+        drawn = chess.svg.board(board, lastmove=end.move, size=SIDE, coordinates=True)
         parts.append(f'<g transform="translate({index * (SIDE + 10)} 0)">{drawn}')
         caption = f"{game.headers.get('Result', '*')}, {board.ply()} half-moves"
         parts.append(f'<text x="4" y="{SIDE + 16}" font-family="sans-serif" font-size="13">{caption}</text></g>')

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from model.network.presets import presets
 from model.training.config import TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import JoinConfig
-from pipeline.defs.launchpad.forms import Between
+from pipeline.defs.launchpad.forms import Between, Choice
 from pipeline.errors import ConfigError
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
@@ -24,10 +25,18 @@ class PositionsOptions:
     """Worker processes, 0 for one for each core that this process may use."""
     replace: bool = False
     """Build them anew where this dump has positions already, of other options too; those stay until the new ones are whole."""
-    verified_rows: Annotated[int, Between(0, 1_000_000)] = 64
-    """Random rows that are replayed from the dump with python-chess and compared."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and the layout of the shards, as `fianchetto ingest` has them."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyOptions:
+    """How the checks of positions look."""
+
+    rows: Annotated[int, Between(0, 1_000_000)] = 64
+    """Random rows that are replayed from the dump with python-chess and compared."""
+    most: Annotated[int, Between(1, 10_000)] = 24
+    """Partitions that are checked where the run is of none: those that were not checked for longest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +67,8 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """What is trained, and on what."""
 
-    preset: str = "fianchetto-xs"
-    """Network to train, a name of `model/network/presets.py`."""
+    preset: Annotated[str, Choice(presets)] = "fianchetto-xs"
+    """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
     name: str = ""

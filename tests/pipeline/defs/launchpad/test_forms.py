@@ -19,10 +19,19 @@ from pipeline.defs.launchpad.options import (
     StrengthOptions,
     TrainingSetOptions,
     TunedOptions,
+    VerifyOptions,
 )
 from pipeline.ingest.chunk import IngestConfig
 
-ALL = (PositionsOptions, TrainingSetOptions, CheckpointOptions, ReportOptions, TunedOptions, StrengthOptions)
+ALL = (
+    PositionsOptions,
+    TrainingSetOptions,
+    CheckpointOptions,
+    ReportOptions,
+    TunedOptions,
+    StrengthOptions,
+    VerifyOptions,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +131,7 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
     ("cls", "values", "words"),
     [
         (PositionsOptions, {"workers": -1}, "workers is -1, and must be from 0 to"),
-        (PositionsOptions, {"verified_rows": -5}, "verified_rows is -5"),
+        (VerifyOptions, {"rows": -5}, "rows is -5"),
         (ReportOptions, {"drawn": -1}, "drawn is -1"),
         (ReportOptions, {"drawn": 10**9}, "drawn is 1000000000"),
         (Outer, {"where": "/x", "inner": {"rate": -1.0}}, r"^rate must be positive, not -1.0$"),
