@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 from typing import IO, Any, cast
 
 from filelock import FileLock, Timeout
@@ -35,7 +36,7 @@ REQUESTS = Patience(attempts=4)
 GATHERED = 1 << 20
 """Bytes of the write buffer: a Parquet page is some 8 kB."""
 SETTLING = 4
-"""Files of one writer that are synchronised at a time; a file system settles them together."""
+"""Files of one writer that are synchronised or uploaded at a time; a file system settles them together."""
 AT_ONCE = 1 << 26
 """Bytes of a file that is uploaded from memory; of a larger one only the parts under way are in memory."""
 
@@ -238,7 +239,7 @@ def _written(
 ) -> tuple[Published, Callable[[], None]]:
     """Let `write` fill a file; return what it will be, and the function that synchronises it and gives it its name."""
     if not is_local(directory):
-        return _publish_to_store(directory, name, rows, write, guard), lambda: None
+        return _written_for_store(directory, name, rows, write, guard)
     with ExitStack() as stack:
         named = new_file(directory / name, buffering=GATHERED, before_rename=lambda: guard(directory, published))
         file = stack.enter_context(named)
@@ -261,15 +262,16 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None],
 
 
 class Publisher:
-    """Publishes files one after another as `publish` does; one is synchronised while the next is written.
+    """Publishes files one after another as `publish` does; some are synchronised or uploaded while the next is written.
 
-    All have their names when it closes without an exception. Waiting for each file would take a thirtieth to an eighth of an
-    ingest's time, depending on the disk.
+    All have their names when it closes without an exception. At most SETTLING files are under way. Waiting for each would take
+    a thirtieth to an eighth of an ingest's time on a disk, and most of it with a store.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(SETTLING, "publish")
         self._coming: list[Future[None]] = []
+        self._room = Semaphore(SETTLING)
 
     def __enter__(self) -> "Publisher":
         return self
@@ -285,29 +287,46 @@ class Publisher:
         self, directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded
     ) -> Published:
         """Let `write` fill a file, and return what it will be; what `write` raises is raised here, the name appears later."""
-        published, settle = _written(directory, name, rows, write, guard)
-        self._coming.append(self._pool.submit(settle))
+        self._room.acquire()
+        try:
+            published, settle = _written(directory, name, rows, write, guard)
+            future = self._pool.submit(settle)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        self._coming.append(future)
         return published
 
 
-def _publish_to_store(directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard) -> Published:
-    """Write a nameless file of this machine, then upload it; a large one in parts, which the store joins at the end."""
+def _written_for_store(
+    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
+) -> tuple[Published, Callable[[], None]]:
+    """Let `write` fill a nameless file of this machine; return what it will be, and the function that uploads it.
+
+    A large file goes in parts, which the store joins at the end.
+    """
     path = cast("Any", directory / name)
-    with tempfile.TemporaryFile() as file:
+
+    def upload() -> None:
+        with held:
+            guard(directory, published)
+            if published.bytes <= AT_ONCE:
+                file.seek(0)
+                data = file.read()
+                persist(str(path), lambda: path.fs.pipe_file(path.path, data))
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                persist(str(path), lambda: path.fs.pipe_file(path.path, mapped, chunksize=AT_ONCE // 4))
+
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.TemporaryFile())
         target = _HashingFile(file)
         write(target)
         file.flush()
-        size = file.tell()
-        published = Published(name, rows, size, target.hash.hexdigest())
-        guard(directory, published)
-        if size <= AT_ONCE:
-            file.seek(0)
-            data = file.read()
-            persist(str(path), lambda: path.fs.pipe_file(path.path, data))
-        else:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                persist(str(path), lambda: path.fs.pipe_file(path.path, mapped, chunksize=AT_ONCE // 4))
-    return published
+        published = Published(name, rows, file.tell(), target.hash.hexdigest())
+        held = stack.pop_all()
+        return published, upload
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: Guard = unguarded) -> Published:
