@@ -93,14 +93,6 @@ class PreBlock(nn.Module):
         return self.gate(y) + x_BCYX  # type: ignore[no-any-return]
 
 
-class Flat(nn.Module):
-    """Flatten a board to `[B, C * 64]` with the square running fastest, whatever the memory format."""
-
-    def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Flatten `[B, C, Y, X]`."""
-        return x_BCYX.flatten(1)
-
-
 class Exact(nn.Module):
     """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost first choices."""
 
