@@ -67,21 +67,26 @@ def forbidden(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str |
     `partition`: that of the positions; None for an asset without partitions.
     """
     what = asset.to_user_string()
-    for key, record in last_checks(instance, asset, partition).items():
+    for name, record in last_checks(instance, asset, partition).items():
         if record.status == AssetCheckExecutionRecordStatus.FAILED:
             of = f"{what} of {partition}" if partition else f"the {what}"
             raise UserError(
-                f"{of} failed the check {key.name} last time: materialise it again, or execute the check once more"
+                f"{of} failed the check {name} last time: materialise it again, or execute the check once more"
             )
 
 
 def last_checks(
     instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str | None
-) -> Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]:
-    """Return the last evaluations of the checks of an asset, or of a partition of it, that block."""
-    keys = [dg.AssetCheckKey(asset, name) for name in BLOCKING.get(asset.to_user_string(), ())]
+) -> dict[str, AssetCheckExecutionRecord]:
+    """Return the last evaluation of each blocking check of an asset, or of a partition of it; one that only began is none."""
+    ended = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
     only = PartitionKeyFilter(key=partition) if partition else None
-    return instance.event_log_storage.get_latest_asset_check_execution_by_key(keys, partition_filter=only)
+    found = {}
+    for name in BLOCKING.get(asset.to_user_string(), ()):
+        history = instance.event_log_storage.get_asset_check_execution_history
+        for record in history(dg.AssetCheckKey(asset, name), limit=1, status=ended, partition_filter=only):
+            found[name] = record
+    return found
 
 
 @contextmanager

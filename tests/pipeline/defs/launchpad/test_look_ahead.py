@@ -5,7 +5,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from engine.errors import UserError
 from pipeline.defs.jobs import register
+from pipeline.defs.launchpad.look_ahead import BLOCKING, forbidden
 from pipeline.defs.resources import Datasets
 from tests.pipeline.defs.conftest import STEPS, execute
 from tests.pipeline.defs.test_materialise import failure
@@ -61,3 +63,21 @@ def test_what_the_run_itself_makes_need_not_be_there(root: Path) -> None:
         register(instance, Datasets())
         result = execute("everything", instance, ops, "small")
         assert "do not fill one batch" in failure(result, "checkpoint")
+
+
+def test_a_failed_check_forbids_its_own_partition_alone() -> None:
+    key, name = dg.AssetKey("positions"), BLOCKING["positions"][0]
+
+    def evaluated(passed: bool, partition: str) -> None:
+        instance.report_runless_asset_event(dg.AssetCheckEvaluation(key, name, passed=passed, partition=partition))
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        forbidden(instance, key, "small")
+        evaluated(False, "small")
+        evaluated(True, "other")
+        with pytest.raises(
+            UserError, match=f"positions of small failed the check {name} last time: materialise it again"
+        ):
+            forbidden(instance, key, "small")
+        forbidden(instance, key, "other")
+        forbidden(instance, dg.AssetKey("training_set"))
