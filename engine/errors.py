@@ -2,7 +2,7 @@
 
 
 class UserError(ValueError):
-    """Say what was wrong and what to do about it, in one line that a person reads.
+    """Its message says in one line what was wrong and what to do about it.
 
     The command line prints it and exits 2; anything else that is raised is a bug of ours.
     """

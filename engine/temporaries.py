@@ -1,10 +1,10 @@
-"""Names of files that are being written, and which of them nobody will finish.
+"""Names of temporary files, and which of them were abandoned.
 
     .train-00000-0.parquet.fianchetto-5f0e11c2-4711-9d0c27aa.tmp
 
-The file's name, ours, the machine, the process, and what chance adds. No two writers share a file, wherever they run. Such a
-file is abandoned when its process is gone, which only its own machine can tell (one boot of one host, and one namespace of
-process ids, so that the containers of a host do not judge each other's), or when nobody has written to it for a day.
+The parts: the file's name, ours, the machine, the process id, and a random number. No two writers share a file, wherever they
+run. Such a file is abandoned when its process is gone, which only its own machine can tell (one boot of one host and one
+namespace of process ids, so that containers of a host are told apart), or when nobody has written to it for a day.
 """
 
 import hashlib
@@ -27,11 +27,11 @@ DAY = 86_400.0
 
 @cache
 def machine() -> str:
-    """Return what tells this machine's process ids from another's, 8 hex digits."""
-    told = [platform.node(), str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip()]
+    """Return an identifier of this machine's process ids, 8 hex digits."""
+    parts = [platform.node(), str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip()]
     if _NAMESPACE.exists():  # of Linux: two containers see other processes under the same numbers
-        told.append(str(_NAMESPACE.stat().st_ino))
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+        parts.append(str(_NAMESPACE.stat().st_ino))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -50,7 +50,7 @@ def is_temporary(name: str) -> bool:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether a file is a temporary one of ours that provably nobody will finish."""
+    """Return whether a file is a temporary one of ours that its writer provably cannot finish."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False

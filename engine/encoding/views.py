@@ -259,10 +259,9 @@ def apply(
     return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)
 
 
-def counters(shown: View, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the view's constant planes as one number each, float32[B, C] from 0 to 1."""
-    scaled = [np.minimum(columns[name] / COUNTERS[name], 1.0) for name in shown.counters]
-    return np.stack(scaled, axis=1).astype(np.float32)
+def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
+    """Return the view's constant planes as one number each from 0 to 1, [B, C]; `xp` and its arrays as in `packed`."""
+    return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 
 def apply_labels(shown: View, black_B: NDArray[np.bool_], labels_B: NDArray[np.integer]) -> NDArray[np.int64]:

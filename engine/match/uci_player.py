@@ -15,7 +15,7 @@ import chess
 import chess.engine
 
 from engine.match.config import Limit, PlayerError
-from engine.match.players import MoveRequest, Player, PlayResult, Score
+from engine.match.players import MoveRequest, Player, PlayResult, Score, Side
 
 STARTING_SECONDS = 60.0
 """An engine that is not ready by then does not start."""
@@ -67,7 +67,7 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
     await protocol.ping()
 
 
-class UciSide:
+class UciSide(Side):
     """A UCI engine in `width` games."""
 
     def __init__(self, player: Player, width: int, workers: int, patience: float) -> None:
@@ -81,9 +81,6 @@ class UciSide:
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Begin a game; the engine itself is started when it is first asked for a move."""
         self.games[slot] = game
-
-    def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
-        """Nothing: engines get the whole game with every request."""
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Ask as many engines at once as there are workers."""
