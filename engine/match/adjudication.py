@@ -17,11 +17,11 @@ class Adjudication:
     resign_score: int = 0
     """Centipawns by which both players must see the same side ahead; 0 for never."""
     resign_moves: int = 4
-    """Moves of each player in a row that must say so."""
+    """Moves of each player in a row whose scores must show it."""
     draw_score: int = 0
     """Centipawns, either way, that both players must stay within for a draw; 0 for never."""
     draw_moves: int = 8
-    """Moves of each player in a row that must say so."""
+    """Moves of each player in a row whose scores must show it."""
     draw_after: int = 40
     """Moves of the game before which no draw is called."""
     max_plies: int = 600

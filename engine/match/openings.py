@@ -25,7 +25,7 @@ from engine.evaluation.evaluator import Evaluator
 LINES = 32
 """Lines that are grown side by side."""
 TEMPERATURE = 0.025
-"""Expected win - loss that is worth one nat of a move's chance of being played."""
+"""Expected win - loss that counts as much as one nat of the policy's logarithm."""
 PATIENCE = 20
 """Batches of lines without a new balanced one after which BookError is raised."""
 
@@ -165,10 +165,7 @@ def _checked(opening: Opening, where: str) -> Opening:
     """Return an opening that a game can go on from, or raise BookError."""
     try:
         from_fen(opening.fen)
-    except FenError as error:
-        raise BookError(f"{where}: {error}") from error
-    board = opening.board()
-    try:
+        board = opening.board()
         from_board(board)
     except FenError as error:
         raise BookError(f"{where}: {error}") from error

@@ -66,9 +66,14 @@ class MoveRequest(NamedTuple):
     board: chess.Board
     """The game so far, with its moves; not to be changed."""
     clocks: tuple[float, float] | None
-    """Seconds left of White and Black, None where nobody's clock runs."""
+    """Seconds left of White and Black, None without clocks."""
     moves_to_go: int | None = None
     """Moves until the mover's clock gains time, this one included; None where it only gains increments."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left on the mover's clock."""
+        return None if self.clocks is None else self.clocks[0 if self.board.turn else 1]
 
 
 class PlayResult(NamedTuple):
@@ -164,7 +169,7 @@ class SearchSide(Side):
         return self._played(requests, begun, _deadline(self.limit, requests[0], begun))
 
     def _played(self, requests: Sequence[MoveRequest], begun: float, stop: Stop | None) -> list[PlayResult]:
-        """Search until every root has its simulations, or until `stop` says so."""
+        """Search until every root has its simulations, or `stop` returns True."""
         slots_N = np.array([request.slot for request in requests], dtype=np.int64)
         self.search.run(slots_N, simulations=None if stop is None else ENDLESS, stop=stop)
         labels_N, promotions_N = self.search.choose(slots_N)
@@ -187,7 +192,7 @@ class SearchSide(Side):
 
 def _deadline(limit: Limit, request: MoveRequest, begun: float) -> Stop:
     """Return the `stop` of a search in this time, asked after every round."""
-    left = request.clocks[0 if request.board.turn else 1] if limit.base is not None and request.clocks else None
+    left = request.left if limit.base is not None else None
     limits = Limits(movetime=limit.movetime, left=left, increment=limit.increment, moves_to_go=request.moves_to_go)
     bound = budget(limits, OVERHEAD).soft
     timer = RoundTimer(begun, 0.0)

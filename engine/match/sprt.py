@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
     los: float
     """Likelihood of superiority: the probability that the player is the stronger one."""
     nelo: float | None
-    """Normalised Elo difference; None while every pair has gone the same way and nothing says how they vary."""
+    """Normalised Elo difference; None while all pairs went the same way, so that their deviation is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -138,7 +138,7 @@ class UciSide(Side):
         return engine
 
     def _failed(self, slot: int, seconds: float, fault: str, detail: str) -> PlayResult:
-        """Kill the slot's engine, and say why there is no move."""
+        """Kill the slot's engine, and return a result with the reason."""
         engine, self.engines[slot] = self.engines[slot], None
         if engine is not None:
             _kill(engine)
@@ -149,13 +149,13 @@ class UciSide(Side):
         limit = self.player.limit
         if limit.movetime is not None:
             return limit.movetime + self.patience
-        if limit.base is not None and request.clocks is not None:
-            return max(0.0, request.clocks[0 if request.board.turn else 1]) + self.patience
+        if limit.base is not None and request.left is not None:
+            return max(0.0, request.left) + self.patience
         return self.patience
 
 
 def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
-    """Say what a move may cost as chess.engine says it."""
+    """Return what a move may cost as chess.engine's Limit."""
     if limit.movetime is not None:
         return chess.engine.Limit(time=limit.movetime)
     if limit.base is not None and request.clocks is not None:
@@ -171,7 +171,7 @@ def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
 
 
 def _score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
-    """Take the mover's score out of what an engine said."""
+    """Return the mover's score of an engine's `info`, None without one."""
     if "score" not in info:
         return None
     score = info["score"].pov(turn)

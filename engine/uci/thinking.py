@@ -210,7 +210,7 @@ class Thinker:
             nonlocal refused
             if search.refused(0) > refused:
                 self._say(f"info string Hash of {options.hash} MB is full: the tree grows no more")
-                refused = MOST_SIMULATIONS  # said once
+                refused = MOST_SIMULATIONS  # reported once
             root = search.root(0)
             chosen = _index_of(root, *(int(part[0]) for part in search.choose())) if best is None else best
             cost = effort(max(root.simulations - before, 0), self._clock() - job.begun)
