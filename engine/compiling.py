@@ -54,7 +54,7 @@ def announced() -> Iterator[None]:
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
     """Call `check` at each pass of the compiler meanwhile; what it raises ends the compilation.
 
-    It should raise no Exception: Numba takes those for a kernel's mistakes.
+    It must raise a BaseException that is no Exception: Numba treats those as errors of the kernel.
     """
     with event.install_listener("numba:run_pass", _Starts(check)):
         yield

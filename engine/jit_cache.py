@@ -16,7 +16,7 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 OURS = "FIANCHETTO_KERNELS"
-"""Says which value of VARIABLE this module set, so that a child with newer sources does not take it for the user's."""
+"""Holds the value of VARIABLE that this module set, so that a child with newer sources does not take it for the user's."""
 
 ROOMS = ("engine", "model", "pipeline")
 
@@ -30,8 +30,8 @@ _IMPORTS = re.compile(rf"^[ \t]*(?:{_FROM}|{_IMPORT})".encode(), re.MULTILINE)
 def kernel_sources(root: Path) -> dict[str, bytes]:
     """Return the modules that compile something and all of ours that they import, directly or not: path to content.
 
-    Statements are found by their look, in a hundredth of the time that parsing takes: a start has a few milliseconds for
-    it. What looks like an import and is none adds a module, and can take none away.
+    Import statements are found by a pattern, in a hundredth of the time of parsing, since this runs at every start. What
+    only looks like an import adds a module and removes none.
     """
     every: dict[str, bytes] = {}
     for path in (path for room in ROOMS for path in _python_files(f"{root}/{room}")):

@@ -20,7 +20,6 @@ moves; planes do.
 Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for none).
 """
 
-import difflib
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from engine.board.position import PAWN
 from engine.encoding.planes import LABELS, legal_mask, steps, target_table
 from engine.encoding.views import view
-from engine.errors import UserError
+from engine.errors import UserError, did_you_mean
 
 UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 NONE = -1
@@ -154,9 +153,7 @@ def vocabularies() -> dict[str, Vocabulary]:
 def vocabulary(name: str) -> Vocabulary:
     """Return the vocabulary of that name; raises UnknownVocabularyError with the nearest one."""
     if name not in vocabularies():
-        near = difflib.get_close_matches(name, vocabularies(), n=1, cutoff=0.0)
-        known = ", ".join(vocabularies())
-        raise UnknownVocabularyError(f"no move vocabulary {name[:40]!r}: did you mean {near[0]!r}? There are {known}")
+        raise UnknownVocabularyError(f"no move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}")
     return vocabularies()[name]
 
 
@@ -203,7 +200,7 @@ def label_of(
 
 
 def legal(moves: Vocabulary, turned_B: NDArray[np.bool_], planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: their move planes say it."""
+    """Return which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: as their move planes show."""
     legal_BL = legal_mask(planes_BP)
     out_BA: NDArray[np.bool_] = legal_BL[:, moves.labels] & (moves.labels != NONE)
     if moves.under_promotions:

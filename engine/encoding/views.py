@@ -27,7 +27,6 @@ shards is refused such a view by name; a game in hand, or self-play, can supply 
 Axes: B rows, P planes, Y rows of a board, C counters, T earlier positions.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -38,7 +37,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps, target_table
-from engine.errors import UserError
+from engine.errors import UserError, did_you_mean
 
 STATE = ("castling", "ep_file")
 """Columns that make five planes: four rights and the en-passant file."""
@@ -107,7 +106,7 @@ class View:
 
     @property
     def absolute(self) -> bool:
-        """Whether White is always below, whoever moves."""
+        """Whether White is below even when Black is to move."""
         return self.black_labels is not None
 
 
@@ -144,8 +143,7 @@ def view(name: str) -> View:
     """Return the view of that name, with its options; raises UnknownViewError with the nearest one."""
     base, *options = name.split("+")
     if base not in views():
-        near = difflib.get_close_matches(base, views(), n=1, cutoff=0.0)
-        raise UnknownViewError(f"no view {base[:40]!r}: did you mean {near[0]!r}? There are {', '.join(views())}")
+        raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
     row = views()[base]
     state, last, counters, history = row.state, row.last, row.counters, row.history
     for option in options:
@@ -259,10 +257,9 @@ def apply(
     return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)
 
 
-def counters(shown: View, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the view's constant planes as one number each, float32[B, C] from 0 to 1."""
-    scaled = [np.minimum(columns[name] / COUNTERS[name], 1.0) for name in shown.counters]
-    return np.stack(scaled, axis=1).astype(np.float32)
+def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
+    """Return the view's constant planes as one number each from 0 to 1, [B, C]; `xp` and its arrays as in `packed`."""
+    return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 
 def apply_labels(shown: View, black_B: NDArray[np.bool_], labels_B: NDArray[np.integer]) -> NDArray[np.int64]:

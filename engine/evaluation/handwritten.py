@@ -202,9 +202,7 @@ def _score_rows(planes_BP: Any, weights: Any, logits_BA: Any, values_B: Any, tem
         values_B[row] = static_evaluation(planes, gains)
 
 
-def evaluate(
-    planes_BP: NDArray[np.uint64], weights: Weights = WEIGHTS, temperature: float = TEMPERATURE
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Evaluate positions by hand-written rules: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
 
     Logits are finite on legal labels and -inf elsewhere. A mated mover has lost for certain; one who is
@@ -213,7 +211,7 @@ def evaluate(
     planes_BP = positions(planes_BP)
     logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
     values_B = np.empty(len(planes_BP), dtype=np.int64)
-    _score_rows(planes_BP, weights, logits_BA, values_B, np.float32(temperature))
+    _score_rows(planes_BP, WEIGHTS, logits_BA, values_B, np.float32(TEMPERATURE))
     over_B = np.logical_not(planes_BP[:, MOVE_PLANES:].any(axis=1))
     return logits_BA, wdl_of(values_B, over_B)
 

@@ -118,7 +118,7 @@ def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: A
     while depth < MAX_EXCHANGE:
         word = _cheapest(board, reach, side)
         if word < 0 or (word == KING and _cheapest(board, reach, side ^ 1) >= 0):
-            break  # nobody left, or a king would step into an attack
+            break  # no capture left, or a king would step into an attack
         gains[depth] = standing - (gains[depth - 1] if depth else np.int64(0))
         standing = WORTH[word]
         depth += 1

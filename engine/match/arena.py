@@ -138,7 +138,7 @@ class _Group:
         self.games: dict[int, MatchGame] = {}
 
     def play(self, next_number: Callable[[], int | None], report: Callable[[GameRecord], None], stop: Stop) -> None:
-        """Play until there are no more games, or stop says so."""
+        """Play until there are no more games, or `stop` returns True."""
         with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
             try:
                 while not stop():

@@ -39,7 +39,7 @@ class GameRecord:
     forfeit: str | None
     """The player that forfeited, `a` or `b`."""
     detail: str
-    """What is to be said of a forfeit."""
+    """Details of a forfeit."""
     late: list[float] | None
     """By how many seconds A and B overstepped what they had for a move, at most; None where no time is measured."""
 

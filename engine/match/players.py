@@ -21,7 +21,7 @@ from engine.match.config import Limit
 from engine.progress import Stop
 from engine.search import Search, SearchConfig
 from engine.search.history import of_board
-from engine.search.time_manager import Limits, Pace, budget
+from engine.search.time_manager import Limits, RoundTimer, budget
 
 OVERHEAD = 0.003
 """Seconds of a timed move that our players leave unused, for what comes after the search."""
@@ -66,9 +66,14 @@ class MoveRequest(NamedTuple):
     board: chess.Board
     """The game so far, with its moves; not to be changed."""
     clocks: tuple[float, float] | None
-    """Seconds left of White and Black, None where nobody's clock runs."""
+    """Seconds left of White and Black, None without clocks."""
     moves_to_go: int | None = None
     """Moves until the mover's clock gains time, this one included; None where it only gains increments."""
+
+    @property
+    def left(self) -> float | None:
+        """Seconds left on the mover's clock."""
+        return None if self.clocks is None else self.clocks[0 if self.board.turn else 1]
 
 
 class PlayResult(NamedTuple):
@@ -84,35 +89,29 @@ class PlayResult(NamedTuple):
 
 
 class Side(Protocol):
-    """A player in `width` games."""
+    """A player in `width` games. Every method but `play` does nothing unless a side has something to do."""
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Begin a new game, of this number, in a slot."""
+        return
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Return a move for each request, in their order."""
 
     def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
         """Play the moves (slot, move, who made it) in the games, the side's own included."""
+        return
 
     def close(self) -> None:
         """Free what the side holds; processes end."""
+        return
 
 
-class PolicySide:
+class PolicySide(Side):
     """Plays the evaluator's likeliest legal move; pawns become queens."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
-
-    def new_game(self, slot: int, board: chess.Board, game: int) -> None:
-        """There is nothing to keep."""
-
-    def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
-        """There is nothing to keep."""
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Evaluate all positions in one batch."""
@@ -133,7 +132,7 @@ def _queened(board: chess.Board, label: int) -> chess.Move:
     return chess.Move(move.from_square, move.to_square, chess.QUEEN) if arrives else move
 
 
-class SearchSide:
+class SearchSide(Side):
     """Plays what a batched search chooses; one tree a slot."""
 
     def __init__(self, player: Player, evaluator: Evaluator, config: SearchConfig, width: int) -> None:
@@ -161,9 +160,6 @@ class SearchSide:
         promotions_N = np.array([move.promotion or 0 for _, move, _ in moves], dtype=np.int64)
         self.search.play_all(labels_N, promotions_N, np.array([slot for slot, _, _ in moves], dtype=np.int64))
 
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Search all positions side by side, in so many simulations or in the time there is."""
         begun = time.perf_counter()
@@ -173,7 +169,7 @@ class SearchSide:
         return self._played(requests, begun, _deadline(self.limit, requests[0], begun))
 
     def _played(self, requests: Sequence[MoveRequest], begun: float, stop: Stop | None) -> list[PlayResult]:
-        """Search until every root has its simulations, or until `stop` says so."""
+        """Search until every root has its simulations, or `stop` returns True."""
         slots_N = np.array([request.slot for request in requests], dtype=np.int64)
         self.search.run(slots_N, simulations=None if stop is None else ENDLESS, stop=stop)
         labels_N, promotions_N = self.search.choose(slots_N)
@@ -196,14 +192,14 @@ class SearchSide:
 
 def _deadline(limit: Limit, request: MoveRequest, begun: float) -> Stop:
     """Return the `stop` of a search in this time, asked after every round."""
-    left = request.clocks[0 if request.board.turn else 1] if limit.base is not None and request.clocks else None
+    left = request.left if limit.base is not None else None
     limits = Limits(movetime=limit.movetime, left=left, increment=limit.increment, moves_to_go=request.moves_to_go)
     bound = budget(limits, OVERHEAD).soft
-    pace = Pace(begun, 0.0)
+    timer = RoundTimer(begun, 0.0)
 
     def stop() -> bool:
         now = time.perf_counter()
-        pace.round(now)
-        return pace.too_late(bound, now)
+        timer.round(now)
+        return timer.too_late(bound, now)
 
     return stop

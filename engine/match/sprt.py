@@ -1,4 +1,4 @@
-"""What a match says: Elo with a 95 % interval, the likelihood of superiority, and a sequential test (SPRT).
+"""Statistics of a match: Elo with a 95 % interval, the likelihood of superiority, and a sequential test (SPRT).
 
 Games come in pairs from one opening with the colours changed, and the two results of a pair depend on each other, so
 statistics are made of pairs: five counts `(LL, LD, DD or WL, WD, WW)`, the pentanomial model of fishtest and fastchess.
@@ -28,11 +28,11 @@ _TOLERANCE = 1e-12
 
 
 class SprtError(UserError):
-    """Bounds or error rates that no test can have."""
+    """Bounds or error rates out of range."""
 
 
 class Estimate(NamedTuple):
-    """What counts say of a player."""
+    """Estimates of a player's strength from counts."""
 
     score: float
     """Points a game, 0..1."""
@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
     los: float
     """Likelihood of superiority: the probability that the player is the stronger one."""
     nelo: float | None
-    """Normalised Elo difference; None while every pair has gone the same way and nothing says how they vary."""
+    """Normalised Elo difference; None while all pairs went the same way, so that their deviation is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

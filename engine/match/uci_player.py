@@ -15,7 +15,7 @@ import chess
 import chess.engine
 
 from engine.match.config import Limit, PlayerError
-from engine.match.players import MoveRequest, Player, PlayResult, Score
+from engine.match.players import MoveRequest, Player, PlayResult, Score, Side
 
 STARTING_SECONDS = 60.0
 """An engine that is not ready by then does not start."""
@@ -67,7 +67,7 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
     await protocol.ping()
 
 
-class UciSide:
+class UciSide(Side):
     """A UCI engine in `width` games."""
 
     def __init__(self, player: Player, width: int, workers: int, patience: float) -> None:
@@ -81,9 +81,6 @@ class UciSide:
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Begin a game; the engine itself is started when it is first asked for a move."""
         self.games[slot] = game
-
-    def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
-        """Nothing: engines get the whole game with every request."""
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Ask as many engines at once as there are workers."""
@@ -141,7 +138,7 @@ class UciSide:
         return engine
 
     def _failed(self, slot: int, seconds: float, fault: str, detail: str) -> PlayResult:
-        """Kill the slot's engine, and say why there is no move."""
+        """Kill the slot's engine, and return a result with the reason."""
         engine, self.engines[slot] = self.engines[slot], None
         if engine is not None:
             _kill(engine)
@@ -152,13 +149,13 @@ class UciSide:
         limit = self.player.limit
         if limit.movetime is not None:
             return limit.movetime + self.patience
-        if limit.base is not None and request.clocks is not None:
-            return max(0.0, request.clocks[0 if request.board.turn else 1]) + self.patience
+        if limit.base is not None and request.left is not None:
+            return max(0.0, request.left) + self.patience
         return self.patience
 
 
 def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
-    """Say what a move may cost as chess.engine says it."""
+    """Return what a move may cost as chess.engine's Limit."""
     if limit.movetime is not None:
         return chess.engine.Limit(time=limit.movetime)
     if limit.base is not None and request.clocks is not None:
@@ -174,7 +171,7 @@ def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
 
 
 def _score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
-    """Take the mover's score out of what an engine said."""
+    """Return the mover's score of an engine's `info`, None without one."""
     if "score" not in info:
         return None
     score = info["score"].pov(turn)

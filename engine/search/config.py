@@ -109,7 +109,10 @@ class SearchConfig:
         for name in ("dirichlet_share", "tail", "dominance", "endgame"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise SearchError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
-        for name in _AT_LEAST_ZERO:
+        for name in (
+            *("virtual_loss", "c_puct", "c_factor", "fpu_reduction", "gumbel_scale", "value_scale", "visit_offset"),
+            *("widening", "widening_power", "repetition_penalty", "branching"),
+        ):
             if not 0.0 <= getattr(self, name) < float("inf"):
                 raise SearchError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
@@ -120,36 +123,11 @@ class SearchConfig:
 
     def params(self) -> SearchParams:
         """Return the numbers for compiled code."""
-        return SearchParams(
-            gumbel=self.algorithm == "gumbel",
-            c_puct=float(self.c_puct),
-            c_base=float(self.c_base),
-            c_factor=float(self.c_factor),
-            fpu_reduction=float(self.fpu_reduction),
-            temperature=float(self.policy_temperature),
-            value_scale=float(self.value_scale),
-            maxvisit_init=float(self.visit_offset),
-            value_rescale=bool(self.value_rescale),
-            virtual_loss=float(self.virtual_loss) if self.leaves > 1 else 0.0,
-            widening=float(self.widening),
-            widening_power=float(self.widening_power),
-            top_k=int(self.top_k),
-            tail=float(self.tail),
-            early_stop=bool(self.early_stop),
-            dominance=float(self.dominance),
-        )
-
-
-_AT_LEAST_ZERO = (
-    "virtual_loss",
-    "c_puct",
-    "c_factor",
-    "fpu_reduction",
-    "gumbel_scale",
-    "value_scale",
-    "visit_offset",
-    "widening",
-    "widening_power",
-    "repetition_penalty",
-    "branching",
-)
+        values = {
+            "gumbel": self.algorithm == "gumbel",
+            "temperature": self.policy_temperature,
+            "maxvisit_init": self.visit_offset,
+            "virtual_loss": self.virtual_loss if self.leaves > 1 else 0.0,
+        }
+        kinds = SearchParams.__annotations__.items()  # one type each, whatever numbers the configuration holds
+        return SearchParams(**{name: kind(values.get(name, getattr(self, name, None))) for name, kind in kinds})

@@ -99,19 +99,20 @@ class Search:
         legal = moves[: list_moves(planes, moves)]
         if not ((legal["label"] == label) & (legal["promotion"] == promotion)).any():
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
-        self._fresh[slot], self._narrow[slot] = True, False
-        kept = bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
-        self._refuse_too_many(slot)
-        return kept
+        return self._advance(slot, label, promotion)
 
     def play_all(
         self, labels: NDArray[np.int64], promotions: NDArray[np.int64], slots: NDArray[np.int64] | None = None
     ) -> None:
         """Play a legal move in each of the slots (all by default), int64[N] each; what `choose` gave is legal."""
         for slot, label, promotion in zip(self._slots(slots), labels, promotions, strict=True):
-            advance(self._forest, slot, label, promotion, self.config.reuse, self._spare)
-            self._fresh[slot], self._narrow[slot] = True, False
-            self._refuse_too_many(slot)
+            self._advance(slot, label, promotion)
+
+    def _advance(self, slot: int, label: int, promotion: int) -> bool:
+        self._fresh[slot], self._narrow[slot] = True, False
+        kept = bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
+        self._refuse_too_many(slot)
+        return kept
 
     def _refuse_too_many(self, slot: int) -> None:
         """Raise SearchError where a slot's root has more moves than there is room for: no game of chess leads there."""

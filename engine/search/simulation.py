@@ -138,7 +138,7 @@ def backup(forest: Any, slot: Any, walk: Any, depth: Any, leaf: Any, outcome: An
             proven = False
         forest.edges[slot, edge].value_sum += value + charged
         forest.edges[slot, edge].draw_sum += draw
-        if below >= 0 and forest.edges[slot, edge].visits == 1:  # its first, which nobody else can be behind
+        if below >= 0 and forest.edges[slot, edge].visits == 1:  # its first: no other walk has passed here
             forest.nodes[slot, node].visited_policy += forest.edges[slot, edge].prior
         forest.nodes[slot, node].waiting -= 1
         if proven:

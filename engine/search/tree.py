@@ -105,7 +105,7 @@ def bytes_of(capacity: int) -> int:
 
 @njit(cache=True, nogil=True)
 def in_flight(forest: Any, slot: Any, edge: Any) -> Any:
-    """Return how many of a move's visits wait for their value, int64; of a move that leads to no node nobody knows."""
+    """Return how many of a move's visits wait for their value, int64; 0 for a move without a node, of which it is unknown."""
     child = forest.edges[slot, edge].child
     if child < 0:
         return np.int64(0)

@@ -113,7 +113,7 @@ class GameInProgress:
     sampled: int
     """Half-moves after the opening that are drawn from the policy."""
     plays_on: bool
-    """Whether nobody may resign."""
+    """Whether resigning is off in this game."""
     labels: list[int] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
     searches: list[SearchResult | None] = field(default_factory=list)
@@ -151,7 +151,7 @@ class GameInProgress:
         return self.hopeless[side] >= moves
 
     def finished(self, ending: int, simulations: int) -> PlayedGame:
-        """Close the game; whoever is to move has lost where there is a loser."""
+        """Return the record of the finished game; after a mate or a resignation the side to move has lost."""
         white = bool(self.start.before[TURN] == 0) == (self.plies % 2 == 0)
         result = 0
         if ending in (MATE, RESIGNED):

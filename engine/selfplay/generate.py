@@ -69,11 +69,11 @@ class SelfPlayConfig:
     resign: float = 0.0
     """Resign when the value is below minus this, between 0 and 1; 0 never does."""
     resign_plies: int = 20
-    """Half-moves before nobody gives up."""
+    """Half-moves before which neither side resigns."""
     resign_moves: int = 1
     """Moves of one side in a row that must look that bad."""
     played_on: float = 0.0
-    """Share of games in which nobody may give up, to measure how often that would have been wrong."""
+    """Share of games without resignation, to measure how often resigning would have been wrong."""
 
     def __post_init__(self) -> None:
         """Raise SelfPlayError for values out of range."""

@@ -60,7 +60,7 @@ class Go:
     perft: int | None = None
     """Count the leaves of so many plies instead of thinking."""
     infinite: bool = False
-    """Think until told to stop."""
+    """Think until `stop`."""
     ponder: bool = False
     """Think on the opponent's time, until ponderhit or stop."""
     searchmoves: tuple[str, ...] = ()

@@ -109,7 +109,7 @@ def _line(row: Row, value: Any) -> str:
 
 
 def changed(options: Options, name: str, value: str | None) -> Options:
-    """Return the options with one of them set as a GUI said it, or raise an OptionError; case matters in paths only."""
+    """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters in paths only."""
     rows = [row for row in ROWS if row.name.lower() == name.lower()]
     if not rows:
         raise OptionError(f"no such option: {shown(name)}")

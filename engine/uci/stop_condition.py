@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from engine.search import Root, Search
-from engine.search.time_manager import Budget, Pace
+from engine.search.time_manager import Budget, RoundTimer
 from engine.uci.job import Job
 
 FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
@@ -26,7 +26,7 @@ class StopCondition:
         job: Job,
         search: Search,
         budget: Budget,
-        pace: Pace,
+        timer: RoundTimer,
         choices: int,
         before: int,
         report: Callable[[], None],
@@ -38,7 +38,7 @@ class StopCondition:
         root may not be expanded yet.
         """
         self.over = False
-        self._job, self._search, self._budget, self._pace = job, search, budget, pace
+        self._job, self._search, self._budget, self._timer = job, search, budget, timer
         self._report, self._clock = report, clock
         self._clocked = budget.soft is not None and job.go.movetime is None
         self._choices, self._before, self._started = choices, before, clock()
@@ -49,8 +49,8 @@ class StopCondition:
     def __call__(self) -> bool:
         """Note that a round has ended and return whether it was the last."""
         now = self._clock()
-        self._pace.round(now)
-        self._pace.begun = self._job.begun
+        self._timer.round(now)
+        self._timer.begun = self._job.begun
         self.over = self._job.stopped or (not self._job.held and self._enough(now))
         if not self.over and now >= self._next_report:
             self._report()
@@ -59,7 +59,7 @@ class StopCondition:
         return self.over
 
     def _enough(self, now: float) -> bool:
-        if self._pace.too_late(self._budget.hard, now):
+        if self._timer.too_late(self._budget.hard, now):
             return True
         go = self._job.go
         if now < self._next_probe or not (self._clocked or go.depth is not None or go.mate is not None):

@@ -18,9 +18,9 @@ from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.history import of_board
-from engine.search.time_manager import Budget, Pace, budget
+from engine.search.time_manager import Budget, RoundTimer, budget
 from engine.uci.commands import shown
-from engine.uci.info import Effort, info_lines, moves_of, permille, ranked, score
+from engine.uci.info import effort, info_lines, moves_of, permille, ranked, score
 from engine.uci.job import Job
 from engine.uci.options import Options
 from engine.uci.policy_move import policy_move
@@ -150,9 +150,9 @@ class Thinker:
         """Play a move of an evaluator's policy."""
         seen = policy_move(evaluator, job.board, among, temperature=temperature, seed=job.options.seed)
         wdl = f" wdl {permille(seen.value, seen.draw)}" if job.options.show_wdl else ""
-        effort = Effort(seconds=self._clock() - job.begun, nodes=1)
+        cost = effort(1, self._clock() - job.begun)
         self._say(
-            f"info depth 1 seldepth 1 multipv 1 score {score(seen.value, 0)}{wdl} {effort} hashfull 0 pv {seen.move.uci()}"
+            f"info depth 1 seldepth 1 multipv 1 score {score(seen.value, 0)}{wdl} {cost} hashfull 0 pv {seen.move.uci()}"
         )
         return BestMove(seen.move)
 
@@ -210,24 +210,26 @@ class Thinker:
             nonlocal refused
             if search.refused(0) > refused:
                 self._say(f"info string Hash of {options.hash} MB is full: the tree grows no more")
-                refused = MOST_SIMULATIONS  # said once
+                refused = MOST_SIMULATIONS  # reported once
             root = search.root(0)
             chosen = _index_of(root, *(int(part[0]) for part in search.choose())) if best is None else best
-            effort = Effort(seconds=self._clock() - job.begun, nodes=max(root.simulations - before, 0))
-            order = ranked(root, chosen, range(len(root.labels)))[: options.multipv]
-            for line in info_lines(root, order, line_of, effort, show_wdl=options.show_wdl):
+            cost = effort(max(root.simulations - before, 0), self._clock() - job.begun)
+            order = ranked(root, chosen)[: options.multipv]
+            for line in info_lines(root, order, line_of, cost, show_wdl=options.show_wdl):
                 self._say(line)
 
         def line_of(index: int) -> list[str]:
             return moves_of(search.line(0, index), job.board)
 
         usual = self._evaluation_seconds * (1 + search.config.leaves)
-        pace = Pace(job.begun, min(self._longest_round, usual))  # one slow round must not shorten the moves to come
-        pace.start(self._clock())
+        timer = RoundTimer(
+            job.begun, min(self._longest_round, usual)
+        )  # one slow round must not shorten the moves to come
+        timer.start(self._clock())
         choices = len(allowed) if allowed is not None else job.board.legal_moves.count()
-        stop_condition = StopCondition(job, search, bounds, pace, choices, before, tell, self._clock)
+        stop_condition = StopCondition(job, search, bounds, timer, choices, before, tell, self._clock)
         self._run(job, search, stop_condition, names)
-        self._longest_round = pace.longest_round
+        self._longest_round = timer.longest_round
         labels, promotions = search.choose(temperature=options.temperature)
         chosen = _index_of(search.root(0), int(labels[0]), int(promotions[0]))
         tell(chosen)

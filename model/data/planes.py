@@ -17,7 +17,7 @@ from engine.board.movegen import MOVE_PLANES
 from engine.board.position import PAWN
 from engine.encoding.move_vocabularies import vocabulary
 from engine.encoding.planes import LABELS, TURN_PLANE
-from engine.encoding.views import COUNTERS, View, packed, stored_planes, view
+from engine.encoding.views import View, counters, packed, stored_planes, view
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
@@ -69,8 +69,7 @@ def pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> 
     pictures_BPYX = unpacked(packed(shown, columns, torch, _tables(shown, columns["planes"].device)), dtype)
     if not shown.counters:
         return pictures_BPYX
-    scaled = [(columns[name].float() / COUNTERS[name]).clamp(max=1) for name in shown.counters]
-    constant_BPYX = torch.stack(scaled, 1).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
+    constant_BPYX = counters(shown, columns, torch).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)
     return torch.cat((pictures_BPYX, constant_BPYX), 1).contiguous(memory_format=torch.channels_last)
 
 
