@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.progress import Progress, silent
+from pipeline.dataset.files.stored_planes import Form
 from pipeline.errors import ConfigError
 from pipeline.samples.dump import SAMPLE
 
@@ -18,10 +19,12 @@ def run(
     progress: Progress = silent,
     sizes: tuple[int, int] = (0, 0),
     address: str | None = None,
+    planes: Form = "all",
 ) -> dict[str, Any]:
     """Run one benchmark and give its numbers; a dataset that is needed and not given is made and thrown away.
 
-    `sizes`: bytes of the smallest and largest stream, which `scale` asks for; `address`: where its dump lies too.
+    `sizes`: bytes of the smallest and largest stream, which `scale` asks for; `address`: where its dump lies too;
+    `planes`: what `ingest` makes.
     """
     if what == "search":
         from pipeline.bench.search import measure as measure_search
@@ -39,9 +42,9 @@ def run(
 
         return measure(pgn, progress)
     if what == "ingest":
-        from pipeline.bench.ingest import measure
+        from pipeline.bench.ingest import measure as measure_ingest
 
-        return measure(pgn, progress)
+        return measure_ingest(pgn, progress, planes)
     if what == "scale":
         from pipeline.bench.scale import measure as measure_scale
 

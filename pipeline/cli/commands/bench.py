@@ -25,6 +25,8 @@ class Bench(Common):
     """Bytes of the smallest stream of scale."""
     largest: int = 1_000_000_000
     """Bytes of the largest stream of scale; nothing of it is kept, so 20_000_000_000 needs time and no disk."""
+    planes: Literal["all", "compact"] = "all"
+    """How ingest stores planes; with compact it is measured beside all."""
     address: str | None = None
     """Where the dump of scale lies too (s3://, https://): an ingest from there is timed beside the file's."""
 
@@ -33,4 +35,6 @@ class Bench(Common):
         from pipeline.bench import run
 
         with bar(f"bench {self.what}") as progress:
-            return run(self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address)
+            return run(
+                self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address, self.planes
+            )
