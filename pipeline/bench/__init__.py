@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.progress import Progress, silent
+from pipeline.dataset.files.stored_planes import Form
 from pipeline.errors import ConfigError
 from pipeline.samples.dump import SAMPLE
 
@@ -19,10 +20,12 @@ def run(
     progress: Progress = silent,
     sizes: tuple[int, int] = (0, 0),
     address: str | None = None,
+    planes: Form = "all",
 ) -> dict[str, Any]:
     """Run one benchmark and return its numbers; a dataset that is needed and not given is made in a temporary folder.
 
-    `sizes`: bytes of the smallest and largest stream of `scale`; `address`: where its dump can be read too.
+    `sizes`: bytes of the smallest and largest stream of `scale`; `address`: where its dump can be read too; `planes`: the form
+    that `ingest` makes.
     """
     measure = import_module(f"pipeline.bench.{what}").measure
     if what in ("search", "selfplay"):
@@ -30,7 +33,9 @@ def run(
     pgn = pgn or SAMPLE
     if not pgn.exists() and positions is None:
         raise ConfigError(f"{pgn} does not exist: name a dump with --pgn")
-    if what in ("compile", "ingest", "gpu"):
+    if what == "ingest":
+        return dict(measure(pgn, progress, planes))
+    if what in ("compile", "gpu"):
         return dict(measure(pgn, progress))
     if what == "scale":
         return dict(measure(pgn, *sizes, progress, address))

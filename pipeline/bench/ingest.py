@@ -21,7 +21,9 @@ from engine.encoding.planes import label_of
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
 from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
+from pipeline.dataset.files.stored_planes import Form, plane_fields
 from pipeline.dumps.reader import Source, chunks
+from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 STAGES = 6
@@ -29,11 +31,11 @@ BESIDE_BYTES = 16 << 20
 """Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
 
 
-def _timed(pgn: Path, workers: int) -> tuple[float, dict[str, Any], dict[str, float]]:
+def _timed(pgn: Path, workers: int, planes: Form = "all") -> tuple[float, dict[str, Any], dict[str, float]]:
     """Ingest a dump into a temporary folder; return seconds, manifest, and stored bytes per position by column."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         began = time.perf_counter()
-        manifest = ingest([str(pgn)], Path(folder), workers=workers)
+        manifest = ingest([str(pgn)], Path(folder), IngestConfig(planes=planes), workers=workers)
         seconds = time.perf_counter() - began
         stored: Counter[str] = Counter()
         for entry in read_manifest(Path(folder))["files"]:
@@ -130,13 +132,14 @@ def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
     return time.perf_counter() - began, len(rows)
 
 
-def _planes_rate(pgn: Path, folder: Path) -> float:
+def _planes_rate(pgn: Path, folder: Path, planes: Form) -> float:
     """Write only the planes of shuffled rows, from memory and as a shard stores them; return rows/s.
 
     Every ingest to this format has to do this, so it is a yardstick of the machine.
     """
-    ingest([str(pgn)], folder / "yardstick", workers=1)
-    table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=["planes"])
+    ingest([str(pgn)], folder / "yardstick", IngestConfig(planes=planes), workers=1)
+    stored = [field.name for field in plane_fields(planes)]
+    table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=stored)
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
@@ -145,36 +148,43 @@ def _planes_rate(pgn: Path, folder: Path) -> float:
     return len(table) / min(seconds)
 
 
-def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
+def measure(pgn: Path, progress: Progress = silent, planes: Form = "all") -> dict[str, Any]:
     """Measure one process on one core, two workers, stored bytes, peak memory, and python-chess on the same games.
 
     `ratio_python_chess` compares both on the same first games of the dump; `positions_per_second` is of the whole, and
-    `ratio_planes_write` that over the speed of writing shuffled planes alone.
+    `ratio_planes_write` that over the speed of writing shuffled planes alone. With `planes` compact, `ratio_all` is the
+    speed over that of the same games with `all`, in turns in the same run.
     """
     beside = first_games(pgn, BESIDE_BYTES)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)
-        _timed(same, 1)  # compiles, or loads what was compiled
+        _timed(same, 1, planes)  # compiles, or loads what was compiled
         progress(Tick(1, STAGES, "stages"))
-        same_seconds, same_manifest, _ = min((_timed(same, 1) for _ in range(3)), key=lambda result: result[0])
+        same_runs, all_runs = [], []
+        for _ in range(3):
+            same_runs.append(_timed(same, 1, planes))
+            if planes != "all":
+                all_runs.append(_timed(same, 1)[0])
+        same_seconds, same_manifest, _ = min(same_runs, key=lambda result: result[0])
         runs = []
         for stage in (2, 3):
             progress(Tick(stage, STAGES, "stages"))
-            runs.append(_timed(pgn, 1))
+            runs.append(_timed(pgn, 1, planes))
         seconds, manifest, stored = min(runs, key=lambda result: result[0])
         peak = peak_mib()
-        planes_rate = _planes_rate(same, Path(folder))
+        planes_rate = _planes_rate(same, Path(folder), planes)
         progress(Tick(4, STAGES, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder))
     progress(Tick(5, STAGES, "stages"))
-    two_seconds, _, _ = _timed(pgn, 2)
+    two_seconds, _, _ = _timed(pgn, 2, planes)
     progress(Tick(STAGES, STAGES, "stages"))
     positions = manifest["positions"]["total"]
     same_rate = same_manifest["positions"]["total"] / same_seconds
     chess_rate = chess_positions / chess_seconds
     return {
         "pgn": pgn.name,
+        "planes": planes,
         "games": manifest["games"]["read"],
         "positions": positions,
         "seconds": round(seconds, 3),
@@ -185,9 +195,10 @@ def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
         "same_games_positions_per_second": round(same_rate),
         "python_chess_positions_per_second": round(chess_rate),
         "ratio_python_chess": round(same_rate / chess_rate, 1),
+        **({"ratio_all": round(min(all_runs) / same_seconds, 2)} if all_runs else {}),
         "two_workers_seconds": round(two_seconds, 3),
         "two_workers_speedup": round(seconds / two_seconds, 3),
-        "plane_bytes_per_position": round(stored["planes"], 2),
+        "plane_bytes_per_position": round(sum(stored[field.name] for field in plane_fields(planes)), 2),
         "bytes_per_position": round(sum(stored.values()), 2),
         "column_bytes_per_position": {name: round(size, 2) for name, size in stored.items()},
         "peak_memory_mib": peak,

@@ -26,7 +26,7 @@ from pipeline.dataset.files.permute import gather_rows
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import COLUMNS, Batch
-from pipeline.dataset.files.stored_planes import unpacked
+from pipeline.dataset.files.stored_planes import StrangeRowError, unpacked
 from pipeline.dataset.training_set import Shard, read_group, split_shards
 from pipeline.errors import ConfigError, DatasetError
 
@@ -86,6 +86,8 @@ class _Block:
         self.objects: dict[str, NDArray[np.object_]] = {}
         self.order_R = np.empty(0, dtype=np.int64)
         """Which of the rows is first, second, ..."""
+        self.sources: list[tuple[int, Path]] = []
+        """The row behind the last one of each file's group, and the file."""
 
     def put(self, rows: slice, columns: Batch) -> None:
         """Keep columns of some rows."""
@@ -114,12 +116,21 @@ class _Block:
         for name in self.columns:
             if name == "planes":
                 words = _gathered(self.planes_RP, picked)
-                batch[name] = unpacked(words) if self.packed else words
+                batch[name] = self._unpacked(words, picked, records) if self.packed else words
             elif name in self.objects:
                 batch[name] = self.objects[name][picked]
             else:
                 batch[name] = records[name].copy()
         return batch
+
+    def _unpacked(self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], records: Any) -> NDArray[np.uint64]:
+        """Make the planes of packed rows; raises DatasetError, with the file's name, for one that is no position."""
+        labels = np.ascontiguousarray(records["label"]) if "label" in self.columns else np.empty(0, dtype=np.uint16)
+        try:
+            return unpacked(words_RW, labels)
+        except StrangeRowError as error:
+            path = next(path for end, path in self.sources if picked[error.row] < end)
+            raise DatasetError(f"{path} cannot be read as a shard ({error.why}): ingest the dump again") from error
 
 
 @contextmanager
@@ -188,13 +199,14 @@ class Batches:
 
     def _read(self, closing: Event, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
         """Read a block's rows and draw their order."""
-        at = 0
+        at, block.sources = 0, []
         for group in groups:
             if closing.is_set():  # nobody waits for the block any more
                 return block
             rows = slice(at, at + group.rows)
             block.put(rows, self._rows(group, block.planes_RP[rows], packed=self.packed))
             at += group.rows
+            block.sources.append((at, group.shard.path))
         places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
         block.order_R[places] = np.arange(at)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -27,10 +27,14 @@ class Bench(Common):
     """scale: bytes of the smallest stream."""
     largest: int = 1_000_000_000
     """scale: bytes of the largest stream; it is not stored, so 20_000_000_000 needs time and no disk."""
+    planes: Literal["all", "compact"] = "all"
+    """ingest: how planes are stored; compact is measured beside all."""
     address: str | None = None
     """scale: address of the same dump (s3://, https://), whose ingest is timed beside the file's."""
 
     def run(self) -> dict[str, Any]:
         """Run one benchmark."""
         with bar(f"bench {self.what}") as progress:
-            return run(self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address)
+            return run(
+                self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address, self.planes
+            )

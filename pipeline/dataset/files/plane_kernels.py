@@ -19,8 +19,6 @@ ROWS_OF_WORD = 8
 """Rows whose bytes of one stream are one word."""
 TILE_WORDS = 8
 """Words of each stream that are brought together at a time: a cache line of each, and 64 rows, 39 kB, to write them to."""
-TILE_ROWS = 64
-"""Rows that columns are brought together to at a time."""
 
 _BYTES, _PAIRS, _FOURS = U(0x00FF00FF00FF00FF), U(0x0000FFFF0000FFFF), U(0x00000000FFFFFFFF)
 
@@ -64,44 +62,65 @@ def join_streams(streams_SC: Any, out_RP: Any) -> None:
 
 # ---------------------------------------------------------------- planes as columns
 
+PIECES, WIDTHS = 13, (8, 8, 8, 8, 24, 8)
+"""Planes that are a column each, and the planes of the columns of moves. The loops below have the numbers written out: with
+widths that are known when they are compiled they take a sixth of the time (docs/log.md)."""
+_ROW = PIECES + sum(WIDTHS)
+assert _ROW == MOVE_PLANES + TYPES
+
 
 @njit(cache=True, nogil=True)
 def split_planes(rows_RP: Any, picked_R: Any, pieces_CR: Any, groups: Any) -> None:
-    """Copy picked rows (int64) of planes to columns: planes 0..12 to `pieces_CR`, uint64[13, R], each a column of its own.
+    """Copy picked rows (int64) of planes, uint64[., 77], to columns: planes 0..12 to `pieces_CR`, uint64[13, R].
 
-    The move planes go to `groups`, a tuple of uint64[R, W] that are 64 wide together, in their order.
+    The move planes go to `groups`, a tuple of uint64[R, W] with the W of WIDTHS. All arrays are contiguous.
     """
-    count, width, pieces = len(picked_R), rows_RP.shape[1], pieces_CR.shape[0]
-    words = rows_RP.reshape(-1)
+    words, count = rows_RP.reshape(-1), len(picked_R)
+    a, b, c, d, e, f = groups
+    a, b, c, d, e, f = a.reshape(-1), b.reshape(-1), c.reshape(-1), d.reshape(-1), e.reshape(-1), f.reshape(-1)
     for row in range(count):
-        coming = picked_R[min(row + AHEAD, count - 1)] * width
-        for first in range(0, width, LINE_WORDS):
+        coming = picked_R[min(row + AHEAD, count - 1)] * _ROW
+        for first in range(0, _ROW, LINE_WORDS):
             prefetch(words, coming + first)
-        source = picked_R[row] * width
-        for plane in range(pieces):
-            pieces_CR[plane, row] = words[source + plane]
-        source += pieces
-        for group in groups:
-            for plane in range(group.shape[1]):
-                group[row, plane] = words[source + plane]
-            source += group.shape[1]
+        at, narrow, wide = picked_R[row] * _ROW, 8 * row, 24 * row
+        for plane in range(PIECES):
+            pieces_CR[plane, row] = words[at + plane]
+        for plane in range(8):
+            a[narrow + plane] = words[at + 13 + plane]
+        for plane in range(8):
+            b[narrow + plane] = words[at + 21 + plane]
+        for plane in range(8):
+            c[narrow + plane] = words[at + 29 + plane]
+        for plane in range(8):
+            d[narrow + plane] = words[at + 37 + plane]
+        for plane in range(24):
+            e[wide + plane] = words[at + 45 + plane]
+        for plane in range(8):
+            f[narrow + plane] = words[at + 69 + plane]
 
 
 @njit(cache=True, nogil=True)
 def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
-    """Write the planes uint64[R, 77] of columns as `split_planes` makes them."""
-    pieces = pieces_CR.shape[0]
-    for first in range(0, len(out_RP), TILE_ROWS):
-        last = min(first + TILE_ROWS, len(out_RP))
-        for plane in range(pieces):
-            for row in range(first, last):
-                out_RP[row, plane] = pieces_CR[plane, row]
-        at = pieces
-        for group in groups:
-            for row in range(first, last):
-                for plane in range(group.shape[1]):
-                    out_RP[row, at + plane] = group[row, plane]
-            at += group.shape[1]
+    """Write the planes, contiguous uint64[R, 77], of columns as `split_planes` makes them."""
+    words = out_RP.reshape(-1)
+    a, b, c, d, e, f = groups
+    a, b, c, d, e, f = a.reshape(-1), b.reshape(-1), c.reshape(-1), d.reshape(-1), e.reshape(-1), f.reshape(-1)
+    for row in range(len(out_RP)):
+        at, narrow, wide = row * _ROW, 8 * row, 24 * row
+        for plane in range(PIECES):
+            words[at + plane] = pieces_CR[plane, row]
+        for plane in range(8):
+            words[at + 13 + plane] = a[narrow + plane]
+        for plane in range(8):
+            words[at + 21 + plane] = b[narrow + plane]
+        for plane in range(8):
+            words[at + 29 + plane] = c[narrow + plane]
+        for plane in range(8):
+            words[at + 37 + plane] = d[narrow + plane]
+        for plane in range(24):
+            words[at + 45 + plane] = e[wide + plane]
+        for plane in range(8):
+            words[at + 69 + plane] = f[narrow + plane]
 
 
 # ---------------------------------------------------------------- positions
@@ -170,33 +189,18 @@ def _set_up(packed_W: Any, position: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def unpack_positions(packed_RW: Any, out_RP: Any) -> None:
-    """Write the planes uint64[R, 77] of packed positions: all bits that ingest would store."""
-    position = np.zeros(WORDS, dtype=np.uint64)
-    for row in range(len(packed_RW)):
-        _set_up(packed_RW[row], position)
-        legal_planes(position, out_RP[row])
+def unpack_positions(packed_RW: Any, labels_R: Any, out_RP: Any) -> Any:
+    """Write the planes uint64[R, 77] of packed positions: all bits that ingest would store.
 
-
-@njit(cache=True, nogil=True)
-def set_up_positions(packed_RW: Any, positions_RW: Any) -> None:
-    """Write the positions (uint64[R, 16], counters 0) of packed ones."""
-    for row in range(len(packed_RW)):
-        _set_up(packed_RW[row], positions_RW[row])
-
-
-@njit(cache=True, nogil=True)
-def strange_position(packed_RW: Any, labels_R: Any) -> Any:
-    """Return the first row (int64) of packed positions that no row of a shard is, and why; (-1, WELL) for none.
-
-    `labels_R` (uint16) are held against the legal moves, where there are any.
+    Returns the first row (int64) that no row of a shard is, and why; (-1, WELL) for none. Labels (uint16) are held against the
+    legal moves, where there are any. Rows from that one on are not written.
     """
     position = np.zeros(WORDS, dtype=np.uint64)
-    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     for row in range(len(packed_RW)):
         _set_up(packed_RW[row], position)
         if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
             return np.int64(row), NO_KINGS
+        planes = out_RP[row]
         legal_planes(position, planes)
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -208,3 +212,10 @@ def strange_position(packed_RW: Any, labels_R: Any) -> Any:
             if label >= U(64 * TYPES) or (planes[U(MOVE_PLANES) + (label >> U(6))] >> (label & U(63))) & ONE == EMPTY:
                 return np.int64(row), ILLEGAL_LABEL
     return np.int64(-1), WELL
+
+
+@njit(cache=True, nogil=True)
+def set_up_positions(packed_RW: Any, positions_RW: Any) -> None:
+    """Write the positions (uint64[R, 16], counters 0) of packed ones."""
+    for row in range(len(packed_RW)):
+        _set_up(packed_RW[row], positions_RW[row])

@@ -19,12 +19,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.board.position import MAX_MOVES
 from engine.encoding.planes import LABELS, PLANE_BYTES, PlanesError, moves_hash, positions
 from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.json_files import shown
-from pipeline.dataset.files.plane_kernels import ILLEGAL_LABEL, MANY_MOVES, NO_KINGS, strange_position
 from pipeline.dataset.files.shards import COLUMNS, GAMES, LARGEST_GROUP, SPLITS, Batch, batch_columns, schema
 from pipeline.dataset.files.stored_planes import (
     form_of,
@@ -64,12 +62,6 @@ GAMES_COLUMNS: Mapping[str, pa.DataType] = {
 """Columns of `games.parquet` that somebody reads."""
 KNOWN_GAMES = ("source", "offset", "length", "plies", "identity")
 """Those of them that every game has."""
-
-
-_STRANGE = {
-    NO_KINGS: "it has not one king a side",
-    MANY_MOVES: f"it has more than {MAX_MOVES} moves",
-}
 
 
 @contextmanager
@@ -115,7 +107,7 @@ class ShardReader:
 
     def __init__(self, path: Path, file: pq.ParquetFile) -> None:
         """Read `file`, which lies at `path` and whose footer has been checked."""
-        self.path, self.file, self.form = path, file, form_of(file.schema_arrow.names)
+        self.path, self.file, self.form = path, file, form_of(file.metadata.schema.names)
         metadata = file.metadata
         self.groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         """Rows of each row group."""
@@ -146,7 +138,8 @@ class ShardReader:
     ) -> tuple[Batch, NDArray[np.uint64]]:
         """Return a row group of a compact shard: its columns but the planes, and packed positions uint64[R, PACKED].
 
-        `pipeline.dataset.files.stored_planes.unpacked` makes the planes of them. Raises ValueError as `read` does.
+        `pipeline.dataset.files.stored_planes.unpacked` makes the planes of them, and looks at what is only seen then. Raises
+        ValueError as `read` does.
         """
         if self.form != "compact":
             raise ValueError("it is no compact shard, as its manifest says")
@@ -155,12 +148,6 @@ class ShardReader:
         table = self.file.read_row_group(group, columns=wanted, use_threads=False)
         batch, packed_RW = batch_columns(table.select(others)), packed_of(table)
         check_rows(batch | {"planes": unpacked(packed_RW)} if "visits" in batch else batch, games)
-        labels = batch.get("label", np.empty(0, dtype=np.uint16))
-        row, why = strange_position(packed_RW, labels)
-        if row >= 0:
-            if why == ILLEGAL_LABEL:
-                _refuse("label", labels, np.arange(len(labels)) == row, "no legal move of its row")
-            raise ValueError(f"planes: row {row} is no position: {_STRANGE[why]}")
         return batch, packed_RW
 
     def table(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:

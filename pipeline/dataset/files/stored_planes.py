@@ -20,11 +20,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.board.position import WORDS
+from engine.board.position import MAX_MOVES, WORDS
 from engine.encoding.planes import PIECE_PLANES, PLANE_BYTES, PLANES
 from pipeline.dataset.files.plane_kernels import (
     BOARDS,
+    ILLEGAL_LABEL,
+    MANY_MOVES,
+    NO_KINGS,
     PACKED,
+    PIECES,
+    WIDTHS,
     join_planes,
     pack_positions,
     set_up_positions,
@@ -54,8 +59,8 @@ BOARD_COLUMNS = tuple(f"piece_bit_{bit}" for bit in range(BOARDS))
 BLACK = "black_to_move"
 COMPACT_BY = ("castling", "ep_file")
 """Columns besides that the planes of a compact row follow from."""
-assert len(PIECE_COLUMNS) == PIECE_PLANES + 1
-assert len(PIECE_COLUMNS) + sum(MOVE_COLUMNS.values()) == PLANES
+assert len(PIECE_COLUMNS) == PIECE_PLANES + 1 == PIECES
+assert tuple(MOVE_COLUMNS.values()) == WIDTHS
 
 
 def plane_fields(form: Stored) -> list[pa.Field]:
@@ -159,11 +164,36 @@ def packed_columns(packed_RW: NDArray[np.uint64]) -> list[pa.Array]:
     return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), len(packed_RW), [None, black])]
 
 
-def unpacked(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the planes of packed positions, uint64[R, 77]."""
-    out_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64)
-    unpack_positions(packed_RW, out_RP)
-    return out_RP
+_NO_LABELS = np.empty(0, dtype=np.uint16)
+_STRANGE = {
+    NO_KINGS: "planes: the row is no position: it has not one king a side",
+    MANY_MOVES: f"planes: the row is no position: it has more than {MAX_MOVES} moves",
+    ILLEGAL_LABEL: "its label is no legal move",
+}
+
+
+class StrangeRowError(ValueError):
+    """A row whose packed position or label no shard of this project has; `row` says which."""
+
+    def __init__(self, row: int, why: int) -> None:
+        super().__init__(f"{_STRANGE[why]}, in row {row} of a row group")
+        self.row, self.why = row, _STRANGE[why]
+
+
+def unpacked(
+    packed_RW: NDArray[np.uint64],
+    labels_R: NDArray[np.uint16] = _NO_LABELS,
+    out_RP: NDArray[np.uint64] | None = None,
+) -> NDArray[np.uint64]:
+    """Return the planes of packed positions, uint64[R, 77], in `out_RP` if it is given.
+
+    Raises StrangeRowError for a row that is no position, or where one of the labels, if there are any, is not legal.
+    """
+    planes_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64) if out_RP is None else out_RP
+    row, why = unpack_positions(packed_RW, labels_R, planes_RP)
+    if row >= 0:
+        raise StrangeRowError(int(row), int(why))
+    return planes_RP
 
 
 def positions_of(packed_RW: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -211,7 +241,7 @@ def planes_of(table: pa.Table, out_RP: NDArray[np.uint64] | None = None) -> NDAr
     if form == "bytes":
         planes[:] = _words(whole_column(table.column("planes")), PLANES)
     elif form == "compact":
-        unpack_positions(packed_of(table), planes)
+        unpacked(packed_of(table), out_RP=planes)
     else:
         pieces_CR = np.empty((len(PIECE_COLUMNS), len(table)), dtype=np.uint64)
         for plane, name in enumerate(PIECE_COLUMNS):
@@ -228,7 +258,7 @@ def read_stored(
 
     The planes are written to `planes_RP` where it is given. Raises ValueError, OSError or ArrowException for a damaged file.
     """
-    form = form_of(file.schema_arrow.names)
+    form = form_of(file.metadata.schema.names)
     rows = file.metadata.row_group(group).num_rows
     planes = np.empty((rows, PLANES), dtype=np.uint64) if planes_RP is None else planes_RP
     if form == "bytes":

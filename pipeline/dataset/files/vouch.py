@@ -141,10 +141,11 @@ def _tag(info: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- what is remembered
 
 
-def _folder() -> Path:
+def cache_folder(name: str) -> Path:
+    """Return the user's folder for what can be found again; RuntimeError for a user without a home."""
     named = os.environ.get(CACHE)
     base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
-    return base / "hashes"
+    return base / name
 
 
 @contextmanager
@@ -152,7 +153,9 @@ def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
     """Give what is remembered of a dataset's files, by name, alone; what is in it at the end is remembered, if it can be."""
     place = str(directory.resolve()) if is_local(directory) else str(directory)
     try:
-        path = _folder() / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+        path = (
+            cache_folder("hashes") / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_suffix(".lock"))
         while True:
