@@ -71,10 +71,10 @@ def replay(game: PlayedGame) -> chess.Board:
 
 
 def test_games_are_played_to_their_end_by_the_rules():
-    config = SelfPlayConfig(width=24)
+    config = SelfPlayConfig(width=14)
     endings = set()
     numbers = []
-    for game in play_games(handwritten.evaluate, SEARCH, config, games=40):
+    for game in play_games(handwritten.evaluate, SEARCH, config, games=28):
         board = replay(game)
         numbers.append(game.number)
         endings.add(game.ending)
@@ -84,7 +84,7 @@ def test_games_are_played_to_their_end_by_the_rules():
             assert game.ending == expected_ending(board)
         winner = {chess.WHITE: 1, chess.BLACK: -1}[not board.turn]
         assert game.result == (winner if game.ending == MATE else 0)
-    assert sorted(numbers) == list(range(40))
+    assert sorted(numbers) == list(range(28))
     assert MATE in endings
     assert endings & {REPETITION, MATERIAL, STALEMATE, FIFTY}
 
