@@ -1,6 +1,7 @@
 # make run    everything on the embedded sample: dump -> positions -> checkpoint -> report
 # make ui     Dagster's web UI on http://127.0.0.1:3000
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
+# make gpu    what this machine's GPU gives: feed, training, search and self-play, in under eight minutes
 # make test   every check there is but the long proofs; make test-slow runs those too
 # make pictures   docs/images taken anew, in Chromium; GAMES=PGN: games for the report
 # make test-lowest   the quick tests with the lowest versions that pyproject.toml admits
@@ -20,13 +21,16 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run ui ui-postgres test test-slow test-lowest check kernels format clean
+.PHONY: run gpu ui ui-postgres test test-slow test-lowest check kernels format pictures clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
 
+gpu: $(READY)
+	$(BIN)/fianchetto bench gpu
+
 ui: $(READY)
-	$(BIN)/python -m pipeline.defs.run --register-only
+	$(BIN)/dg launch --job register_dumps
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 
 # The settings are dagster.yaml and where the state lies; the folder is the instance's home, git-ignored.
@@ -40,7 +44,7 @@ ui-postgres: $(READY)
 	$(BIN)/pip install --quiet -e ".[postgres]" -c constraints.txt
 	mkdir -p $(DAGSTER_HOME)
 	cat dagster_home/dagster.yaml dagster_home/dagster-postgres.yaml > $(DAGSTER_HOME)/dagster.yaml
-	$(BIN)/python -m pipeline.defs.run --register-only
+	$(BIN)/dg launch --job register_dumps
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 
 test: $(READY)

@@ -1,7 +1,7 @@
-"""Compiling kernels, said aloud: Numba does it at a kernel's first call on a machine, which takes a minute or two in all.
+"""Announce that kernels are compiled: Numba does so at a kernel's first call on a machine, a minute or two in all.
 
-It is said through `logging`, as a warning of this module's logger, so that it is heard without any setting; the command line
-and the Dagster child decide where. `engine.jit_cache` says where kernels are kept.
+The message is a warning of this module's logger, which is shown without any setting; the command line and the Dagster child
+decide where. `engine.jit_cache` decides where kernels are kept.
 """
 
 import logging
@@ -19,12 +19,12 @@ MESSAGE = "compiling kernels (once): this takes a minute or two, and is kept for
 
 @cache
 def say_once() -> None:
-    """Say it, once a process."""
+    """Log the message, once a process."""
     LOG.warning(MESSAGE)
 
 
 def say_for_workers(module: str) -> None:
-    """Say it where other processes will compile, since none of a module's kernels is kept."""
+    """Log the message where worker processes will compile, since none of a module's kernels is kept."""
     if not are_compiled(module):
         say_once()
 
@@ -45,7 +45,7 @@ class _Starts(event.Listener):
 
 @contextmanager
 def announced() -> Iterator[None]:
-    """Say it when this process begins to compile a kernel meanwhile; one that is loaded is none."""
+    """Log the message when this process compiles a kernel meanwhile; loading one does not count."""
     with event.install_listener("numba:compile", _Starts(say_once)):
         yield
 
@@ -54,7 +54,7 @@ def announced() -> Iterator[None]:
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
     """Call `check` at each pass of the compiler meanwhile; what it raises ends the compilation.
 
-    It should raise no Exception: Numba takes those for a kernel's mistakes.
+    It must raise a BaseException that is no Exception: Numba treats those as errors of the kernel.
     """
     with event.install_listener("numba:run_pass", _Starts(check)):
         yield

@@ -16,7 +16,7 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 OURS = "FIANCHETTO_KERNELS"
-"""Says which value of VARIABLE this module set, so that a child with newer sources does not take it for the user's."""
+"""Holds the value of VARIABLE that this module set, so that a child with newer sources does not take it for the user's."""
 
 ROOMS = ("engine", "model", "pipeline")
 
@@ -30,8 +30,8 @@ _IMPORTS = re.compile(rf"^[ \t]*(?:{_FROM}|{_IMPORT})".encode(), re.MULTILINE)
 def kernel_sources(root: Path) -> dict[str, bytes]:
     """Return the modules that compile something and all of ours that they import, directly or not: path to content.
 
-    Statements are found by their look, in a hundredth of the time that parsing takes: a start has a few milliseconds for
-    it. What looks like an import and is none adds a module, and can take none away.
+    Import statements are found by a pattern, in a hundredth of the time of parsing, since this runs at every start. What
+    only looks like an import adds a module and removes none.
     """
     every: dict[str, bytes] = {}
     for path in (path for room in ROOMS for path in _python_files(f"{root}/{room}")):
@@ -80,7 +80,7 @@ def sources_hash(root: Path) -> str:
 
 
 def kernels_are_compiled() -> bool:
-    """Tell whether the cache holds the search's kernels; without a cache's folder nobody knows, and they count as compiled."""
+    """Return whether the cache holds the search's kernels; True where there is no cache folder to look into."""
     folder = os.environ.get(VARIABLE)
     return folder is None or next(Path(folder).glob("*/batch.select-*.nbi"), None) is not None
 
@@ -102,6 +102,6 @@ def key_cache_by_sources() -> None:
 
 
 def are_compiled(module: str) -> bool:
-    """Tell whether kernels of a module are kept for these sources; `module` is its name without its packages."""
+    """Return whether kernels of a module are kept for these sources; `module` is its name without its packages."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

@@ -1,7 +1,7 @@
-"""JSON files that anybody may have written: read strictly, and held against a schema; a refusal is one line naming the file.
+"""JSON files from unknown sources: parsed strictly and checked against a schema; an error is one line naming the file.
 
-Python's own reader takes NaN, the last of two equal keys, any depth and any size of number: what comes of those is met far
-from the file. Schemas are pydantic models, which stand where their files do (`pipeline/dataset/files/schemas.py`,
+Python's own parser accepts NaN, the last of two equal keys, any depth and any size of number, which cause errors far from
+the file. Schemas are pydantic models, which stand where their files do (`pipeline/dataset/files/schemas.py`,
 `model/card.py`).
 """
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
 LARGEST = 64 << 20
-"""Bytes of a file that is read, unless its reader says otherwise."""
+"""Largest file that is read by default, bytes."""
 DEEPEST = 200
-"""Objects in lists in objects; a card that tells of twenty trainings, one begun with another, has sixty."""
+"""Deepest nesting; a card with a chain of twenty trainings has sixty levels."""
 SHOWN = 80
-"""Characters of a file's own text in a refusal."""
+"""Characters of a file's own text in an error message."""
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return what a JSON text says; raise ValueError, with a few words, for one that is not strictly JSON in UTF-8.
+    """Return the value of a JSON text; raise ValueError, with a short reason, for one that is not strict JSON in UTF-8.
 
-    Refused besides: equal keys, NaN and infinities, integers beyond 64 bits, DEEPEST, and halves of surrogate pairs.
+    Also refused: equal keys, NaN and infinities, integers beyond 64 bits, DEEPEST, and halves of surrogate pairs.
     """
     try:
         text = data if isinstance(data, str) else data.decode("utf-8")
@@ -84,7 +84,7 @@ def _check_text(text: str) -> None:
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return what a JSON file says, or raise `refusal`; FileNotFoundError passes.
+    """Return the value of a JSON file, or raise `refusal`; FileNotFoundError passes.
 
     `path` may be of a store. Nothing of a file larger than `largest` bytes is read.
     """
@@ -103,7 +103,7 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
 
 
 def check(path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = "") -> None:
-    """Hold what `path` says against a schema, or raise `refusal` with the first field that differs; `hint` says what to do."""
+    """Check the value of `path` against a schema, or raise `refusal` with the first error; `hint` says what to do."""
     from pydantic import ValidationError
 
     try:
@@ -113,16 +113,16 @@ def check(path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserE
 
 
 def first_error(error: "ValidationError") -> str:
-    """Say in one line what a schema refused first."""
+    """Return the first error of a validation in one line."""
     found = error.errors(include_url=False, include_context=False)
     first = found[0]
     field = _field(first["loc"])
     reason = first["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
     given = first["input"]
-    told = f", and is {shown(given)}" if first["type"] not in ("missing", "value_error") and _short(given) else ""
+    value = f", and is {shown(given)}" if first["type"] not in ("missing", "value_error") and _short(given) else ""
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
-    return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + told + more
+    return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
 def _short(value: Any) -> bool:
@@ -130,7 +130,7 @@ def _short(value: Any) -> bool:
 
 
 def _field(place: Sequence[str | int]) -> str:
-    """Name a field by the way to it: files[3].rows."""
+    """Return the path of a field: files[3].rows."""
     name = ""
     for part in place:
         name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else str(part)
@@ -138,6 +138,6 @@ def _field(place: Sequence[str | int]) -> str:
 
 
 def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:
-    """Write a value of a stranger's for one line of a terminal: cut, and without control characters."""
+    """Return an untrusted value as text for one line of a terminal: shortened, and without control characters."""
     text = repr(value) if quote else "".join(char if char.isprintable() else "?" for char in str(value))
     return text if len(text) <= most else text[: most - 3] + "..."

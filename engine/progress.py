@@ -1,4 +1,4 @@
-"""How long work reports on itself: a callback that takes ticks and knows no screen."""
+"""How long work reports its progress and asks whether to stop: two callbacks that know nothing of who listens."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,5 +21,14 @@ class Tick:
 Progress = Callable[[Tick], None]
 
 
+Stop = Callable[[], bool]
+"""Returns True when the work should end early; it is asked often, and work that was stopped leaves nothing half-made."""
+
+
 def silent(tick: Tick) -> None:
     """Show nothing."""
+
+
+def never() -> bool:
+    """Return False: do not stop."""
+    return False

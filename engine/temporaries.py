@@ -1,10 +1,11 @@
-"""Names of files that are being written, and which of them nobody will finish.
+"""Files that appear under their name whole or not at all: temporary names, the rename, and what killed writers leave.
 
     .train-00000-0.parquet.fianchetto-5f0e11c2-4711-9d0c27aa.tmp
 
-The file's name, ours, the machine, the process, and what chance adds. No two writers share a file, wherever they run. Such a
-file is abandoned when its process is gone, which only its own machine can tell (one boot of one host, and one namespace of
-process ids, so that the containers of a host do not judge each other's), or when nobody has written to it for a day.
+A temporary name holds the file's name, the project's, the machine, the process and a random part, so no two writers share a
+file, wherever they run. The file is abandoned when its process is gone, or when nobody has written to it for a day. Only its
+own machine can tell that a process is gone: one boot of one host, and one namespace of process ids, so that a container does
+not delete what another container of its host is writing.
 """
 
 import hashlib
@@ -13,23 +14,26 @@ import platform
 import re
 import secrets
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import IO
 
 import psutil
 
 _NAME = re.compile(r"\..+\.fianchetto-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.tmp", re.DOTALL)
 _LONGEST = 180
-"""Bytes of the file's own name that are kept: file systems take 255 in all."""
+"""Bytes of the file's own name that a temporary name keeps: file systems allow 255 in all."""
 DAY = 86_400.0
-"""Seconds after which a file that nobody writes to is abandoned, whoever it is of."""
+"""Seconds without a write after which a temporary file is abandoned, whatever machine wrote it."""
 
 
 @cache
 def machine() -> str:
-    """Return what tells this machine's process ids from another's, 8 hex digits."""
+    """Return a hash of what makes process ids unique (host, boot, process namespace), 8 hex digits."""
     told = [platform.node(), str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip()]
-    if _NAMESPACE.exists():  # of Linux: two containers see other processes under the same numbers
+    if _NAMESPACE.exists():  # Linux: each container numbers its own processes
         told.append(str(_NAMESPACE.stat().st_ino))
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
 
@@ -39,18 +43,18 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 
 
 def temporary_name(name: str) -> str:
-    """Return a name that no other writer has, for a file that will be called `name`."""
+    """Return a temporary name, unique to this call, for a file that will be called `name`."""
     kept = name.encode()[:_LONGEST].decode(errors="ignore")
     return f".{kept}.fianchetto-{machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
 def is_temporary(name: str) -> bool:
-    """Tell whether a file's name is one that `temporary_name` gives."""
+    """Return whether a file's name is one that `temporary_name` gives."""
     return _NAME.fullmatch(name) is not None
 
 
 def is_abandoned(path: Path) -> bool:
-    """Tell whether a file is a temporary one of ours that provably nobody will finish."""
+    """Return whether a file is one of our temporary files and provably nobody will finish it."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False
@@ -58,10 +62,46 @@ def is_abandoned(path: Path) -> bool:
         return True
     try:
         return time.time() - path.lstat().st_mtime > DAY
-    except OSError:  # it has its name by now
+    except OSError:  # renamed to its final name meanwhile
         return False
 
 
 def abandoned(folder: Path) -> list[Path]:
-    """List the temporary files in a folder that killed writers left."""
+    """Return the temporary files in a folder that killed writers left, sorted."""
     return sorted(path for path in folder.glob(".*.tmp") if is_abandoned(path))
+
+
+@contextmanager
+def new_file(
+    path: Path, *, sync: bool = True, buffering: int = -1, before_rename: Callable[[], None] = lambda: None
+) -> Iterator[IO[bytes]]:
+    """Yield an open temporary file, which becomes `path` when the block ends; where it raises, nothing is left.
+
+    `sync`: bring the bytes to the disk before the rename. A power cut may undo the rename itself: see `sync_directory`.
+    `before_rename` is called when the file is complete; what it raises keeps the file from getting its name.
+    """
+    temporary = path.with_name(temporary_name(path.name))
+    file = temporary.open("wb", buffering=buffering)
+    try:
+        yield file
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+        file.close()
+        before_rename()
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):  # on a full disk closing fails as writing did
+            file.close()
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def sync_directory(directory: Path) -> None:
+    """Bring a directory's renames to the disk, so that they survive a power cut; a no-op where the system cannot."""
+    with suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -13,11 +13,9 @@ whoever is killed at any point leaves a checkpoint that loads.
 
 import hashlib
 import json
-import os
 import re
 import struct
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +27,9 @@ from torch import Tensor
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.encoding.views import UnknownViewError
 from engine.errors import UserError
-from engine.evaluation.move_features import FACTS_VERSION
+from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
-from engine.temporaries import abandoned, temporary_name
+from engine.temporaries import abandoned, new_file, sync_directory
 from model.card import Card, Weights
 from model.network.network import Network, build
 from model.network.preset import PresetError, preset_from_row
@@ -68,33 +66,18 @@ class TensorMismatchError(CheckpointError):
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a whole file under its name or leave what was there."""
-    temporary = path.with_name(temporary_name(path.name))
     try:
-        with temporary.open("wb") as file:
+        with new_file(path) as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise CheckpointError(
             f"{path} cannot be written: {error.strerror}; what was saved before is still there"
         ) from error
-    with suppress(OSError):  # not every system lets a directory be opened or synced
-        _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Put a directory's names on the disk, so that a power cut does not undo a rename."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
-    """Save tensors by kind (`weights`, `training`) and then the card that names them; gives the card as written."""
+    """Save tensors by kind (`weights`, `training`) and then the card that names them; return the card as written."""
     former = _former(directory)
     files: dict[str, Any] = {}
     for kind, group in tensors.items():
@@ -106,7 +89,7 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "facts_version": FACTS_VERSION,
+        "facts_version": FEATURES_VERSION,
         **card,
         "files": files,
     }
@@ -167,11 +150,11 @@ def _check_card(path: Path, card: object) -> None:
             f"{path.parent} was trained on encoding {card['encoding_version']} ({shown(card['moves_hash'], quote=False)}), "
             f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
         )
-    facts_version = card.get("facts_version", 1)  # the first networks that were told facts did not say which
-    if card["preset"].get("facts_width") and facts_version != FACTS_VERSION:
+    facts_version = card.get("facts_version", 1)  # the first networks that read move features did not say which
+    if card["preset"].get("facts_width") and facts_version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {facts_version} of the facts of moves, and this is "
-            f"{FACTS_VERSION}: train it again"
+            f"{path.parent} was trained on version {facts_version} of the move features, and this is "
+            f"{FEATURES_VERSION}: train it again"
         )
 
 

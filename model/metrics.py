@@ -103,7 +103,7 @@ class Totals:
         return self
 
     def summary(self) -> dict[str, float]:
-        """Give `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier` and `wdl_brier`.
+        """Return `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier` and `wdl_brier`.
 
         Of no rows at all there is only `positions`, and of none that are of games no `value_brier` and `wdl_brier`.
         """

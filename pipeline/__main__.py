@@ -1,28 +1,16 @@
-"""The command `fianchetto` and `python -m pipeline`: nothing is imported until it is called.
+"""The command `fianchetto` and `python -m pipeline`.
 
-A process that is spawned imports its parent's main module again before it works: this one takes it no time.
+Nothing is imported until `main` is called: a spawned process imports its parent's main module again before it works.
 """
 
 import sys
 
 
-def spreads(words: list[str]) -> bool:
-    """Tell whether a command line looks like one that will want worker processes of this machine."""
-    given = " ".join(words).replace("=", " ")
-    other = (" --engine ", " --workers 1 ", " -h ", " --help ")
-    return given.startswith("ingest ") and " --out " in given and not any(word in f"{given} " for word in other)
-
-
 def main() -> None:
     """Run the command line."""
     try:
-        if spreads(sys.argv[1:]):
-            from pipeline.executors.local import available_cores, prepare
-
-            if available_cores() > 1:
-                prepare("pipeline.ingest.preload")  # on another core, while this one imports and parses for a second
         from pipeline.cli.main import main as command
-    except KeyboardInterrupt:  # Ctrl-C in that second, or before the command has said what it does on one
+    except KeyboardInterrupt:  # before the command has set its own handlers
         sys.stderr.write("fianchetto: interrupted\n")
         sys.exit(130)
     command()
@@ -32,6 +20,6 @@ if __name__ == "__main__":
     try:
         main()
     finally:
-        # Under -m Python ends itself by SIGINT, whatever the exit status, where Ctrl-C once came within a text that was
-        # being executed, as dataclasses are made; it forgets that when it executes another.
+        # Under -m, Python kills itself by SIGINT whatever the exit status, if Ctrl-C came while a string was executed, as
+        # dataclasses do; it forgets this when it executes another string.
         exec("")  # noqa: S102

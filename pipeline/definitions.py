@@ -1,11 +1,11 @@
-"""Everything that Dagster shows, loaded from `pipeline/defs/`."""
+"""Dagster's entry point: the definitions of `pipeline/defs/`."""
 
 import dagster as dg
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
-    """Return what lies in `pipeline/defs/`."""
+    """Return the definitions of `pipeline/defs/`."""
     from pipeline.defs.loading import load
 
     return load()

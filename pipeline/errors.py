@@ -1,4 +1,4 @@
-"""What can go wrong with data and settings, by name; each message says what was wrong and what to do."""
+"""Errors in data and settings; each message says what was wrong and what to do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,45 +15,45 @@ class DumpError(UserError):
 
 
 class DamagedError(UserError):
-    """An archive that breaks off or turns to nonsense after some good games, which are kept."""
+    """An archive that is truncated or damaged after some good games, which are kept."""
 
 
 class DatasetError(UserError):
-    """A directory that is no dataset of this version, or does not hold what its manifest says."""
+    """A directory that is not a dataset of this version, or differs from its manifest."""
 
 
 class OtherDumpError(DatasetError):
-    """A dataset, finished or begun, of a dump that has changed since, of another one, or made by other code."""
+    """A dataset, complete or not, whose dump has changed, is another one, or was read by other code."""
 
 
 class IngestError(UserError):
-    """An ingest that could not be finished; what it finished is kept."""
+    """An ingest that could not be completed; finished shards are kept."""
 
 
 class LostError(UserError):
-    """A training run whose processes were lost too often; its last save is kept."""
+    """A training run whose processes were lost too often; the last saved checkpoint is kept."""
 
 
 class FetchError(UserError):
-    """A file of the web or of an object store that cannot be had; what came of it is kept."""
+    """A file of the web or of an object store that cannot be fetched; the bytes received are kept."""
 
 
 class ChangedError(FetchError):
-    """A file that was replaced by another version while it was read, or since."""
+    """A remote file that was replaced by another version."""
 
 
 class StoreError(OSError):
-    """A store that cannot be reached, or refuses; an OSError, as a full disk is one."""
+    """A store that cannot be reached or refuses a request; an OSError, like a full disk."""
 
 
-class Stopped(UserError):  # noqa: N818 - not an error of anybody
-    """Work that was asked to stop, and did, keeping what was done."""
+class Stopped(UserError):  # noqa: N818 - nobody made an error
+    """Work that stopped when asked to; finished parts are kept."""
 
 
 class DifferenceError(UserError):
-    """A dataset that is not what it should be; `result` says in which ways."""
+    """A dataset that differs from what it should be; `result` lists the differences."""
 
     def __init__(self, message: str, result: Mapping[str, Any]) -> None:
-        """Take the line for a person and the whole answer."""
+        """Store the message and the result."""
         super().__init__(message)
         self.result = dict(result)

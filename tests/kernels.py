@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from engine.evaluation.handwritten import evaluate
-from engine.evaluation.move_features import facts_of
+from engine.evaluation.move_features import legal_move_features
 from engine.search import SearchConfig
 from engine.selfplay.generate import SelfPlayConfig, play_games
 from engine.uci.thinking import warm_up
@@ -27,7 +27,7 @@ def compiled() -> None:
         ingest([str(dump)], out, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
         # a dump of frames gives its text as another kind of array
         ingest([str(SAMPLE)], Path(folder) / "sample", IngestConfig(), workers=1)
-        facts_of(next(Batches([out], "train", batch_size=1).from_step(0))["planes"])
+        legal_move_features(next(Batches([out], "train", batch_size=1).from_step(0))["planes"])
     warm_up(evaluate)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)

@@ -1,4 +1,4 @@
-"""Which processes are the workers of a `LocalEngine`: on Linux a server's forks, elsewhere processes of their own."""
+"""Which processes are the workers of a `LocalEngine`."""
 
 from contextlib import suppress
 
@@ -12,20 +12,11 @@ def command(process: psutil.Process) -> str:
     return ""
 
 
-def servers_of(process: int | None = None) -> list[psutil.Process]:
-    """Give the process that the workers of a process (this one by default) are forked from, if there is one."""
-    with suppress(psutil.NoSuchProcess):
-        return [child for child in psutil.Process(process).children() if "forkserver" in command(child)]
-    return []
-
-
 def workers_of(process: int | None = None) -> list[psutil.Process]:
     """Give the living workers of a process, this one by default; none when it has ended."""
     with suppress(psutil.NoSuchProcess):
         below = psutil.Process(process).children()
         found = [child for child in below if "spawn_main" in command(child)]
-        for server in servers_of(process):
-            found += server.children()
         return [child for child in found if _living(child)]
     return []
 

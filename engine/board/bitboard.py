@@ -78,13 +78,13 @@ flip = _unary("bswap")
 
 @njit(cache=True, nogil=True, inline="always")
 def bit(square: Any) -> Any:
-    """Give the board with one square, uint64."""
+    """Return the board with one square, uint64."""
     return ONE << U(square)
 
 
 @njit(cache=True, nogil=True)
 def knight_attacks(board: Any) -> Any:
-    """Give every square a knight of `board` attacks, uint64."""
+    """Return every square a knight of `board` attacks, uint64."""
     one_west = (board >> U(1)) & NOT_H
     two_west = (board >> U(2)) & NOT_GH
     one_east = (board << U(1)) & NOT_A
@@ -96,11 +96,6 @@ def knight_attacks(board: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def king_attacks(board: Any) -> Any:
-    """Give every square next to a square of `board`, uint64."""
+    """Return every square next to a square of `board`, uint64."""
     row = board | ((board << U(1)) & NOT_A) | ((board >> U(1)) & NOT_H)
     return (row | (row << U(8)) | (row >> U(8))) & ~board
-
-
-def ascii_board(board: int) -> str:
-    """Draw a bitboard as eight lines of `x` and `.`, row 0 (the mover's eighth rank) on top."""
-    return "\n".join(" ".join("x" if board >> (8 * row + col) & 1 else "." for col in range(8)) for row in range(8))

@@ -59,7 +59,7 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 @njit(cache=True, nogil=True)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
-    """Give every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
+    """Return every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
 
     What its pawns attack, `pawns`, is given: they alone have a direction.
     """
@@ -76,19 +76,19 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def pawns_down(pawns: Any) -> Any:
-    """Give what the opponent's pawns attack, uint64."""
+    """Return what the opponent's pawns attack, uint64."""
     return ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
 
 
 @njit(cache=True, nogil=True, inline="always")
 def pawns_up(pawns: Any) -> Any:
-    """Give what the mover's pawns attack, uint64."""
+    """Return what the mover's pawns attack, uint64."""
     return ((pawns >> U(7)) & NOT_A) | ((pawns >> U(9)) & NOT_H)
 
 
 @njit(cache=True, nogil=True)
 def _rays(position: Any, own: Any, occupied: Any) -> Any:
-    """Walk the eight rays out of the king: give (check mask, checkers, pinned), boards and Lanes.
+    """Walk the eight rays out of the king: return (check mask, checkers, pinned), boards and Lanes.
 
     The check mask holds the squares that answer a sliding check: those between, and the checker. What is pinned in a lane
     (own pieces between the king and a slider) may move along that line alone.
@@ -174,7 +174,7 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def legal_planes(position: Any, planes: Any) -> Any:
-    """Write planes 0..76 of a position into `planes` (uint64[77]) and give the number of checkers (0, 1, 2).
+    """Write planes 0..76 of a position into `planes` (uint64[77]) and return the number of checkers (0, 1, 2).
 
     Mover's view. The position must be playable (engine.board.position.FenError says what is not).
     """
@@ -207,7 +207,7 @@ def legal_planes(position: Any, planes: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def en_passant_legal(position: Any, planes: Any) -> Any:
-    """Tell whether an en-passant capture is among the legal moves of `planes` (uint64[77])."""
+    """Return whether an en-passant capture is among the legal moves of `planes` (uint64[77])."""
     if position[EN_PASSANT] == EMPTY:
         return False
     east = (planes[MOVE_PLANES + 1] & position[PAWN]) >> U(7)
@@ -217,13 +217,13 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def legal_key(position: Any, planes: Any) -> Any:
-    """Give engine.board.position.key (uint64) of a position whose planes (uint64[77]) are filled."""
+    """Return engine.board.position.key (uint64) of a position whose planes (uint64[77]) are filled."""
     return key(position, U(en_passant_legal(position, planes)))
 
 
 @njit(cache=True, nogil=True)
 def no_moves(planes: Any) -> Any:
-    """Tell whether filled planes (uint64[77]) hold no legal move."""
+    """Return whether filled planes (uint64[77]) hold no legal move."""
     moves = EMPTY
     for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
         moves |= planes[index]
@@ -244,7 +244,7 @@ def count_moves(position: Any, planes: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def step_target(kind: Any, source: Any) -> Any:
-    """Give the landing square (uint64) of a move of type `kind` from bit index `source`."""
+    """Return the landing square (uint64) of a move of type `kind` from bit index `source`."""
     return (U(source) + _TURNS[kind]) & U(63)
 
 

@@ -53,11 +53,6 @@ class FenError(UserError):
     """A FEN that is not a standard-chess position that can be played."""
 
 
-def mirrored_square(square: int) -> int:
-    """Give the bit index of python-chess square `square` (a1 = 0) with White to move; the same maps back."""
-    return square ^ 56
-
-
 def from_board(board: chess.Board) -> Position:
     """Make a position (uint64[16]) from a python-chess board; castling rights and en passant as the board states them.
 
@@ -129,7 +124,7 @@ def to_fen(position: Position) -> str:
 
 @njit(cache=True, nogil=True)
 def mirror(position: Any) -> None:
-    """Turn the board round in place: flip top to bottom, swap the colours, give the other side the move."""
+    """Mirror the position in place: flip top to bottom, swap the colours, return the other side the move."""
     for index in range(0, 12, 2):
         own = flip(position[index])
         position[index] = flip(position[index + 1])
@@ -141,7 +136,7 @@ def mirror(position: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def word_on(board: Any, square: Any, side: Any) -> Any:
-    """Give the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
+    """Return the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
     for word in range(side, TURN, 2):
         if board[word] & square != EMPTY:
             return word
@@ -150,7 +145,7 @@ def word_on(board: Any, square: Any, side: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
-    """Play a legal move in place and hand the board to the other side.
+    """Play a legal move in place; the position is the opponent's view after it.
 
     `source` and `target` are bit indices in the mover's view; castling is the king's two-square move; `promotion` is a
     python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal move leaves a position without meaning.
@@ -236,6 +231,6 @@ def castling_bits(position: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def en_passant_file(position: Any) -> Any:
-    """Give the file (0 = a) of the en-passant square after a double push, uint64; 255 for none."""
+    """Return the file (0 = a) of the en-passant square after a double push, uint64; 255 for none."""
     board = position[EN_PASSANT]
     return U(255) if board == U(0) else lowest(board) & U(7)

@@ -32,33 +32,33 @@ def seeded(state: Any, seed: Any, game: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def draw(state: Any, below: Any) -> Any:
-    """Give a random number in 0..below-1 (int64) and advance the stream."""
+    """Return a random number in 0..below-1 (int64) and advance the stream."""
     state[0] += _GOLDEN
     return np.int64(scrambled(state[0]) % U(below))
 
 
 @njit(cache=True, nogil=True)
 def share(state: Any) -> Any:
-    """Give a random float64 in the open interval (0, 1) and advance the stream."""
+    """Return a random float64 in the open interval (0, 1) and advance the stream."""
     state[0] += _GOLDEN
     return (np.float64(scrambled(state[0]) >> U(11)) + 0.5) * _TINY
 
 
 @njit(cache=True, nogil=True)
 def gumbel(state: Any) -> Any:
-    """Give a standard Gumbel number, float64."""
+    """Return a standard Gumbel number, float64."""
     return -log(-log(share(state)))
 
 
 @njit(cache=True, nogil=True)
 def _normal(state: Any) -> Any:
-    """Give a standard normal number, float64 (Box and Muller 1958)."""
+    """Return a standard normal number, float64 (Box and Muller 1958)."""
     return sqrt(-2.0 * log(share(state))) * cos(2.0 * pi * share(state))
 
 
 @njit(cache=True, nogil=True)
 def gamma(state: Any, alpha: Any) -> Any:
-    """Give a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of a uniform)."""
+    """Return a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of a uniform)."""
     boost = 1.0
     if alpha < 1.0:
         boost = share(state) ** (1.0 / alpha)

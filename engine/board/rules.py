@@ -5,11 +5,21 @@ from typing import Any
 from numba import njit
 
 from engine.board.bitboard import EMPTY, U, popcount
-from engine.board.position import BISHOP, KNIGHT, PAWN, QUEEN, ROOK
+from engine.board.movegen import no_moves
+from engine.board.position import BISHOP, COUNTERS, HALFMOVE_MASK, KNIGHT, PAWN, QUEEN, ROOK
 
 GOES_ON = -1
 MATE, STALEMATE, MATERIAL, REPETITION, FIFTY = range(5)
 """How the rules end a game: the side to move is mated; it cannot move; nobody can mate; third occurrence; fifty moves."""
+
+ENDINGS = {
+    MATE: "checkmate",
+    STALEMATE: "stalemate",
+    MATERIAL: "material",
+    REPETITION: "repetition",
+    FIFTY: "fifty moves",
+}
+"""The names of these endings in records of games."""
 
 FIFTY_MOVES = 100
 """Half-moves without capture or pawn move after which a game is drawn (the players may claim it; ours always do)."""
@@ -19,7 +29,7 @@ _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 @njit(cache=True, nogil=True)
 def insufficient(position: Any) -> Any:
-    """Tell whether neither side can mate: bare kings, one minor piece, or bishops on squares of one colour only."""
+    """Return whether neither side can mate: bare kings, one minor piece, or bishops on squares of one colour only."""
     bishops = position[BISHOP] | position[BISHOP + 1]
     knights = position[KNIGHT] | position[KNIGHT + 1]
     for word in (PAWN, ROOK, QUEEN):
@@ -28,3 +38,19 @@ def insufficient(position: Any) -> Any:
     if knights != EMPTY:
         return popcount(knights | bishops) == U(1)
     return bishops & _LIGHT == EMPTY or bishops & ~_LIGHT == EMPTY
+
+
+@njit(cache=True, nogil=True)
+def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
+    """Return how the rules end the game here, or GOES_ON; repetition, which takes the game's history, is left to the caller.
+
+    `planes` (uint64[77]) and `checkers` are what `legal_planes` gives of the position (uint64[16]). Where several rules
+    apply, the order is python-chess's: mate or stalemate, material, fifty moves, and repetition last.
+    """
+    if no_moves(planes):
+        return MATE if checkers > 0 else STALEMATE
+    if insufficient(position):
+        return MATERIAL
+    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
+        return FIFTY
+    return GOES_ON

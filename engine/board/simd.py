@@ -42,12 +42,12 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def turns(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Give how far to the left each (file, rank) step rotates a board."""
+    """Return how far to the left each (file, rank) step rotates a board."""
     return [(file - 8 * rank) % 64 for file, rank in steps]
 
 
 def _landing(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Give the squares that each step may land on: files beyond the edge come back in on the other side."""
+    """Return the squares that each step may land on: files beyond the edge come back in on the other side."""
     files = {-2: NOT_GH, -1: NOT_H, 0: ALL, 1: NOT_A, 2: NOT_AB}
     rows = {rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8) for rank in range(-2, 3)}
     return [int(files[file]) & rows[rank] for file, rank in steps]

@@ -1,9 +1,9 @@
-"""What stored planes tell of the other columns, for whoever has a position's planes and nothing else.
+"""Other columns inferred from stored planes, where nothing but a position's planes is at hand.
 
 column       what is supposed
 castling     a right for each king and rook at home: what cannot be seen is whether one of them has moved and come back
 ep_file      the file of an en-passant capture that is legal; a double push that nobody can take is not seen
-halfmove, repetition, ply     0: planes say nothing of them
+halfmove, repetition, ply     0: planes hold nothing of them
 
 Columns are `pipeline.dataset.files.shards`'s. Axes: B rows, P planes.
 """

@@ -20,7 +20,6 @@ moves; planes do.
 Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for none).
 """
 
-import difflib
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -31,7 +30,7 @@ from numpy.typing import NDArray
 from engine.board.position import PAWN
 from engine.encoding.planes import LABELS, legal_mask, steps, target_table
 from engine.encoding.views import view
-from engine.errors import UserError
+from engine.errors import UserError, did_you_mean
 
 UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 NONE = -1
@@ -89,7 +88,7 @@ def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> ND
 
 
 def _square_pairs() -> NDArray[np.int64]:
-    """Give the label from square to square, int64[64 * 64], NONE where no step leads."""
+    """Return the label from square to square, int64[64 * 64], NONE where no step leads."""
     table = np.full(64 * 64, NONE, dtype=np.int64)
     for label, target in enumerate(target_table().tolist()):
         if target >= 0:
@@ -98,7 +97,7 @@ def _square_pairs() -> NDArray[np.int64]:
 
 
 def _under_promotion_labels() -> NDArray[np.int64]:
-    """Give the label of each under-promotion's index, int64[9 * 64], NONE but for pawns one step before a last rank.
+    """Return the label of each under-promotion's index, int64[9 * 64], NONE but for pawns one step before a last rank.
 
     In an absolute frame Black's pawns promote on row 7, from row 6, going south.
     """
@@ -114,7 +113,7 @@ def _under_promotion_labels() -> NDArray[np.int64]:
 
 @cache
 def vocabularies() -> dict[str, Vocabulary]:
-    """Give every vocabulary by name."""
+    """Return every vocabulary by name."""
     labels, none = np.arange(LABELS, dtype=np.int64), np.zeros(LABELS, dtype=np.int64)
     turned_labels = view("chessmarro77").black_labels
     assert turned_labels is not None
@@ -152,11 +151,9 @@ def vocabularies() -> dict[str, Vocabulary]:
 
 
 def vocabulary(name: str) -> Vocabulary:
-    """Give the vocabulary of that name; raises UnknownVocabularyError with the nearest one."""
+    """Return the vocabulary of that name; raises UnknownVocabularyError with the nearest one."""
     if name not in vocabularies():
-        near = difflib.get_close_matches(name, vocabularies(), n=1, cutoff=0.0)
-        known = ", ".join(vocabularies())
-        raise UnknownVocabularyError(f"no move vocabulary {name[:40]!r}: did you mean {near[0]!r}? There are {known}")
+        raise UnknownVocabularyError(f"no move vocabulary {name[:40]!r}: {did_you_mean(name, vocabularies())}")
     return vocabularies()[name]
 
 
@@ -166,7 +163,7 @@ def index_of(
     labels_B: NDArray[np.integer],
     promotions_B: NDArray[np.integer],
 ) -> NDArray[np.int64]:
-    """Give the index of each move, int64[B], from labels in the mover's view and promotion pieces.
+    """Return the index of each move, int64[B], from labels in the mover's view and promotion pieces.
 
     Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that the vocabulary has not.
     """
@@ -184,7 +181,7 @@ def index_of(
 def label_of(
     moves: Vocabulary, turned_B: NDArray[np.bool_], index_B: NDArray[np.integer], planes_BP: NDArray[np.uint64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the label in the mover's view and the promotion piece of each index, int64[B] both; planes are the stored ones.
+    """Return the label in the mover's view and the promotion piece of each index, int64[B] both; planes are the stored ones.
 
     A pawn's move to the last rank that is no under-promotion's index is a queen's. Raises MoveIndexError for an index
     outside the vocabulary, or one that names no step on the board.
@@ -203,7 +200,7 @@ def label_of(
 
 
 def legal(moves: Vocabulary, turned_B: NDArray[np.bool_], planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Tell which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: their move planes say it."""
+    """Return which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: as their move planes show."""
     legal_BL = legal_mask(planes_BP)
     out_BA: NDArray[np.bool_] = legal_BL[:, moves.labels] & (moves.labels != NONE)
     if moves.under_promotions:

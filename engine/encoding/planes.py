@@ -17,6 +17,7 @@ Axes: B rows, P planes, K squares.
 """
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -26,8 +27,8 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
-from engine.board.movegen import MOVE_PLANES, TYPES
-from engine.board.position import KING, MAX_MOVES
+from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
+from engine.board.position import KING, MAX_MOVES, from_board
 from engine.errors import UserError
 
 ENCODING_VERSION = 1
@@ -53,14 +54,14 @@ class LabelError(UserError):
 
 @cache
 def steps() -> tuple[tuple[int, int], ...]:
-    """Give the (file, rank) step of each of the 64 move types; north is the mover's way up."""
+    """Return the (file, rank) step of each of the 64 move types; north is the mover's way up."""
     straight = [(file * distance, rank * distance) for distance in range(1, 8) for file, rank in DIRECTIONS]
     return (*straight, *KNIGHT_STEPS)
 
 
 @cache
 def target_table() -> NDArray[np.int8]:
-    """Give the to-square of each label, int8[4096]; -1 where the step leaves the board."""
+    """Return the to-square of each label, int8[4096]; -1 where the step leaves the board."""
     table = np.full(LABELS, -1, dtype=np.int8)
     for kind, (file, rank) in enumerate(steps()):
         for square in range(64):
@@ -73,7 +74,7 @@ def target_table() -> NDArray[np.int8]:
 
 @cache
 def type_table() -> NDArray[np.uint8]:
-    """Give the move type from square to square, uint8[64 from, 64 to]; ILLEGAL_TYPE where there is none."""
+    """Return the move type from square to square, uint8[64 from, 64 to]; ILLEGAL_TYPE where there is none."""
     table = np.full((64, 64), ILLEGAL_TYPE, dtype=np.uint8)
     for label, target in enumerate(target_table()):
         if target >= 0:
@@ -91,7 +92,7 @@ def moves_hash() -> str:
 
 
 def label_of(move: chess.Move, turn: chess.Color) -> int:
-    """Give the label (0..4095) of a python-chess move of the side `turn`; Chess960 castling has none."""
+    """Return the label (0..4095) of a python-chess move of the side `turn`; Chess960 castling has none."""
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
@@ -101,7 +102,7 @@ def label_of(move: chess.Move, turn: chess.Color) -> int:
 
 
 def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
-    """Give the python-chess move of a label for the side `turn`; `promotion` is a python-chess piece type or 0."""
+    """Return the python-chess move of a label for the side `turn`; `promotion` is a python-chess piece type or 0."""
     target = int(target_table()[label]) if 0 <= label < LABELS else -1
     if target < 0:
         raise LabelError(f"label {label} leaves the board")
@@ -111,7 +112,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 @njit(cache=True, nogil=True)
 def _strange(planes_BP: Any) -> Any:
-    """Give the first row (int64) that has not one king a side, or more moves than a position can have; -1 for none."""
+    """Return the first row (int64) that has not one king a side, or more moves than a position can have; -1 for none."""
     for row in range(len(planes_BP)):
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -123,7 +124,7 @@ def _strange(planes_BP: Any) -> Any:
 
 
 def positions(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Give planes as contiguous uint64[B, 77]; raises PlanesError for another shape, or the first row that is no position.
+    """Return planes as contiguous uint64[B, 77]; raises PlanesError for another shape, or the first row that is no position.
 
     Compiled code checks no bounds: it may read boards off planes that have come through here, whoever wrote them.
     """
@@ -133,6 +134,14 @@ def positions(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     row = int(_strange(planes_BP))
     if row >= 0:
         raise PlanesError(f"row {row} is no position: it has not one king a side, or more than {MAX_MOVES} moves")
+    return planes_BP
+
+
+def planes_of(boards: Sequence[chess.Board]) -> NDArray[np.uint64]:
+    """Return the planes of python-chess boards, uint64[B, 77]."""
+    planes_BP = np.zeros((len(boards), PLANES), dtype=np.uint64)
+    for board, planes_P in zip(boards, planes_BP, strict=True):
+        legal_planes(from_board(board), planes_P)
     return planes_BP
 
 
@@ -149,5 +158,5 @@ def pack(pictures_BP88: NDArray[Any]) -> NDArray[np.uint64]:
 
 
 def legal_mask(planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Tell which labels are legal, bool[B, 4096], from planes uint64[B, 77]."""
+    """Return which labels are legal, bool[B, 4096], from planes uint64[B, 77]."""
     return unpack(planes_BP[:, MOVE_PLANES:]).reshape(len(planes_BP), LABELS).astype(np.bool_)

@@ -24,22 +24,20 @@ A row needs the columns that `View.columns` names. Shards hold all but `history`
 positions before in the view of the row's mover, zeros before the game began. Their rows are shuffled, so whoever reads
 shards is refused such a view by name; a game in hand, or self-play, can supply it.
 
-Axes: B rows, P planes, C counters, T earlier positions.
+Axes: B rows, P planes, Y rows of a board, C counters, T earlier positions.
 """
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.bitboard import ALL, FILE_A
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps, target_table
-from engine.errors import UserError
+from engine.errors import UserError, did_you_mean
 
 STATE = ("castling", "ep_file")
 """Columns that make five planes: four rights and the en-passant file."""
@@ -84,6 +82,11 @@ class View:
     """Earlier positions shown."""
 
     @property
+    def rows(self) -> NDArray[np.int64]:
+        """Numbers of a picture's rows, int64[8]."""
+        return np.arange(8)
+
+    @property
     def stored(self) -> int:
         """Planes that are taken from the stored ones."""
         return PLANES if self.white_planes is None else len(self.white_planes)
@@ -103,19 +106,19 @@ class View:
 
     @property
     def absolute(self) -> bool:
-        """Whether White is always below, whoever moves."""
+        """Whether White is below even when Black is to move."""
         return self.black_labels is not None
 
 
 def _mirrored_types() -> NDArray[np.int64]:
-    """Give the move type that each type becomes when the board is turned top to bottom, int64[64]."""
+    """Return the move type that each type becomes when the board is turned top to bottom, int64[64]."""
     index = {step: kind for kind, step in enumerate(steps())}
     return np.array([index[file, -rank] for file, rank in steps()], dtype=np.int64)
 
 
 @cache
 def views() -> dict[str, View]:
-    """Give every view without options by name."""
+    """Return every view without options by name."""
     kinds = _mirrored_types()
     others = np.arange(PIECE_PLANES, dtype=np.int64) ^ 1  # own and opponent's change places
     planes = np.concatenate([others, [TURN_PLANE], MOVE_PLANES + kinds]).astype(np.int64)
@@ -137,11 +140,10 @@ def views() -> dict[str, View]:
 
 @cache
 def view(name: str) -> View:
-    """Give the view of that name, with its options; raises UnknownViewError with the nearest one."""
+    """Return the view of that name, with its options; raises UnknownViewError with the nearest one."""
     base, *options = name.split("+")
     if base not in views():
-        near = difflib.get_close_matches(base, views(), n=1, cutoff=0.0)
-        raise UnknownViewError(f"no view {base[:40]!r}: did you mean {near[0]!r}? There are {', '.join(views())}")
+        raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
     row = views()[base]
     state, last, counters, history = row.state, row.last, row.counters, row.history
     for option in options:
@@ -174,32 +176,6 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
             raise MissingColumnError(f"{who} needs the column {name!r}, which is not in these data: {why}")
 
 
-def _black(planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Tell the rows with Black to move, bool[B], from stored planes."""
-    black_B: NDArray[np.bool_] = planes_BP[:, TURN_PLANE] != 0
-    return black_B
-
-
-def _arranged(shown: View, planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Show the stored planes that the view has, uint64[B, view.stored]."""
-    out = planes_BP.copy() if shown.white_planes is None else planes_BP[:, shown.white_planes]
-    if shown.black_planes is not None:
-        black_B = _black(planes_BP)
-        out[black_B] = planes_BP[black_B][:, shown.black_planes].byteswap()
-    if shown.turn_inverted:
-        out[:, TURN_PLANE] = ~planes_BP[:, TURN_PLANE]
-    return out
-
-
-def _state(shown: View, black_B: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Draw castling rights and the en-passant file, uint64[B, 5]."""
-    turned_B = black_B & shown.absolute
-    rights_B4 = columns["castling"][:, None] >> np.where(turned_B[:, None], [2, 3, 0, 1], [0, 1, 2, 3]) & 1
-    file_B = columns["ep_file"].astype(np.uint64)
-    column_B = np.where(file_B < 8, FILE_A << np.minimum(file_B, np.uint64(7)), np.uint64(0))
-    return np.concatenate([np.where(rights_B4 != 0, ALL, np.uint64(0)), column_B[:, None]], axis=1)
-
-
 def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
     """Write moves as the column `last_move` of the rows behind them, uint16[B]: the board has been turned since."""
     labels = labels_B.astype(np.int64)
@@ -207,46 +183,83 @@ def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
     return ((labels % 64 ^ 56) * 64 + (targets ^ 56)).astype(np.uint16)
 
 
-def _last(shown: View, black_B: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Draw where the opponent's last move began and ended, uint64[B, 2]."""
-    moves_B = columns["last_move"].astype(np.int64)
-    squares_B2 = np.stack([moves_B // 64, moves_B], axis=1) % 64 ^ np.where(black_B & shown.absolute, 56, 0)[:, None]
-    return np.where(moves_B[:, None] < LABELS, np.uint64(1) << squares_B2.astype(np.uint64), np.uint64(0))
+def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
+    """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of byte Y is column X of row Y.
+
+    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes` and `history` as bytes), and
+    `table` returns the View's array of a name as one of `xp`, on the device of the columns.
+    """
+    black_B = columns["planes"][:, TURN_PLANE, 0] != 0
+    turned_B = black_B & shown.absolute
+    parts = [stored_planes(shown, columns["planes"], xp, table)]
+    if shown.state:
+        parts.append(_state(columns, turned_B, xp))
+    if shown.last:
+        parts.append(_last(columns["last_move"], turned_B, xp, table("rows")))
+    if shown.history:
+        past_BTPY = columns["history"][:, : shown.history]
+        drawn_BTPY = _arranged(shown, past_BTPY, black_B, PIECE_PLANES, xp, table)
+        parts.append(drawn_BTPY.reshape(len(drawn_BTPY), shown.history * PIECE_PLANES, 8))
+    return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
 
 
-def _history(shown: View, black_B: NDArray[np.bool_], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
-    """Draw the pieces of earlier positions, uint64[B, 12 * T]."""
-    past_BTP = columns["history"][:, : shown.history]
-    out = past_BTP if shown.white_planes is None else past_BTP[:, :, shown.white_planes[:PIECE_PLANES]]
+def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], Any]) -> Any:
+    """Return those of the view's planes that are stored ones, uint8[B, P, Y]; arguments as those of `packed`."""
+    out = _arranged(shown, planes_BPY, planes_BPY[:, TURN_PLANE, 0] != 0, PLANES, xp, table)
+    if shown.turn_inverted:
+        assert out is not planes_BPY, "a view that inverts the turn mirrors Black's planes too"
+        out[:, TURN_PLANE] = ~planes_BPY[:, TURN_PLANE]
+    return out
+
+
+def _arranged(shown: View, planes: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]) -> Any:
+    """Return the first `most` of the view's planes, uint8[B, ..., P, Y], of stored ones: mirrored where Black is to move."""
+    out = planes
+    if shown.white_planes is not None:
+        out = planes[..., table("white_planes")[:most], :]
     if shown.black_planes is not None:
-        turned_BTP = past_BTP[:, :, shown.black_planes[:PIECE_PLANES]].byteswap()
-        out = np.where(black_B[:, None, None], turned_BTP, out)
-    return out.reshape(len(out), -1)
+        mirrored = xp.flip(planes[..., table("black_planes")[:most], :], (planes.ndim - 1,))
+        out = xp.where(black_B.reshape(-1, *(1,) * (planes.ndim - 1)), mirrored, out)
+    return out
+
+
+def _state(columns: Mapping[str, Any], turned_B: Any, xp: Any) -> Any:
+    """Return castling rights and the en-passant file, uint8[B, 5, Y]."""
+    rights_B, file_B = columns["castling"], columns["ep_file"]
+    rights_B = xp.where(turned_B, (rights_B >> 2) | ((rights_B & 3) << 2), rights_B)
+    rows = [(rights_B >> right & 1) * 255 for right in range(4)]
+    rows.append(xp.where(file_B < 8, 1 << file_B.clip(max=7), 0))
+    planes_B5 = xp.asarray(xp.stack(rows, 1), dtype=xp.uint8)
+    return xp.broadcast_to(planes_B5[:, :, None], (*planes_B5.shape, 8))
+
+
+def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
+    """Return where the opponent's last move began and where it ended, uint8[B, 2, Y]; zeros where it is unknown."""
+    squares_B2 = xp.stack((moves_B // 64, moves_B), 1) % 64 ^ xp.where(turned_B, 56, 0)[:, None]
+    bits_B2 = xp.where(moves_B[:, None] < LABELS, 1 << squares_B2 % 8, 0)
+    planes_B2Y = xp.where(squares_B2[:, :, None] // 8 == rows_Y, bits_B2[:, :, None], 0)
+    return xp.asarray(planes_B2Y, dtype=xp.uint8)
 
 
 def apply(
     shown: View, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
 ) -> NDArray[np.uint64]:
-    """Turn stored planes uint64[B, 77] into the view's packed planes, uint64[B, all but its counters].
+    """Return the view's packed planes, uint64[B, all but its counters], of stored planes uint64[B, 77].
 
     `columns` are the row's other columns; raises MissingColumnError where the view needs one that is not there.
     """
-    require(shown.columns, columns or {}, f"the view {shown.name!r}")
-    black_B = _black(planes_BP)
-    parts = [_arranged(shown, planes_BP)]
-    if columns and shown.state:
-        parts.append(_state(shown, black_B, columns))
-    if columns and shown.last:
-        parts.append(_last(shown, black_B, columns))
-    if columns and shown.history:
-        parts.append(_history(shown, black_B, columns))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    columns = columns or {}
+    require(shown.columns, columns, f"the view {shown.name!r}")
+    found = {name: columns[name] for name in shown.columns} | {"planes": planes_BP.copy()}
+    for name in {"planes", "history"} & found.keys():
+        found[name] = np.ascontiguousarray(found[name], "<u8").view(np.uint8).reshape(*found[name].shape, 8)
+    out_BPY = packed(shown, found, np, partial(getattr, shown))
+    return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)
 
 
-def counters(shown: View, columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Give the view's constant planes as one number each, float32[B, C] from 0 to 1."""
-    scaled = [np.minimum(columns[name] / COUNTERS[name], 1.0) for name in shown.counters]
-    return np.stack(scaled, axis=1).astype(np.float32)
+def counters(shown: View, columns: Mapping[str, Any], xp: Any = np) -> Any:
+    """Return the view's constant planes as one number each from 0 to 1, [B, C]; `xp` and its arrays as in `packed`."""
+    return xp.stack([(columns[name] / COUNTERS[name]).clip(max=1.0) for name in shown.counters], 1)
 
 
 def apply_labels(shown: View, black_B: NDArray[np.bool_], labels_B: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""A cache in front of an evaluator: what was judged once is not judged again while there is room.
+"""A cache in front of an evaluator: a position that was evaluated is not evaluated again while there is room.
 
 Keyed on all that an evaluator can see, the 77 planes: 128 bits of two hashes. Among 2**40 rows the chance of one
 confusion is 2**-49, as far as hashes are random. A castling right that shows in a move plane alone makes another key.
@@ -80,14 +80,14 @@ def row_key(planes: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _bucket(first: Any, slots: Any) -> Any:
-    """Give the first slot of a key's bucket, int64."""
+    """Return the first slot of a key's bucket, int64."""
     buckets = U(slots // WAYS)
     return np.int64((first >> U(32)) * buckets >> U(32)) * WAYS
 
 
 @njit(cache=True, nogil=True)
 def _find(store: Any, first: Any, second: Any) -> Any:
-    """Give where in the ring a key's record lies, int64; -1 when it is not there, or no longer."""
+    """Return where in the ring a key's record lies, int64; -1 when it is not there, or no longer."""
     slot = _bucket(first, len(store.starts))
     oldest = max(np.int64(0), store.written[0] - len(store.ring))
     for way in range(slot, slot + WAYS):
@@ -141,7 +141,7 @@ def _write(store: Any, first: Any, second: Any, planes: Any, logits: Any, wdl: A
 
 @njit(cache=True, nogil=True)
 def _look_up(store: Any, planes_BP: Any, found: Any, missed: Any) -> Any:
-    """Write out what is known, and gather what is not: give the number of rows gathered, int64.
+    """Write out what is known, and gather what is not: return the number of rows gathered, int64.
 
     `found` is (logits [B, 4096], wdl [B, 3]); `missed` is (planes uint64[B, P], keys uint64[B, 2], sources int64[B]). A
     row's source is its index among the gathered rows, -1 when it was known; rows that are equal share one.
@@ -173,11 +173,11 @@ def _look_up(store: Any, planes_BP: Any, found: Any, missed: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _hand_out(store: Any, planes_BP: Any, found: Any, missed: Any, judged: Any) -> None:
-    """Keep what the evaluator said of the gathered rows, and write it out to each row that waits for it."""
+def _store_and_copy(store: Any, planes_BP: Any, found: Any, missed: Any, evaluated: Any) -> None:
+    """Store the evaluations of the gathered rows, and copy them to each row that waits for them."""
     logits_BA, wdl_BW = found
     planes_MP, keys_M2, sources_B = missed
-    logits_MA, wdl_MW = judged
+    logits_MA, wdl_MW = evaluated
     for index in range(len(logits_MA)):
         _write(store, keys_M2[index, 0], keys_M2[index, 1], planes_MP[index], logits_MA[index], wdl_MW[index])
     for row in range(len(planes_BP)):
@@ -201,7 +201,7 @@ class Cached:
         if mebibytes < 1:
             raise CacheSizeError(f"an evaluation cache of {mebibytes} MiB holds nothing: give it 1 or more")
         self.evaluator = evaluator
-        """Asked for what is missing; it must say the same of equal rows. Call `clear` when it has changed."""
+        """Asked for what is missing; its result must depend on the row alone. Call `clear` when it has changed."""
         record_bytes = RECORD_FLOATS * 4 + SLOTS_A_RECORD * SLOT_BYTES
         records = (mebibytes << 20) // record_bytes
         slots = records * SLOTS_A_RECORD // WAYS * WAYS
@@ -219,7 +219,7 @@ class Cached:
         """Rows that the evaluator was asked for."""
 
     def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Give logits float32[B, 4096] and wdl float32[B, 3], mover's view: to the bit what the evaluator says.
+        """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: to the bit those of the evaluator.
 
         The logits lie in memory that is used again, since fresh memory costs more than the look-up: they are valid until
         the next call, and only those of legal labels carry a meaning.
@@ -235,8 +235,8 @@ class Cached:
         self.misses += count
         if count:
             logits_MA, wdl_MW = self.evaluator(self._missed[0][:count])
-            judged = np.asarray(logits_MA, dtype=np.float32), np.asarray(wdl_MW, dtype=np.float32)
-            _hand_out(self._store, planes_BP, found, self._missed, judged)
+            evaluated = np.asarray(logits_MA, dtype=np.float32), np.asarray(wdl_MW, dtype=np.float32)
+            _store_and_copy(self._store, planes_BP, found, self._missed, evaluated)
         return found
 
     @staticmethod

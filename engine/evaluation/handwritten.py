@@ -1,7 +1,7 @@
 """The hand-written evaluator: classical chess knowledge as priors over moves and a value, from planes alone.
 
 Priors: for each legal move, what changes on the piece-square tables, what exchanges win or leave hanging, what it
-threatens, checks, mates, castling, promotion. Value: engine/evaluation/static_evaluation.py, through a logistic curve.
+threatens, checks, mates, castling, promotion. Value: the static evaluation, through a logistic curve.
 
 Scores are integers in centipawns up to the last division, so that every machine scores alike. Boards are unsigned
 64-bit (engine/board/bitboard.py), scores int64; the two never meet in one operation.
@@ -33,12 +33,12 @@ from engine.evaluation.static_evaluation import (
     MATE,
     PIECE_WORDS,
     attacks_of,
-    centipawns,
     hanging,
+    mirror_boards,
     passed_pawns,
     phase_of,
     piece_attacks,
-    turn,
+    static_evaluation,
 )
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, attackers
 
@@ -78,7 +78,7 @@ WEIGHTS = Weights()
 
 @njit(cache=True, nogil=True)
 def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> Any:
-    """Tell whether a checking move mates. `scratch` is uint64[77]."""
+    """Return whether a checking move mates. `scratch` is uint64[77]."""
     position = np.zeros(WORDS, dtype=np.uint64)
     position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
     if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
@@ -90,7 +90,7 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
 
 @njit(cache=True, nogil=True)
 def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
-    """Play a move without turning the board round; `start`, `end` are boards, `victim` the word taken or -1."""
+    """Play a move without changing the view to the opponent's; `start`, `end` are boards, `victim` the word taken or -1."""
     board[word] ^= start | end
     if victim >= 0:
         taken = end
@@ -108,7 +108,7 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 
 @njit(cache=True, nogil=True)
 def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
-    """Give what the opponent wins by one exchange on one of `targets`, and a quarter of what hangs besides, int64."""
+    """Return the most that the opponent wins by an exchange on one of `targets`, plus a quarter of the second most, int64."""
     most, second = hanging(board, 1, targets, occupied, gains)
     return most + second // np.int64(4)
 
@@ -160,7 +160,7 @@ def _score_move(planes: Any, move: Any, state: Any, weights: Any, work: Any) -> 
 
 @njit(cache=True, nogil=True)
 def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) -> Any:
-    """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores int64[MAX_MOVES]; give their number.
+    """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores int64[MAX_MOVES]; return their number.
 
     Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
     """
@@ -169,10 +169,10 @@ def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) 
     occupied = EMPTY
     for word in range(PIECE_WORDS):
         occupied |= board[word]
-    turned = np.empty(PIECE_WORDS, dtype=np.uint64)
-    turn(board, turned)
+    mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
+    mirror_boards(board, mirrored)
     phase = phase_of(board)
-    state = (board, flip(attacks_of(turned, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
+    state = (board, flip(attacks_of(mirrored, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
     count = 0
     for kind in range(TYPES):
         sources = planes[MOVE_PLANES + kind]
@@ -199,13 +199,11 @@ def _score_rows(planes_BP: Any, weights: Any, logits_BA: Any, values_B: Any, tem
         count = score_moves(planes, weights, labels_M, scores_M, work)
         for index in range(count):
             logits_BA[row, labels_M[index]] = np.float32(scores_M[index]) / temperature
-        values_B[row] = centipawns(planes, gains)
+        values_B[row] = static_evaluation(planes, gains)
 
 
-def evaluate(
-    planes_BP: NDArray[np.uint64], weights: Weights = WEIGHTS, temperature: float = TEMPERATURE
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Judge positions by hand: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
+def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Evaluate positions by hand-written rules: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
 
     Logits are finite on legal labels and -inf elsewhere. A mated mover has lost for certain; one who is
     stalemated has drawn. Raises PlanesError for a row that is no position.
@@ -213,7 +211,7 @@ def evaluate(
     planes_BP = positions(planes_BP)
     logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
     values_B = np.empty(len(planes_BP), dtype=np.int64)
-    _score_rows(planes_BP, weights, logits_BA, values_B, np.float32(temperature))
+    _score_rows(planes_BP, WEIGHTS, logits_BA, values_B, np.float32(TEMPERATURE))
     over_B = np.logical_not(planes_BP[:, MOVE_PLANES:].any(axis=1))
     return logits_BA, wdl_of(values_B, over_B)
 

@@ -38,12 +38,12 @@ from engine.board.movegen import (
 from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, TURN, WORDS, push, word_on
 from engine.encoding.planes import LABELS, positions
 from engine.evaluation.static_evaluation import hanging
-from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, exchange
+from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 
-FACTS_VERSION = 1
+FEATURES_VERSION = 1
 """Of all numbers that a network is told here and by `model.network.move_head.known`: what was trained on others is refused."""
-FACTS = ("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next", "stands", "check", "target")
-TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(len(FACTS))
+FEATURES = ("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next", "stands", "check", "target")
+TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(len(FEATURES))
 UNIT = 10
 """Centipawns of one step of an amount."""
 
@@ -84,7 +84,7 @@ def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, 
     attacks = attacked_by(child, 1, pawns_down(child[PAWN + 1]), occupied)
     risks = np.int64(0)
     if answers & end != EMPTY:
-        risks = exchange(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
+        risks = see(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
     leaves, leaves_next = hanging(child, 0, answers & ~end, occupied, gains)
     threatens, threatens_next = hanging(child, 1, attacks, occupied, gains)
     facts[TAKES], facts[RISKS] = _amount(takes), _amount(risks)
@@ -129,13 +129,13 @@ def _fill(planes_BP: Any, moves_M: Any, facts_MF: Any) -> None:
                 count += 1
 
 
-def facts_of(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Give all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their `facts` uint8[M, F].
+def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
+    """Return all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their `facts` uint8[M, F].
 
     `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises PlanesError.
     """
     planes_BP = positions(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)
-    facts_MF = np.empty((len(moves_M), len(FACTS)), dtype=np.uint8)
+    facts_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
     _fill(planes_BP, moves_M, facts_MF)
     return {"moves": moves_M, "facts": facts_MF}

@@ -1,8 +1,8 @@
-"""The value of a position by hand: classical knowledge as one number of centipawns, without search.
+"""Static evaluation: the value of a position in centipawns by classical chess knowledge, without search.
 
 Piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, passed, isolated
 and doubled pawns, the bishop pair, what hangs on either side, and the bare king driven to the edge. Each term is
-written for the mover's men; the opponent's are scored on the board turned round.
+written for the mover's pieces; the opponent's are scored on the mirrored board.
 
 Integer arithmetic throughout, so that every machine values alike. Boards are unsigned 64-bit (engine/board/bitboard.py),
 scores int64; the two never meet in one operation. A *board* is twelve uint64 words as words 0..11 of a position or
@@ -30,7 +30,7 @@ from engine.board.bitboard import (
 from engine.board.movegen import MOVE_PLANES, TYPES, pawns_down, pawns_up
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
-from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, exchange, straight_attacks
+from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, see, straight_attacks
 
 PIECE_WORDS = 12
 MATE = 30_000
@@ -45,7 +45,7 @@ def _count(board: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
-    """Give the attacks of a mover's piece other than the king from a square."""
+    """Return the attacks of a mover's piece other than the king from a square."""
     if word == PAWN:
         return pawns_up(bit(square))
     if word == KNIGHT:
@@ -59,7 +59,7 @@ def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def attacks_of(board: Any, occupied: Any) -> Any:
-    """Give the squares the mover's men attack, uint64."""
+    """Return the squares that the mover's pieces attack, uint64."""
     attacks = king_attacks(board[KING])
     for word in range(0, KING, 2):
         pieces = board[word]
@@ -71,7 +71,7 @@ def attacks_of(board: Any, occupied: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def phase_of(board: Any) -> Any:
-    """Give how much of a middlegame it is, int64 0..24."""
+    """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings only."""
     phase = np.int64(0)
     for word in range(PIECE_WORDS):
         phase += PHASE[word >> 1] * _count(board[word])
@@ -79,7 +79,7 @@ def phase_of(board: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def turn(board: Any, out: Any) -> None:
+def mirror_boards(board: Any, out: Any) -> None:
     """Write the twelve boards as the opponent sees them."""
     for word in range(0, PIECE_WORDS, 2):
         out[word] = flip(board[word + 1])
@@ -88,7 +88,7 @@ def turn(board: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def passed_pawns(own: Any, theirs: Any) -> Any:
-    """Give the mover's pawns that no opponent's pawn can stop or take, uint64."""
+    """Return the mover's pawns that no opponent's pawn can stop or take, uint64."""
     down = theirs | (theirs << U(8))
     down |= down << U(16)
     down |= down << U(32)
@@ -119,7 +119,7 @@ def _pawns(board: Any, phase: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _side(board: Any, occupied: Any, phase: Any) -> Any:
-    """Score the mover's men alone (int64 centipawns) and give the squares they attack (uint64)."""
+    """Score the mover's pieces alone (int64 centipawns) and return the squares they attack (uint64)."""
     own = EMPTY
     for word in range(0, PIECE_WORDS, 2):
         own |= board[word]
@@ -152,7 +152,7 @@ def _side(board: Any, occupied: Any, phase: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _drive(board: Any, attacks: Any) -> Any:
-    """Give the bonus (int64 >= 0) for an opponent's king without pieces: near the edge, shut in, the king near."""
+    """Return the bonus (int64 >= 0) for an opponent's king without pieces: near the edge, shut in, the king near."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
@@ -179,12 +179,12 @@ def _drawish(board: Any, score: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def hanging(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Give the most and the second most (int64 both) that `side` wins by one exchange on a square of `attacked`."""
+    """Return the most and the second most (int64 both) that `side` wins by one exchange on a square of `attacked`."""
     most = second = np.int64(0)
     for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
         while victims != EMPTY:
-            won = exchange(board, lowest(victims), WORTH[word], side, occupied, gains)
+            won = see(board, lowest(victims), WORTH[word], side, occupied, gains)
             victims &= victims - U(1)
             if won > most:
                 most, second = won, most
@@ -194,8 +194,8 @@ def hanging(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def centipawns(planes: Any, gains: Any) -> Any:
-    """Give the value for the mover, int64 centipawns; -MATE when mated, 0 when there is no move otherwise.
+def static_evaluation(planes: Any, gains: Any) -> Any:
+    """Return the value for the mover, int64 centipawns; -MATE when mated, 0 when there is no move otherwise.
 
     `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
     """
@@ -204,17 +204,17 @@ def centipawns(planes: Any, gains: Any) -> Any:
         occupied |= planes[word]
     for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
         moves |= planes[index]
-    turned = np.empty(PIECE_WORDS, dtype=np.uint64)
-    turn(planes, turned)
+    mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
+    mirror_boards(planes, mirrored)
     phase = phase_of(planes)
     mine, attacks = _side(planes, occupied, phase)
-    theirs, answers = _side(turned, flip(occupied), phase)
+    theirs, answers = _side(mirrored, flip(occupied), phase)
     answers = flip(answers)
     if moves == EMPTY:
         return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
     score = mine - theirs
     score += _drive(planes, attacks) if score > 300 else np.int64(0)
-    score -= _drive(turned, flip(answers)) if score < -300 else np.int64(0)
+    score -= _drive(mirrored, flip(answers)) if score < -300 else np.int64(0)
     if answers & planes[KING] != EMPTY:
         attacks &= attackers(
             planes, lowest(planes[KING]), occupied

@@ -1,4 +1,4 @@
-"""Exchanges on one square: who attacks it, and what the capturing side wins when both take with their cheapest piece.
+"""Static exchange evaluation (SEE): who attacks a square, and what is won there if both capture with their cheapest piece.
 
 A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Sliding attacks
 along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to
@@ -21,7 +21,7 @@ MAX_EXCHANGE = 32
 
 
 def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Give, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
+    """Return, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
     boards = [0] * 64
     for square in range(64):
         for sign in (1, -1):
@@ -33,7 +33,7 @@ def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 
 def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Give the attacks along row 0 from each column for each filling of the six inner squares, uint64[8, 64]."""
+    """Return the attacks along row 0 from each column for each filling of the six inner squares, uint64[8, 64]."""
     table = np.zeros((8, 64), dtype=np.uint64)
     for col in range(8):
         for inner in range(64):
@@ -57,7 +57,7 @@ _RANK = _rank_table()
 
 @njit(cache=True, nogil=True, inline="always")
 def _along(start: Any, line: Any, occupied: Any) -> Any:
-    """Give the attacks of the square `start` both ways along a line with one square a row."""
+    """Return the attacks of the square `start` both ways along a line with one square a row."""
     blockers = occupied & line
     up = blockers - (start << U(1))
     down = flip(flip(blockers) - (flip(start) << U(1)))
@@ -66,7 +66,7 @@ def _along(start: Any, line: Any, occupied: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def straight_attacks(square: Any, occupied: Any) -> Any:
-    """Give the squares a rook on bit index `square` (uint64) attacks, uint64."""
+    """Return the squares a rook on bit index `square` (uint64) attacks, uint64."""
     row = square & U(56)
     inner = (occupied >> (row + U(1))) & U(63)
     return _along(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
@@ -74,14 +74,14 @@ def straight_attacks(square: Any, occupied: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def diagonal_attacks(square: Any, occupied: Any) -> Any:
-    """Give the squares a bishop on bit index `square` (uint64) attacks, uint64."""
+    """Return the squares a bishop on bit index `square` (uint64) attacks, uint64."""
     start = bit(square)
     return _along(start, _RISING[square], occupied) | _along(start, _FALLING[square], occupied)
 
 
 @njit(cache=True, nogil=True)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
-    """Give the pieces of both sides that attack bit index `square` (uint64) when the board holds `occupied`, uint64."""
+    """Return the pieces of both sides that attack bit index `square` (uint64) when the board holds `occupied`, uint64."""
     target = bit(square)
     east, west = target & NOT_A, target & NOT_H
     found = ((east << U(7)) | (west << U(9))) & board[PAWN]
@@ -96,7 +96,7 @@ def attackers(board: Any, square: Any, occupied: Any) -> Any:
 
 @njit(cache=True, nogil=True, inline="always")
 def _cheapest(board: Any, reach: Any, side: Any) -> Any:
-    """Give the word index (without the side) of the least valuable piece of `side` in `reach`; -1 for none."""
+    """Return the word index (without the side) of the least valuable piece of `side` in `reach`; -1 for none."""
     for word in range(0, 12, 2):
         if reach & board[word + side] != EMPTY:
             return word
@@ -104,8 +104,8 @@ def _cheapest(board: Any, reach: Any, side: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def exchange(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
-    """Give the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by starting to capture on `square`.
+def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
+    """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first on `square` (SEE).
 
     `victim` is the worth of what stands there; `gains` is scratch, int64[MAX_EXCHANGE].
     """
@@ -118,7 +118,7 @@ def exchange(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gai
     while depth < MAX_EXCHANGE:
         word = _cheapest(board, reach, side)
         if word < 0 or (word == KING and _cheapest(board, reach, side ^ 1) >= 0):
-            break  # nobody left, or a king would step into an attack
+            break  # no capture left, or a king would step into an attack
         gains[depth] = standing - (gains[depth - 1] if depth else np.int64(0))
         standing = WORTH[word]
         depth += 1

@@ -1,1 +1,1 @@
-"""Matches in opening pairs between evaluators, searches and UCI engines, and what a result says."""
+"""Matches in opening pairs between evaluators, searches and UCI engines, and statistics of their results."""

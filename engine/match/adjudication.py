@@ -1,4 +1,4 @@
-"""Ending games early, for those who want it: both players think one side lost, or both think it is level."""
+"""Optional adjudication: a game ends early when both players' scores say that one side has lost, or that it is a draw."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from engine.errors import UserError
 
 
 class AdjudicationError(UserError):
-    """Rules of adjudication that cannot be followed."""
+    """Settings of adjudication out of range."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Adjudication:
-    """When games end without the rules of chess; all of it is off but for the longest game."""
+    """When games end without the rules of chess; all of it is off by default but the longest game."""
 
     resign_score: int = 0
     """Centipawns by which both players must see the same side ahead; 0 for never."""
     resign_moves: int = 4
-    """Moves of each player in a row that must say so."""
+    """Moves of each player in a row whose scores must show it."""
     draw_score: int = 0
     """Centipawns, either way, that both players must stay within for a draw; 0 for never."""
     draw_moves: int = 8
-    """Moves of each player in a row that must say so."""
+    """Moves of each player in a row whose scores must show it."""
     draw_after: int = 40
     """Moves of the game before which no draw is called."""
     max_plies: int = 600
@@ -37,9 +37,9 @@ class Adjudication:
 
 
 def adjudicated(rules: Adjudication, scores: Sequence[int | None], ply: int) -> str | None:
-    """Say how a game is adjudicated after `ply` half-moves: `1-0`, `0-1`, `1/2-1/2`, or None while it goes on.
+    """Return how a game is adjudicated after `ply` half-moves: `1-0`, `0-1`, `1/2-1/2`, or None while it goes on.
 
-    `scores` are centipawns from White's view, of the players' moves so far in turn, None where one said nothing.
+    `scores` are centipawns from White's view, of the players' moves so far in turn, None where a player sent no score.
     """
     if rules.max_plies and ply >= rules.max_plies:
         return "1/2-1/2"
@@ -56,6 +56,6 @@ def adjudicated(rules: Adjudication, scores: Sequence[int | None], ply: int) -> 
 
 
 def _latest(scores: Sequence[int | None], moves: int) -> list[int]:
-    """Give the scores of both players' last moves, none where there are too few or one is missing."""
+    """Return the scores of both players' last moves, none where there are too few or one is missing."""
     latest = [score for score in scores[-2 * moves :] if score is not None]
     return latest if len(latest) == 2 * moves else []

@@ -1,8 +1,8 @@
 """A match: games in pairs, each opening once with either colour, played side by side until they are over.
 
-Where nobody's time is measured, one table holds many games, and all games in which a player is to move are asked of it at
-once: ours answers with one batched search, engines think in parallel. Where time is measured, every table holds one game,
-and there are as many as may think at once without taking each other's time.
+Where no time is measured, one group holds many games, and a player is asked for its moves in all of them at once: our search
+is one batch, engines think in parallel. Where time is measured, every group holds one game, and there are as many groups as
+may think at once without taking each other's time.
 """
 
 import gc
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from engine.evaluation.evaluator import Evaluator
 from engine.match.config import MatchConfig
-from engine.match.game import Game, GameRecord
+from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening
-from engine.match.players import Greedy, Player, Searching, Side
+from engine.match.players import Player, PolicySide, SearchSide, Side
 from engine.match.sprt import SprtConfig, llr, pair_counts, verdict
-from engine.match.uci_player import External
+from engine.match.uci_player import UciSide
+from engine.progress import Stop, never
 
 WIDTH = 64
 """Games side by side where ours plays ours."""
@@ -33,7 +34,7 @@ def play(
     *,
     done: Iterable[int] = (),
     report: Callable[[GameRecord], None],
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> None:
     """Play two games of every opening but for those in `done`, and report each as it ends, one at a time.
 
@@ -46,37 +47,37 @@ def play(
     if left <= 0:
         return
     timed = any(player.limit.timed for player in players)
-    tables, width = _tables(players, config, timed, left)
+    groups, width = _groups(players, config, timed, left)
     lock = threading.Lock()
     failed = threading.Event()
 
     def halt() -> bool:
         return failed.is_set() or stop()
 
-    def draw() -> int | None:
+    def next_number() -> int | None:
         with lock:
             return next(numbers, None)
 
-    def tell(record: GameRecord) -> None:
+    def report_one(record: GameRecord) -> None:
         with lock:
             if not failed.is_set():
                 report(record)
 
-    def sit() -> None:
+    def play_group() -> None:
         try:
-            _Table(players, openings, config, width).play(draw, tell, halt)
+            _Group(players, openings, config, width).play(next_number, report_one, halt)
         except BaseException:
             failed.set()
             raise
 
-    with _quiet_heap() if timed else nullcontext(), ThreadPoolExecutor(tables, thread_name_prefix="table") as pool:
-        for seat in [pool.submit(sit) for _ in range(tables)]:
-            seat.result()
+    with _quiet_heap() if timed else nullcontext(), ThreadPoolExecutor(groups, thread_name_prefix="group") as pool:
+        for future in [pool.submit(play_group) for _ in range(groups)]:
+            future.result()
 
 
 @contextmanager
 def _quiet_heap() -> Iterator[None]:
-    """Keep what there is from the garbage collector: a full collection took the referee 100 ms, on somebody's clock."""
+    """Freeze the heap meanwhile: a full garbage collection took 100 ms, on a player's clock."""
     gc.collect()
     gc.freeze()
     try:
@@ -85,45 +86,45 @@ def _quiet_heap() -> Iterator[None]:
         gc.unfreeze()
 
 
-def _tables(players: tuple[Player, Player], config: MatchConfig, timed: bool, left: int) -> tuple[int, int]:
-    """Give the number of tables, and of games at each."""
+def _groups(players: tuple[Player, Player], config: MatchConfig, timed: bool, left: int) -> tuple[int, int]:
+    """Return the number of groups, and of games in each."""
     if timed:
         return min(left, config.clocked), 1
     engines = any(player.evaluator is None for player in players)
     return 1, min(left, config.concurrency or (8 * config.thinkers if engines else WIDTH))
 
 
-def side_of(player: Player, width: int, workers: int, patience: float) -> Side:
+def make_side(player: Player, width: int, workers: int, patience: float) -> Side:
     """Make a side of `width` slots.
 
     An engine thinks in at most `workers` games at once; it is waited for `patience` seconds beyond its time, if it has any.
     """
     if player.evaluator is None:
-        return External(player, width, workers, patience)
-    evaluator = player.evaluator if player.limit.timed else _in_company(player.evaluator)
+        return UciSide(player, width, workers, patience)
+    evaluator = player.evaluator if player.limit.timed else _never_alone(player.evaluator)
     if player.search is None:
-        return Greedy(evaluator)
-    return Searching(player, evaluator, player.search, width)
+        return PolicySide(evaluator)
+    return SearchSide(player, evaluator, player.search, width)
 
 
-def _in_company(evaluator: Evaluator) -> Evaluator:
-    """Judge a lone position beside itself.
+def _never_alone(evaluator: Evaluator) -> Evaluator:
+    """Return an evaluator that evaluates a single position as a batch of two, itself twice.
 
     A network's last bits differ between one row and several (other kernels multiply a vector), and the games of a match
     must not depend on how many are still being played; two rows and more were found to agree.
     """
 
-    def judge(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         if len(planes_BP) != 1:
             return evaluator(planes_BP)
         logits_BA, wdl_BW = evaluator(np.repeat(planes_BP, 2, axis=0))
         return logits_BA[:1], wdl_BW[:1]
 
-    return judge
+    return evaluate
 
 
-class _Table:
-    """Both players in `width` games."""
+class _Group:
+    """Up to `width` games side by side, and both players in them."""
 
     def __init__(
         self, players: tuple[Player, Player], openings: Sequence[Opening], config: MatchConfig, width: int
@@ -133,58 +134,56 @@ class _Table:
         self.sides: list[Side] = []
         for player in players:
             patience = config.margin if player.limit.timed else config.patience
-            self.sides.append(side_of(player, width, config.thinkers, patience))
-        self.games: dict[int, Game] = {}
+            self.sides.append(make_side(player, width, config.thinkers, patience))
+        self.games: dict[int, MatchGame] = {}
 
-    def play(
-        self, draw: Callable[[], int | None], tell: Callable[[GameRecord], None], stop: Callable[[], bool]
-    ) -> None:
-        """Play until there are no more games, or stop says so."""
+    def play(self, next_number: Callable[[], int | None], report: Callable[[GameRecord], None], stop: Stop) -> None:
+        """Play until there are no more games, or `stop` returns True."""
         with ThreadPoolExecutor(2, thread_name_prefix="side") as pool:
             try:
                 while not stop():
-                    self._seat(draw)
+                    self._begin_games(next_number)
                     if not self.games:
                         break
-                    self._round(pool, tell)
+                    self._round(pool, report)
             finally:
                 for side in self.sides:
                     side.close()
 
-    def _seat(self, draw: Callable[[], int | None]) -> None:
+    def _begin_games(self, next_number: Callable[[], int | None]) -> None:
         """Begin games in the free slots."""
         for slot in range(self.width):
-            if slot in self.games or (number := draw()) is None:
+            if slot in self.games or (number := next_number()) is None:
                 continue
-            game = Game(number, self.openings[number // 2], self.limits, self.config.rules)
+            game = MatchGame(number, self.openings[number // 2], self.limits, self.config.rules)
             self.games[slot] = game
             for side in self.sides:
-                side.begin(slot, game.board, number)
+                side.new_game(slot, game.board, number)
 
-    def _round(self, pool: ThreadPoolExecutor, tell: Callable[[GameRecord], None]) -> None:
+    def _round(self, pool: ThreadPoolExecutor, report: Callable[[GameRecord], None]) -> None:
         """Have a move made in every game."""
         asked = [[slot for slot, game in self.games.items() if game.mover == player] for player in (0, 1)]
         futures = [
-            pool.submit(side.answers, [self.games[slot].turn(slot) for slot in slots]) if slots else None
+            pool.submit(side.play, [self.games[slot].request(slot) for slot in slots]) if slots else None
             for side, slots in zip(self.sides, asked, strict=True)
         ]
         moves = []
         for slots, future in zip(asked, futures, strict=True):
-            for slot, answer in zip(slots, future.result() if future else [], strict=True):
+            for slot, result in zip(slots, future.result() if future else [], strict=True):
                 game = self.games[slot]
                 turn = game.board.turn
-                game.take(answer, self.config.margin)
-                if game.end is None and answer.move is not None:
-                    moves.append((slot, answer.move, turn))
+                game.take(result, self.config.margin)
+                if game.end is None and result.move is not None:
+                    moves.append((slot, result.move, turn))
         for slot in sorted(slot for slot, game in self.games.items() if game.end is not None):
-            tell(self.games.pop(slot).record())
+            report(self.games.pop(slot).record())
         if moves:
             for side in self.sides:
-                side.follow(moves)
+                side.push(moves)
 
 
 def decided(points: Sequence[float | None], config: SprtConfig) -> int | None:
-    """Give how many pairs it took to decide between H0 and H1, None if it is not decided.
+    """Return how many pairs it took to decide between H0 and H1, None if it is not decided.
 
     `points` are A's of games 0, 1, 2 ..., None where one is not over. Pairs count in the order of their numbers, not as they
     happen to end, since short games are not a fair sample of all.

@@ -1,4 +1,4 @@
-"""How a match is played, apart from who plays it; light, since the command line reads it for its help."""
+"""How a match is played, whoever plays it. Imports little: the command line reads it for its help."""
 
 import os
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from engine.match.adjudication import Adjudication
 
 
 class PlayerError(UserError):
-    """A player that cannot be had, or was asked for in words that mean nothing."""
+    """A player that cannot be started, or whose description cannot be read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """What a player may spend on a move. Without a time, ours takes its search's simulations and an engine its nodes."""
+    """What a player may spend on a move. Without a time limit, our search takes its simulations and an engine its nodes."""
 
     nodes: int | None = None
     """Nodes of an engine's move."""
@@ -24,7 +24,7 @@ class Limit:
     increment: float = 0.0
     """Seconds added to the clock after every move."""
     moves: int | None = None
-    """Moves after which the clock gains `base` again and again; None where that never happens."""
+    """Moves of a time control, after each of which the clock gains `base`; None for one time control for the whole game."""
 
     @property
     def clock(self) -> str | None:
@@ -37,26 +37,26 @@ class Limit:
 
     @property
     def timed(self) -> bool:
-        """Tell whether time bounds the moves."""
+        """Return whether time bounds the moves."""
         return self.movetime is not None or self.base is not None
 
 
 class MatchError(UserError):
-    """A match that cannot be played as it was asked for."""
+    """Settings of a match out of range, or that do not fit each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchConfig:
-    """How games are played, whoever plays."""
+    """How games are played, whoever plays them."""
 
     concurrency: int = 0
-    """Games at a time; 0 for 64 between ours, 8 a worker with engines, and where time is measured one a core but one."""
+    """Games at a time; 0 for 64 between our players, 8 a worker with engines; where time is measured, one fewer than cores."""
     workers: int = 0
-    """Engines that may think at once; 0 for one a core."""
+    """Engines that may think at once; 0 for as many as cores."""
     margin: float = 0.05
     """Seconds that a move may be late before it is lost on time."""
     patience: float = 60.0
-    """Seconds after which an engine whose time is not measured has lost."""
+    """Seconds after which an engine without a time limit has lost."""
     rules: Adjudication = field(default_factory=Adjudication)
     """When games end early."""
 
@@ -73,7 +73,7 @@ class MatchConfig:
 
     @property
     def clocked(self) -> int:
-        """Games at once where time is measured: a core is left to the referee, who would make engines late else."""
+        """Games at once where time is measured: one core is left to the referee, which would delay the engines otherwise."""
         return self.concurrency or self.workers or max(1, _cores() - 1)
 
 

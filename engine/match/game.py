@@ -1,14 +1,15 @@
-"""One game of a match: python-chess is the referee, and nothing that a player answers can bend a rule."""
+"""One game of a match. python-chess is the referee: every move is checked by it, whoever made it."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import chess
 
+from engine.board.rules import ENDINGS, FIFTY, FIFTY_MOVES, MATE, MATERIAL, REPETITION, STALEMATE
 from engine.match.adjudication import Adjudication, adjudicated
 from engine.match.config import Limit
 from engine.match.openings import Opening
-from engine.match.players import Answer, Score, Turn
+from engine.match.players import MoveRequest, PlayResult, Score
 
 DRAW = "1/2-1/2"
 MATE_SCORE = 30_000
@@ -38,7 +39,7 @@ class GameRecord:
     forfeit: str | None
     """The player that forfeited, `a` or `b`."""
     detail: str
-    """What is to be said of a forfeit."""
+    """Details of a forfeit."""
     late: list[float] | None
     """By how many seconds A and B overstepped what they had for a move, at most; None where no time is measured."""
 
@@ -50,11 +51,11 @@ class GameRecord:
         return 1.0 if (self.result == "1-0") == (self.game % 2 == 0) else 0.0
 
     def row(self) -> dict[str, Any]:
-        """Give the record as JSON has it."""
+        """Return the record as JSON has it."""
         return asdict(self)
 
 
-class Game:
+class MatchGame:
     """A game that is being played. Players are 0 (A) and 1 (B)."""
 
     def __init__(self, number: int, opening: Opening, limits: tuple[Limit, Limit], rules: Adjudication) -> None:
@@ -78,65 +79,65 @@ class Game:
         """The player to move."""
         return int(self.board.turn == (self.number % 2 == 1))
 
-    def turn(self, slot: int) -> Turn:
-        """Ask the player to move."""
+    def request(self, slot: int) -> MoveRequest:
+        """Return the request for the mover's next move."""
         white = self.number % 2
         clocks = (
             (self.left[white] or 0.0, self.left[1 - white] or 0.0) if any(limit.base for limit in self.limits) else None
         )
         moves = self.limits[self.mover].moves
-        return Turn(slot, self.board, clocks, None if moves is None else moves - self.made[self.mover] % moves)
+        return MoveRequest(slot, self.board, clocks, None if moves is None else moves - self.made[self.mover] % moves)
 
-    def take(self, answer: Answer, margin: float) -> None:
-        """Take an answer: play its move, or end the game; `margin` seconds late is not late."""
+    def take(self, result: PlayResult, margin: float) -> None:
+        """Take the result of the mover's turn: play its move, or end the game; `margin` seconds late is not late."""
         player, limit = self.mover, self.limits[self.mover]
         allowed = limit.movetime if limit.movetime is not None else self.left[player]
         if allowed is not None:
-            self.late[player] = max(self.late[player], answer.seconds - allowed)
-        if answer.fault is None and allowed is not None and answer.seconds > allowed + margin:
-            answer = Answer(None, None, answer.seconds, "timeout", f"{answer.seconds:.3f} s of {allowed:.3f}")
-        if answer.move is None:
-            self._forfeit(answer)
+            self.late[player] = max(self.late[player], result.seconds - allowed)
+        if result.fault is None and allowed is not None and result.seconds > allowed + margin:
+            result = PlayResult(None, None, result.seconds, "timeout", f"{result.seconds:.3f} s of {allowed:.3f}")
+        if result.move is None:
+            self._forfeit(result)
             return
-        if not self.board.is_legal(answer.move):
-            self._forfeit(Answer(None, None, answer.seconds, "illegal move", answer.move.uci()))
+        if not self.board.is_legal(result.move):
+            self._forfeit(PlayResult(None, None, result.seconds, "illegal move", result.move.uci()))
             return
         if (left := self.left[player]) is not None:
-            self.left[player] = max(0.0, left - answer.seconds) + limit.increment
+            self.left[player] = max(0.0, left - result.seconds) + limit.increment
         self.made[player] += 1
         if limit.base is not None and limit.moves is not None and self.made[player] % limit.moves == 0:
             self.left[player] = (self.left[player] or 0.0) + limit.base
         self.clocks.append(round(self.left[player] or 0.0, 3))
         white = self.board.turn == chess.WHITE
-        self.moves.append(answer.move.uci())
-        self.scores.append(_written(answer.score, white))
-        self.sums.append(_whites(answer.score, white))
-        self.board.push(answer.move)
+        self.moves.append(result.move.uci())
+        self.scores.append(_written(result.score, white))
+        self.sums.append(_whites(result.score, white))
+        self.board.push(result.move)
         self.end = self._over()
 
-    def _forfeit(self, answer: Answer) -> None:
+    def _forfeit(self, result: PlayResult) -> None:
         """End the game against the player to move."""
-        assert answer.fault is not None, "an answer without a move says why"
-        self.forfeit, self.detail = "ab"[self.mover], answer.detail
-        self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", answer.fault)
+        assert result.fault is not None, "a result without a move says why"
+        self.forfeit, self.detail = "ab"[self.mover], result.detail
+        self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", result.fault)
 
     def _over(self) -> tuple[str, str] | None:
         """Tell result and ending after a move, None while the game goes on."""
         board = self.board
         if not any(board.generate_legal_moves()):
             lost = "0-1" if board.turn == chess.WHITE else "1-0"
-            return (lost, "checkmate") if board.is_check() else (DRAW, "stalemate")
+            return (lost, ENDINGS[MATE]) if board.is_check() else (DRAW, ENDINGS[STALEMATE])
         if board.is_insufficient_material():
-            return DRAW, "material"
+            return DRAW, ENDINGS[MATERIAL]
+        if board.halfmove_clock >= FIFTY_MOVES:
+            return DRAW, ENDINGS[FIFTY]
         if board.is_repetition(3):
-            return DRAW, "repetition"
-        if board.halfmove_clock >= 100:
-            return DRAW, "fifty moves"
+            return DRAW, ENDINGS[REPETITION]
         result = adjudicated(self.rules, self.sums, board.ply())
         return None if result is None else (result, "adjudication")
 
     def record(self) -> GameRecord:
-        """Give the finished game."""
+        """Return the finished game."""
         assert self.end is not None, "only finished games are recorded"
         timed = any(limit.timed for limit in self.limits)
         return GameRecord(

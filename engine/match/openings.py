@@ -1,8 +1,8 @@
-"""Openings of a match: a book made here from a seed, or the positions of an EPD or PGN file.
+"""Openings of a match: a book generated from a seed, or the positions of an EPD or PGN file.
 
-A made opening is a short line from the initial position whose moves are drawn by an evaluator's policy and by what it
-expects after them, and which it finds balanced at the end: lines that a person might play, no end position twice, neither
-side lost. Each is played twice with the colours changed, so what imbalance is left weighs on both players alike.
+A generated opening is a short line from the initial position. Its moves are drawn by an evaluator's policy and by the value
+after each, and the evaluator finds its end balanced: lines that a person might play, no end position twice. Each is played
+twice with the colours changed, so the remaining imbalance weighs on both players alike.
 
 Axes: B lines, P planes, A labels.
 """
@@ -17,22 +17,21 @@ import chess.pgn
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.movegen import legal_planes
 from engine.board.position import FenError, from_board, from_fen
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import label_of, planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 LINES = 32
 """Lines that are grown side by side."""
 TEMPERATURE = 0.025
-"""Expected win - loss that is worth one nat of a move's chance of being played."""
+"""Expected win - loss that counts as much as one nat of the policy's logarithm."""
 PATIENCE = 20
-"""Batches of lines without a new balanced one before the search for openings is given up."""
+"""Batches of lines without a new balanced one after which BookError is raised."""
 
 
 class BookError(UserError):
-    """A book that cannot be read or made, or has too few openings."""
+    """A book that cannot be read or generated, or has too few openings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,8 @@ def _grown(evaluator: Evaluator, chance: np.random.Generator, plies: int) -> Ite
 
 
 def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
-    """Score the moves of boards: the policy's logarithm, and in units of TEMPERATURE what the mover may expect after each."""
-    logits_BA = np.array(evaluator(_planes(boards))[0], dtype=np.float64)  # a copy: the memory may be used again
+    """Score the moves of boards: the policy's logarithm plus the mover's expected score after each, over TEMPERATURE."""
+    logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)  # a copy: the memory may be used again
     lists = [[move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)] for board in boards]
     after = []
     for board, moves in zip(boards, lists, strict=True):
@@ -112,17 +111,9 @@ def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[l
 
 
 def _balance(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
-    """Give what the side to move may expect on each board, win - loss, float64[B]."""
-    wdl_BW = evaluator(_planes(boards))[1].astype(np.float64)
+    """Return what the side to move may expect on each board, win - loss, float64[B]."""
+    wdl_BW = evaluator(planes_of(boards))[1].astype(np.float64)
     return np.asarray(wdl_BW[:, 0] - wdl_BW[:, 2])
-
-
-def _planes(boards: list[chess.Board]) -> NDArray[np.uint64]:
-    """Give the planes of boards, uint64[B, 77]."""
-    planes_BP = np.zeros((len(boards), PLANES), dtype=np.uint64)
-    for board, planes_P in zip(boards, planes_BP, strict=True):
-        legal_planes(from_board(board), planes_P)
-    return planes_BP
 
 
 def _open(path: Path) -> TextIO:
@@ -171,13 +162,10 @@ def _from_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
 
 
 def _checked(opening: Opening, where: str) -> Opening:
-    """Give an opening that a game can go on from, or raise BookError."""
+    """Return an opening that a game can go on from, or raise BookError."""
     try:
         from_fen(opening.fen)
-    except FenError as error:
-        raise BookError(f"{where}: {error}") from error
-    board = opening.board()
-    try:
+        board = opening.board()
         from_board(board)
     except FenError as error:
         raise BookError(f"{where}: {error}") from error

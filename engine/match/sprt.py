@@ -1,4 +1,4 @@
-"""What a match says: Elo with a 95 % interval, the likelihood of superiority, and a sequential test (SPRT).
+"""Statistics of a match: Elo with a 95 % interval, the likelihood of superiority, and a sequential test (SPRT).
 
 Games come in pairs from one opening with the colours changed, and the two results of a pair depend on each other, so
 statistics are made of pairs: five counts `(LL, LD, DD or WL, WD, WW)`, the pentanomial model of fishtest and fastchess.
@@ -28,11 +28,11 @@ _TOLERANCE = 1e-12
 
 
 class SprtError(UserError):
-    """Bounds or error rates that no test can have."""
+    """Bounds or error rates out of range."""
 
 
 class Estimate(NamedTuple):
-    """What counts say of a player."""
+    """Estimates of a player's strength from counts."""
 
     score: float
     """Points a game, 0..1."""
@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
     los: float
     """Likelihood of superiority: the probability that the player is the stronger one."""
     nelo: float | None
-    """Normalised Elo difference; None while every pair has gone the same way and nothing says how they vary."""
+    """Normalised Elo difference; None while all pairs went the same way, so that their deviation is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,13 +85,13 @@ class SprtConfig:
 
 
 def elo_of(score: float) -> float:
-    """Give the logistic Elo difference of a score in 0..1, at most 1200 either way."""
+    """Return the logistic Elo difference of a score in 0..1, at most 1200 either way."""
     score = min(max(score, RAREST), 1 - RAREST)
     return 400.0 * math.log10(score / (1 - score))
 
 
 def score_of(elo: float) -> float:
-    """Give the score that a logistic Elo difference expects."""
+    """Return the score that a logistic Elo difference expects."""
     return 1.0 / (1.0 + math.pow(10.0, -elo / 400.0))
 
 
@@ -119,7 +119,7 @@ def estimate(counts: Sequence[int]) -> Estimate:
 
 
 def llr(counts: Sequence[int], config: SprtConfig) -> float:
-    """Give the generalised log-likelihood ratio of H1 over H0, 0 without any counts."""
+    """Return the generalised log-likelihood ratio of H1 over H0, 0 without any counts."""
     if not any(counts):
         return 0.0
     total, values, shares = _distribution(counts)
@@ -149,25 +149,25 @@ def pair_counts(scores: Sequence[float]) -> tuple[int, int, int, int, int]:
 
 
 def _games(counts: Sequence[int]) -> int:
-    """Give how many games one count is of: 2 in the pentanomial model, 1 in the trinomial one."""
+    """Return how many games one count is of: 2 in the pentanomial model, 1 in the trinomial one."""
     assert len(counts) in (3, 5), "three or five counts"
     return (len(counts) - 1) // 2
 
 
 def _plain_score(counts: Sequence[int]) -> float:
-    """Give the points a game."""
+    """Return the points a game."""
     return sum(index * count for index, count in enumerate(counts)) / (sum(counts) * (len(counts) - 1))
 
 
 def _distribution(counts: Sequence[int]) -> tuple[float, list[float], list[float]]:
-    """Give total, values (points a game) and shares, with RAREST in the place of nothing."""
+    """Return total, values (points a game) and shares, with RAREST in the place of nothing."""
     filled = [float(count) or RAREST for count in counts]
     total = sum(filled)
     return total, [index / (len(filled) - 1) for index in range(len(filled))], [count / total for count in filled]
 
 
 def _moments(values: Sequence[float], shares: Sequence[float]) -> tuple[float, float]:
-    """Give mean and standard deviation."""
+    """Return mean and standard deviation."""
     mean = sum(value * share for value, share in zip(values, shares, strict=True))
     return mean, math.sqrt(sum(share * (value - mean) ** 2 for value, share in zip(values, shares, strict=True)))
 
@@ -193,14 +193,14 @@ def _multiplier(gaps: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def _with_mean(values: Sequence[float], shares: Sequence[float], mean: float) -> list[float]:
-    """Give the likeliest chances that have this mean, seen the shares (Van den Bergh, proposition 1.1)."""
+    """Return the likeliest chances that have this mean, seen the shares (Van den Bergh, proposition 1.1)."""
     gaps = [value - mean for value in values]
     x = _multiplier(gaps, shares)
     return [share / (1.0 + x * gap) for gap, share in zip(gaps, shares, strict=True)]
 
 
 def _with_t(values: Sequence[float], shares: Sequence[float], t: float) -> list[float]:
-    """Give the likeliest chances whose mean is t of their deviations above one half, seen the shares (section 4.1)."""
+    """Return the likeliest chances whose mean is t of their deviations above one half, seen the shares (section 4.1)."""
     chances = [1.0 / len(values)] * len(values)
     for _ in range(100):
         mean, deviation = _moments(values, chances)
@@ -214,7 +214,7 @@ def _with_t(values: Sequence[float], shares: Sequence[float], t: float) -> list[
 
 
 def _misfit(values: Sequence[float], shares: Sequence[float], score: float) -> float:
-    """Give the log-likelihood, a count, that the shares lose when their mean has to be `score`."""
+    """Return the log-likelihood, a count, that the shares lose when their mean has to be `score`."""
     likely = _with_mean(values, shares, score)
     return sum(share * math.log(share / chance) for share, chance in zip(shares, likely, strict=True))
 

@@ -1,7 +1,7 @@
 """Engines that speak UCI, as a side of a match: a process a slot, and no way for one to hang or end the match.
 
 An engine that crashes, does not answer in time, or answers with no legal move has lost that game; it is killed, and a new
-process sits down at the slot's next game.
+process is started for the slot's next game.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import chess
 import chess.engine
 
 from engine.match.config import Limit, PlayerError
-from engine.match.players import Answer, Player, Score, Turn
+from engine.match.players import MoveRequest, Player, PlayResult, Score, Side
 
 STARTING_SECONDS = 60.0
 """An engine that is not ready by then does not start."""
@@ -41,7 +41,7 @@ def start(player: Player) -> chess.engine.SimpleEngine:
 
 
 def probe(player: Player) -> str:
-    """Start an engine once and give the name it goes by; PlayerError where it does not work."""
+    """Start an engine once and return the name it goes by; PlayerError where it does not work."""
     engine = start(player)
     try:
         return str(engine.id.get("name") or player.command[0])
@@ -67,7 +67,7 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
     await protocol.ping()
 
 
-class External:
+class UciSide(Side):
     """A UCI engine in `width` games."""
 
     def __init__(self, player: Player, width: int, workers: int, patience: float) -> None:
@@ -78,16 +78,13 @@ class External:
         """The game that each slot's process was told to begin."""
         self.pool = ThreadPoolExecutor(min(workers, width), thread_name_prefix="engine")
 
-    def begin(self, slot: int, board: chess.Board, game: int) -> None:
-        """Sit down at a game; the engine itself is started when it is first asked."""
+    def new_game(self, slot: int, board: chess.Board, game: int) -> None:
+        """Begin a game; the engine itself is started when it is first asked for a move."""
         self.games[slot] = game
 
-    def follow(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
-        """Engines are told the whole game with every question."""
-
-    def answers(self, turns: Sequence[Turn]) -> list[Answer]:
+    def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Ask as many engines at once as there are workers."""
-        return list(self.pool.map(self._answer, turns))
+        return list(self.pool.map(self._play, requests))
 
     def close(self) -> None:
         """End every process."""
@@ -96,21 +93,24 @@ class External:
             if engine is not None:
                 _kill(engine)
 
-    def _answer(self, turn: Turn) -> Answer:
-        """Ask for one move; whatever goes wrong is an answer with a fault."""
+    def _play(self, request: MoveRequest) -> PlayResult:
+        """Ask for one move; whatever goes wrong is a result with a fault."""
         try:
-            engine = self._seated(turn.slot)
+            engine = self._engine_of(request.slot)
         except (PlayerError, chess.engine.EngineError) as error:
-            return self._failed(turn.slot, 0.0, "crash", str(error))
+            return self._failed(request.slot, 0.0, "crash", str(error))
         except TimeoutError:
-            return self._failed(turn.slot, 0.0, "timeout", "not ready for a new game")
+            return self._failed(request.slot, 0.0, "timeout", "not ready for a new game")
         begun = time.perf_counter()
         question = engine.protocol.play(
-            turn.board, _limit(self.player.limit, turn), game=self.games[turn.slot], info=chess.engine.INFO_SCORE
+            request.board,
+            _limit(self.player.limit, request),
+            game=self.games[request.slot],
+            info=chess.engine.INFO_SCORE,
         )
         future = asyncio.run_coroutine_threadsafe(question, engine.protocol.loop)
         try:
-            played = future.result(self._seconds(turn))
+            played = future.result(self._seconds(request))
         except TimeoutError:
             fault, detail = "timeout", f"no move after {time.perf_counter() - begun:.2f} s"
         except chess.engine.EngineTerminatedError as error:
@@ -119,14 +119,14 @@ class External:
             fault, detail = "illegal move", str(error)
         else:
             seconds = time.perf_counter() - begun
-            if played.move and turn.board.is_legal(played.move):
-                return Answer(played.move, _score(played.info, turn.board.turn), seconds)
+            if played.move and request.board.is_legal(played.move):
+                return PlayResult(played.move, _score(played.info, request.board.turn), seconds)
             fault, detail = "illegal move", "it answers without a move"
         future.cancel()
-        return self._failed(turn.slot, time.perf_counter() - begun, fault, detail)
+        return self._failed(request.slot, time.perf_counter() - begun, fault, detail)
 
-    def _seated(self, slot: int) -> chess.engine.SimpleEngine:
-        """Give the slot's engine, started and ready for its game: what that takes is not on its clock."""
+    def _engine_of(self, slot: int) -> chess.engine.SimpleEngine:
+        """Return the slot's engine, started and ready for its game: what that takes is not on its clock."""
         engine = self.engines[slot]
         if engine is None:
             engine = self.engines[slot] = start(self.player)
@@ -137,41 +137,41 @@ class External:
             self.ready[slot] = self.games[slot]
         return engine
 
-    def _failed(self, slot: int, seconds: float, fault: str, detail: str) -> Answer:
-        """Kill the slot's engine, and say why there is no move."""
+    def _failed(self, slot: int, seconds: float, fault: str, detail: str) -> PlayResult:
+        """Kill the slot's engine, and return a result with the reason."""
         engine, self.engines[slot] = self.engines[slot], None
         if engine is not None:
             _kill(engine)
-        return Answer(None, None, seconds, fault, detail)
+        return PlayResult(None, None, seconds, fault, detail)
 
-    def _seconds(self, turn: Turn) -> float:
-        """Give how long to wait for a move before the process is killed."""
+    def _seconds(self, request: MoveRequest) -> float:
+        """Return how long to wait for a move before the process is killed."""
         limit = self.player.limit
         if limit.movetime is not None:
             return limit.movetime + self.patience
-        if limit.base is not None and turn.clocks is not None:
-            return max(0.0, turn.clocks[0 if turn.board.turn else 1]) + self.patience
+        if limit.base is not None and request.left is not None:
+            return max(0.0, request.left) + self.patience
         return self.patience
 
 
-def _limit(limit: Limit, turn: Turn) -> chess.engine.Limit:
-    """Say what a move may cost as chess.engine says it."""
+def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
+    """Return what a move may cost as chess.engine's Limit."""
     if limit.movetime is not None:
         return chess.engine.Limit(time=limit.movetime)
-    if limit.base is not None and turn.clocks is not None:
-        white, black = turn.clocks
+    if limit.base is not None and request.clocks is not None:
+        white, black = request.clocks
         return chess.engine.Limit(
             white_clock=white,
             black_clock=black,
             white_inc=limit.increment,
             black_inc=limit.increment,
-            remaining_moves=turn.moves_to_go,
+            remaining_moves=request.moves_to_go,
         )
     return chess.engine.Limit(nodes=limit.nodes)
 
 
 def _score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
-    """Take the mover's score out of what an engine said."""
+    """Return the mover's score of an engine's `info`, None without one."""
     if "score" not in info:
         return None
     score = info["score"].pov(turn)

@@ -10,21 +10,21 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.position import WORDS
-from engine.search.expansion import open_node
-from engine.search.root import begin_run, judge_root, keep_moves, mate_in_one, shape_priors
-from engine.search.simulation import EVALUATE, back_up, descend
+from engine.search.expansion import expand
+from engine.search.root import begin_root, mate_in_one, prepare_root, restrict_root, shape_priors
+from engine.search.simulation import EVALUATE, backup, descend
 from engine.search.tree import MAX_DEPTH, UNKNOWN, WAITING
 
 MOST_KNOWN = 256
-"""Walks to known values that one slot makes in a round, so that whoever may stop a search is asked now and then."""
+"""Walks to known values that one slot makes in a round at most, so that `stop` is asked now and then."""
 
 
 class Round(NamedTuple):
-    """What the leaves of one round are; B rows at most."""
+    """The leaves of one round, B rows at most."""
 
     planes: NDArray[np.uint64]  # [B, P]
     slots: NDArray[np.int64]  # [B]
-    leaves: NDArray[np.int64]  # [B] node, NOBODY where there is no room
+    leaves: NDArray[np.int64]  # [B] node, NO_NODE where there is no room
     depths: NDArray[np.int64]  # [B]
     nodes: NDArray[np.int32]  # [B, D]
     edges: NDArray[np.int32]  # [B, D]
@@ -43,15 +43,15 @@ def empty_round(rows: int, planes: int) -> Round:
 
 
 @njit(cache=True, nogil=True)
-def judge_roots(forest: Any, slots: Any, batch: Any, blank: Any) -> Any:
-    """Look at the slots' roots; those that wait for an evaluation become rows of `batch`: their number."""
+def prepare_roots(forest: Any, slots: Any, batch: Any, blank: Any) -> Any:
+    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their number."""
     rows = 0
     for slot in slots:
         if forest.nodes[slot, 0].count >= 0:
-            if forest.nodes[slot, 0].count > 0 and forest.nodes[slot, 0].verdict == UNKNOWN:
+            if forest.nodes[slot, 0].count > 0 and forest.nodes[slot, 0].proof == UNKNOWN:
                 mate_in_one(forest, slot, batch.planes[rows])
             continue
-        if forest.nodes[slot, 0].verdict == UNKNOWN and judge_root(forest, slot, batch.planes[rows], blank):
+        if forest.nodes[slot, 0].proof == UNKNOWN and prepare_root(forest, slot, batch.planes[rows], blank):
             batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, 0, 0
             rows += 1
     return rows
@@ -59,7 +59,7 @@ def judge_roots(forest: Any, slots: Any, batch: Any, blank: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _piece_share(position: Any) -> Any:
-    """Give the share of the thirty pieces beside the kings that are still there, float64."""
+    """Return the share of the thirty pieces beside the kings that are still there, float64."""
     pieces = 0
     for word in range(10):
         board = position[word]
@@ -71,7 +71,7 @@ def _piece_share(position: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _allotted(forest: Any, slot: Any, simulations: Any, budget: Any) -> Any:
-    """Give the simulations a root gets, int64 and at least 1; `budget` = (branching exponent, factor of bare kings)."""
+    """Return the simulations a root gets, int64 and at least 1; `budget` = (branching exponent, factor of bare kings)."""
     branching, endgame = budget
     factor = 1.0
     if branching > 0.0:
@@ -83,47 +83,47 @@ def _allotted(forest: Any, slot: Any, simulations: Any, budget: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def begin(forest: Any, slots: Any, wanted: Any, shaping: Any, starting: Any, allowed: Any, fresh: Any) -> None:
-    """Get opened roots ready; `wanted` int64[N] are the simulations asked for and become those allotted, 0 where none are due.
+    """Prepare expanded roots; `wanted` int64[N] are the simulations asked for and become those allotted, 0 where none are due.
 
-    `shaping` = (temperature, noise share, noise alpha) of priors, for roots where `fresh` (bool[G]) says so; `starting` =
+    `shaping` = (temperature, noise share, noise alpha) of priors, for roots that are `fresh` (bool[G]); `starting` =
     (moves considered, Gumbel's scale or -1, cost of repeating, branching, endgame); `allowed` int64[M, 2], empty for all.
     """
     considered, scale, penalty, branching, endgame = starting
     for index in range(len(slots)):
         slot = slots[index]
         if len(allowed) > 0 and forest.nodes[slot, 0].count > 0:
-            keep_moves(forest, slot, allowed)
-        if forest.nodes[slot, 0].verdict != UNKNOWN or forest.nodes[slot, 0].count < 1:
+            restrict_root(forest, slot, allowed)
+        if forest.nodes[slot, 0].proof != UNKNOWN or forest.nodes[slot, 0].count < 1:
             wanted[index] = 0
             continue
         if fresh[slot]:
             shape_priors(forest, slot, shaping[0], (shaping[1], shaping[2]))
             fresh[slot] = False
         wanted[index] = _allotted(forest, slot, wanted[index], (branching, endgame))
-        begin_run(forest, slot, wanted[index], considered, scale, penalty)
+        begin_root(forest, slot, wanted[index], considered, scale, penalty)
 
 
 @njit(cache=True, nogil=True)
-def _decided(forest: Any, slot: Any, wanted: Any, done: Any, rules: Any) -> Any:
-    """Tell whether more simulations cannot or need not change the root's most visited move."""
-    if rules.gumbel or not (rules.early_stop or rules.dominance > 0.0):
+def _decided(forest: Any, slot: Any, wanted: Any, done: Any, params: Any) -> Any:
+    """Return whether more simulations cannot or need not change the root's most visited move."""
+    if params.gumbel or not (params.early_stop or params.dominance > 0.0):
         return False
     first = forest.nodes[slot, 0].first
     most = second = total = np.int64(0)
     for edge in range(first, first + forest.nodes[slot, 0].count):
-        tries = np.int64(forest.edges[slot, edge].tries)
-        total += tries
-        if tries > most:
-            most, second = tries, most
-        elif tries > second:
-            second = tries
-    if rules.early_stop and most - second > wanted - done:
+        visits = np.int64(forest.edges[slot, edge].visits)
+        total += visits
+        if visits > most:
+            most, second = visits, most
+        elif visits > second:
+            second = visits
+    if params.early_stop and most - second > wanted - done:
         return True
-    return rules.dominance > 0.0 and 2 * done >= wanted and np.float64(most) >= rules.dominance * np.float64(total)
+    return params.dominance > 0.0 and 2 * done >= wanted and np.float64(most) >= params.dominance * np.float64(total)
 
 
 @njit(cache=True, nogil=True)
-def select(forest: Any, slots: Any, progress: Any, leaves: Any, rules: Any, batch: Any) -> Any:
+def select(forest: Any, slots: Any, progress: Any, leaves: Any, params: Any, batch: Any) -> Any:
     """Walk each slot to `leaves` positions without a value: the number of rows in `batch`.
 
     `progress` = (wanted int64[N], done int64[N]); walks whose value is known are added at once and the next one begins. A slot
@@ -135,11 +135,11 @@ def select(forest: Any, slots: Any, progress: Any, leaves: Any, rules: Any, batc
     for index in range(len(slots)):
         slot, taken, known = slots[index], 0, 0
         while taken < leaves and known < MOST_KNOWN and done[index] < wanted[index]:
-            if forest.nodes[slot, 0].verdict != UNKNOWN or _decided(forest, slot, wanted[index], done[index], rules):
+            if forest.nodes[slot, 0].proof != UNKNOWN or _decided(forest, slot, wanted[index], done[index], params):
                 wanted[index] = done[index]
                 break
             walk = (batch.nodes[rows], batch.edges[rows])
-            how, depth, leaf = descend(forest, slot, done[index], rules, walk, position, batch.planes[rows])
+            how, depth, leaf = descend(forest, slot, done[index], params, walk, position, batch.planes[rows])
             if how > EVALUATE:
                 break
             done[index] += 1
@@ -155,23 +155,23 @@ def select(forest: Any, slots: Any, progress: Any, leaves: Any, rules: Any, batc
 
 
 @njit(cache=True, nogil=True)
-def _inside(value: Any, least: Any, most: Any) -> Any:
-    """Give a number kept within bounds, 0 for one that is none."""
+def _clipped(value: Any, least: Any, most: Any) -> Any:
+    """Return a number clipped to bounds, 0 for nan."""
     if value >= least:
         return min(np.float64(value), most)
     return least if value < least else 0.0
 
 
 @njit(cache=True, nogil=True)
-def take_in(forest: Any, rows: Any, batch: Any, logits: Any, wdl: Any, rules: Any) -> None:
-    """Open the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W], and back the values up."""
+def expand_and_backup(forest: Any, rows: Any, batch: Any, logits: Any, wdl: Any, params: Any) -> None:
+    """Expand the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W], and back the values up."""
     for row in range(rows):
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
-        value = _inside(wdl[row, 0] - wdl[row, 2], -1.0, 1.0)
-        draw = _inside(wdl[row, 1], 0.0, 1.0)
+        value = _clipped(wdl[row, 0] - wdl[row, 2], -1.0, 1.0)
+        draw = _clipped(wdl[row, 1], 0.0, 1.0)
         if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
             forest.nodes[slot, leaf].value = value
             forest.nodes[slot, leaf].count = -1
-            open_node(forest, slot, leaf, batch.planes[row], logits[row], rules.temperature)
+            expand(forest, slot, leaf, batch.planes[row], logits[row], params.temperature)
         walk = (batch.nodes[row], batch.edges[row])
-        back_up(forest, slot, walk, depth, leaf, (value, draw, rules.virtual_loss))
+        backup(forest, slot, walk, depth, leaf, (value, draw, params.virtual_loss))

@@ -1,4 +1,4 @@
-"""What a search is made with: one frozen dataclass, and the same as plain numbers for compiled code."""
+"""The configuration of a search: one frozen dataclass, and the same as plain numbers for compiled code."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -7,10 +7,10 @@ from engine.errors import UserError
 
 
 class SearchError(UserError):
-    """A search that cannot be made or asked as it was."""
+    """A configuration that makes no search, or a question that makes no sense."""
 
 
-class Rules(NamedTuple):
+class SearchParams(NamedTuple):
     """The numbers of a SearchConfig that compiled code reads; one type, so one compilation."""
 
     gumbel: bool
@@ -20,7 +20,7 @@ class Rules(NamedTuple):
     fpu_reduction: float
     temperature: float
     value_scale: float
-    visit_offset: float
+    maxvisit_init: float
     value_rescale: bool
     virtual_loss: float
     widening: float
@@ -47,7 +47,7 @@ class SearchConfig:
     leaves: int = 1
     """Leaves of one tree in a round; more than one costs strength at equal simulations and fills batches."""
     virtual_loss: float = 1.0
-    """What a leaf that waits for its value counts as lost, where `leaves` is more than one (puct)."""
+    """Virtual loss of a leaf that waits for its value, where `leaves` is more than one (puct)."""
     c_puct: float = 1.745
     """Weight of exploration by priors."""
     c_base: float = 38739.0
@@ -55,9 +55,9 @@ class SearchConfig:
     c_factor: float = 3.894
     """Strength of that growth; 0 for none."""
     fpu_reduction: float = 0.33
-    """An unvisited move is worth its parent's value less this times the root of the visited priors' sum."""
+    """First-play urgency: an unvisited move is worth its parent's value less this times sqrt(sum of the visited priors)."""
     policy_temperature: float = 1.4
-    """Temperature of the evaluator's policy wherever a position is opened; above 1 is flatter (lc0 has 1.36)."""
+    """Temperature of the evaluator's policy in every position of the tree; above 1 is flatter (lc0 has 1.36)."""
     root_temperature: float = 1.0
     """Temperature of the priors at the root, on top of the other."""
     dirichlet_share: float = 0.0
@@ -65,13 +65,13 @@ class SearchConfig:
     dirichlet_alpha: float = 0.3
     """Concentration of that noise."""
     considered: int = 16
-    """Moves that Gumbel considers at the root."""
+    """Moves considered at the root (gumbel; mctx: max_num_considered_actions)."""
     gumbel_scale: float = 1.0
-    """Scale of the Gumbel noise; 0 takes the best moves without chance, as matches and judgements do unless told."""
+    """Scale of the Gumbel noise; 0 takes the best moves without noise, the default of matches and judgements."""
     value_scale: float = 0.1
-    """Weight of completed Q-values against logits (gumbel)."""
+    """Weight of completed Q-values against logits (gumbel; mctx: value_scale)."""
     visit_offset: float = 50.0
-    """Added to the largest visit count in that weight (gumbel)."""
+    """Added to the largest visit count in that weight (gumbel; mctx: maxvisit_init)."""
     value_rescale: bool = True
     """Stretch a position's Q-values to 0..1 before that weight, as mctx does; without, they are expected scores from 0 to 1,
     and where all moves are alike the policy stays as it is (gumbel)."""
@@ -90,14 +90,14 @@ class SearchConfig:
     dominance: float = 0.0
     """Stop when one root move has this share of at least half the budget's visits; 0 for never (puct)."""
     branching: float = 0.0
-    """Exponent by which the budget follows the number of legal moves over 30, within a quarter and twice; 0 for not."""
+    """The simulations of a move are multiplied by (legal moves / 30) ** this, between 0.25 and 2; 0 for no such factor."""
     endgame: float = 1.0
-    """Factor of the budget when bare kings are left; between it and 1 by the number of pieces."""
+    """Factor of the simulations when only the kings are left; linear in the number of pieces up to 1 for all of them."""
     reuse: bool = True
-    """Keep the played move's part of the tree."""
+    """Keep the subtree of the move that was played."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise SearchError for values out of range."""
         if self.algorithm not in ("puct", "gumbel"):
             raise SearchError(f"algorithm is puct or gumbel, not {self.algorithm!r}")
         for name, least in (("simulations", 1), ("nodes", 0), ("leaves", 1), ("considered", 1), ("top_k", 0)):
@@ -109,47 +109,25 @@ class SearchConfig:
         for name in ("dirichlet_share", "tail", "dominance", "endgame"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise SearchError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
-        for name in _AT_LEAST_ZERO:
+        for name in (
+            *("virtual_loss", "c_puct", "c_factor", "fpu_reduction", "gumbel_scale", "value_scale", "visit_offset"),
+            *("widening", "widening_power", "repetition_penalty", "branching"),
+        ):
             if not 0.0 <= getattr(self, name) < float("inf"):
                 raise SearchError(f"{name} must be 0 or more, not {getattr(self, name)}")
 
     @property
     def capacity(self) -> int:
-        """Give the most nodes of a game's tree."""
+        """Return the most nodes of a game's tree."""
         return self.nodes or 3 * self.simulations + 16
 
-    def rules(self) -> Rules:
-        """Give the numbers for compiled code."""
-        return Rules(
-            gumbel=self.algorithm == "gumbel",
-            c_puct=float(self.c_puct),
-            c_base=float(self.c_base),
-            c_factor=float(self.c_factor),
-            fpu_reduction=float(self.fpu_reduction),
-            temperature=float(self.policy_temperature),
-            value_scale=float(self.value_scale),
-            visit_offset=float(self.visit_offset),
-            value_rescale=bool(self.value_rescale),
-            virtual_loss=float(self.virtual_loss) if self.leaves > 1 else 0.0,
-            widening=float(self.widening),
-            widening_power=float(self.widening_power),
-            top_k=int(self.top_k),
-            tail=float(self.tail),
-            early_stop=bool(self.early_stop),
-            dominance=float(self.dominance),
-        )
-
-
-_AT_LEAST_ZERO = (
-    "virtual_loss",
-    "c_puct",
-    "c_factor",
-    "fpu_reduction",
-    "gumbel_scale",
-    "value_scale",
-    "visit_offset",
-    "widening",
-    "widening_power",
-    "repetition_penalty",
-    "branching",
-)
+    def params(self) -> SearchParams:
+        """Return the numbers for compiled code."""
+        values = {
+            "gumbel": self.algorithm == "gumbel",
+            "temperature": self.policy_temperature,
+            "maxvisit_init": self.visit_offset,
+            "virtual_loss": self.virtual_loss if self.leaves > 1 else 0.0,
+        }
+        kinds = SearchParams.__annotations__.items()  # one type each, whatever numbers the configuration holds
+        return SearchParams(**{name: kind(values.get(name, getattr(self, name, None))) for name, kind in kinds})

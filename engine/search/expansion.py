@@ -1,4 +1,4 @@
-"""Opening a node: its legal moves become edges, likeliest first, with priors from the evaluator's logits.
+"""Expanding a node: its legal moves become edges, likeliest first, with priors from the evaluator's logits.
 
 Axes: B rows of a batch, P planes, A labels, M moves of a node.
 """
@@ -12,18 +12,18 @@ from numba import njit
 from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
 from engine.board.movegen import MOVE_PLANES, TYPES, count_moves
 from engine.board.position import MAX_MOVES, PAWN
-from engine.search.tree import NOBODY, UNKNOWN
+from engine.search.tree import NO_NODE, UNKNOWN
 
 _SEVENTH = RANK_8 << U(8)
 _QUEEN = 5
 _UNDERPROMOTIONS = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
-"""Share of a promotion's prior by python-chess piece type: how 13,645 promotions of rapid games were shared."""
+"""Share of a promotion's prior by python-chess piece type: measured on 13,645 promotions of rapid games."""
 _LOWEST = -1e30
 
 
 @njit(cache=True, nogil=True)
 def list_moves(planes: Any, moves: Any) -> Any:
-    """List the legal moves of planes (uint64[77]) into fresh edges (EDGE[M], room for all); give their number, int64."""
+    """List the legal moves of planes (uint64[77]) into new edges (EDGE[M], room for all); return their number, int64."""
     assert count_moves(planes, planes) <= len(moves)
     seventh = planes[PAWN] & _SEVENTH
     count = np.int64(0)
@@ -37,15 +37,15 @@ def list_moves(planes: Any, moves: Any) -> Any:
                 move = moves[count]
                 move.label = kind * 64 + np.int64(source)
                 move.promotion = _QUEEN - piece if promotes else 0
-                move.child, move.tries, move.proof = NOBODY, 0, UNKNOWN
-                move.gain = move.even = 0.0
+                move.child, move.visits, move.proof = NO_NODE, 0, UNKNOWN
+                move.value_sum = move.draw_sum = 0.0
                 count += 1
     return count
 
 
 @njit(cache=True, nogil=True)
 def _priors(logits: Any, moves: Any, temperature: Any) -> None:
-    """Give edges their priors: softmax of their logits (float32[A]), a promotion's shared out among its pieces."""
+    """Set the priors of edges: softmax of their logits (float32[A]), a promotion's divided among its four pieces."""
     most = _LOWEST
     for index in range(len(moves)):
         logit = np.float64(logits[moves[index].label])
@@ -67,7 +67,7 @@ def _priors(logits: Any, moves: Any, temperature: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def sort_edges(moves: Any) -> None:
-    """Put fresh edges (EDGE[M]) in order of their priors, likeliest first; equal ones stay in order.
+    """Put new edges (EDGE[M]) in order of their priors, likeliest first; equal ones stay in order.
 
     Insertion: lists are short.
     """
@@ -85,8 +85,8 @@ def sort_edges(moves: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def open_node(forest: Any, slot: Any, node: Any, planes: Any, logits: Any, temperature: Any) -> Any:
-    """Give a node its edges; tell whether there was room for them, which is never for more than MAX_MOVES.
+def expand(forest: Any, slot: Any, node: Any, planes: Any, logits: Any, temperature: Any) -> Any:
+    """Add the edges of a node; return whether there was room for them, which is never for more than MAX_MOVES.
 
     `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view.
     """

@@ -21,7 +21,7 @@ _LEAST = 1e-30
 
 @njit(cache=True, nogil=True)
 def halving_schedule(considered: Any, simulations: Any, out: Any) -> None:
-    """Write Sequential Halving's plan into `out` (int32[S]): how often the move of each simulation has been tried before.
+    """Write Sequential Halving's plan into `out` (int32[S]): how often the move of each simulation has been visited before.
 
     As mctx's `get_sequence_of_considered_visits`: rounds of equal visits for `considered` moves, then for half as many, down
     to two (Karnin et al. 2013).
@@ -43,58 +43,59 @@ def halving_schedule(considered: Any, simulations: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _finished(forest: Any, slot: Any, edge: Any, rules: Any) -> Any:
-    """Give a move's finished visits and the sum of their values, float64 both: those in flight are charged a virtual loss."""
+def _finished(forest: Any, slot: Any, edge: Any, params: Any) -> Any:
+    """Return a move's finished visits and the sum of their values, float64 both, without virtual losses."""
     waiting = in_flight(forest, slot, edge)
-    tries = np.float64(forest.edges[slot, edge].tries - waiting)
-    return tries, forest.edges[slot, edge].gain + rules.virtual_loss * np.float64(waiting)
+    visits = np.float64(forest.edges[slot, edge].visits - waiting)
+    return visits, forest.edges[slot, edge].value_sum + params.virtual_loss * np.float64(waiting)
 
 
 @njit(cache=True, nogil=True)
-def _mixed_value(forest: Any, slot: Any, node: Any, rules: Any) -> Any:
-    """Give v_mix: the evaluator's value and the tried moves' mean by prior, weighted 1 to tries (the paper's appendix D)."""
+def _mixed_value(forest: Any, slot: Any, node: Any, params: Any) -> Any:
+    """Return v_mix (appendix D): the evaluator's value and the visited moves' mean by prior, weighted 1 to visits."""
     first, count = forest.nodes[slot, node].first, forest.nodes[slot, node].count
-    tried, likely, weighted = 0.0, 0.0, 0.0
+    visited, likely, weighted = 0.0, 0.0, 0.0
     for edge in range(first, first + count):
-        tries, gain = _finished(forest, slot, edge, rules)
-        if tries > 0.0:
-            tried += tries
+        visits, value_sum = _finished(forest, slot, edge, params)
+        if visits > 0.0:
+            visited += visits
             likely += forest.edges[slot, edge].prior
-            weighted += forest.edges[slot, edge].prior * gain / tries
+            weighted += forest.edges[slot, edge].prior * value_sum / visits
     own = np.float64(forest.nodes[slot, node].value)
-    return (own + tried * weighted / max(likely, _LEAST)) / (tried + 1.0)
+    return (own + visited * weighted / max(likely, _LEAST)) / (visited + 1.0)
 
 
 @njit(cache=True, nogil=True)
-def completed_values(forest: Any, slot: Any, node: Any, rules: Any, out: Any) -> None:
-    """Write sigma(completed Q) of a node's moves into `out` (float64[M]): the least is 0, and the others' lead is weighted.
+def completed_values(forest: Any, slot: Any, node: Any, params: Any, out: Any) -> None:
+    """Write sigma(completed Q) of a node's moves into `out` (float64[M]).
 
-    The lead is counted in the largest one, as mctx does for values of any range, or in expected score.
+    sigma(Q) = (Q - min Q) * (maxvisit_init + max N) * value_scale / span, where span is max Q - min Q as in mctx, or 2, the
+    range of values, without `value_rescale`. Unvisited moves have Q = v_mix.
     """
     first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
     assert count <= len(out)
-    mixed = _mixed_value(forest, slot, node, rules)
+    mixed = _mixed_value(forest, slot, node, params)
     least, most, busiest = np.inf, -np.inf, 0.0
     for index in range(count):
-        tries, gain = _finished(forest, slot, first + index, rules)
-        out[index] = gain / tries if tries > 0.0 else mixed
+        visits, value_sum = _finished(forest, slot, first + index, params)
+        out[index] = value_sum / visits if visits > 0.0 else mixed
         proof = forest.edges[slot, first + index].proof
         if -1 <= proof <= 1:
             out[index] = np.float64(proof)
         if node == 0:
             out[index] += forest.moves[slot, index].bias
-        least, most, busiest = min(least, out[index]), max(most, out[index]), max(busiest, tries)
-    span = max(most - least, 1e-8) if rules.value_rescale else 2.0
-    scale = (rules.visit_offset + busiest) * rules.value_scale / span
+        least, most, busiest = min(least, out[index]), max(most, out[index]), max(busiest, visits)
+    span = max(most - least, 1e-8) if params.value_rescale else 2.0
+    scale = (params.maxvisit_init + busiest) * params.value_scale / span
     for index in range(count):
         out[index] = (out[index] - least) * scale
 
 
 @njit(cache=True, nogil=True)
-def improved_policy(forest: Any, slot: Any, node: Any, rules: Any, out: Any) -> None:
+def improved_policy(forest: Any, slot: Any, node: Any, params: Any, out: Any) -> None:
     """Write softmax(logits + sigma(completed Q)) of a node's moves into `out` (float64[M])."""
     first, count = forest.nodes[slot, node].first, np.int64(forest.nodes[slot, node].count)
-    completed_values(forest, slot, node, rules, out)
+    completed_values(forest, slot, node, params, out)
     most, total = -np.inf, 0.0
     for index in range(count):
         out[index] += log(max(np.float64(forest.edges[slot, first + index].prior), _LEAST))
@@ -107,37 +108,37 @@ def improved_policy(forest: Any, slot: Any, node: Any, rules: Any, out: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def interior_edge(forest: Any, slot: Any, node: Any, rules: Any) -> Any:
-    """Give the edge whose share of visits lags most behind the improved policy, int64."""
+def interior_edge(forest: Any, slot: Any, node: Any, params: Any) -> Any:
+    """Return the edge whose share of visits lags most behind the improved policy, int64."""
     policy = np.empty(MAX_MOVES, dtype=np.float64)
-    improved_policy(forest, slot, node, rules, policy)
+    improved_policy(forest, slot, node, params, policy)
     first, count = np.int64(forest.nodes[slot, node].first), np.int64(forest.nodes[slot, node].count)
-    tried = np.float64(forest.nodes[slot, node].visits - forest.nodes[slot, node].ended)
+    child_visits = np.float64(forest.nodes[slot, node].visits - forest.nodes[slot, node].ended)
     best, choice = -np.inf, first
     for index in range(count):
         if forest.edges[slot, first + index].proof == LOST:
             continue
-        score = policy[index] - np.float64(forest.edges[slot, first + index].tries) / (1.0 + tried)
+        score = policy[index] - np.float64(forest.edges[slot, first + index].visits) / (1.0 + child_visits)
         if score > best:
             best, choice = score, first + index
     return choice
 
 
 @njit(cache=True, nogil=True)
-def root_edge(forest: Any, slot: Any, simulation: Any, rules: Any) -> Any:
-    """Give the root's edge for a simulation of this run, int64; past the plan's end, the halving's winner.
+def root_edge(forest: Any, slot: Any, simulation: Any, params: Any) -> Any:
+    """Return the root's edge for a simulation of this run, int64; past the plan's end, the halving's winner.
 
-    Among the moves tried as often as the plan says, the one with the largest noise + logit + sigma(completed Q). A proof
-    can leave the plan without such a move: then the least tried of those that are not lost.
+    Among the moves visited as often as the plan says, the one with the largest noise + logit + sigma(completed Q). A proof
+    can leave the plan without such a move: then the least visited of those that are not lost.
     """
     values = np.empty(MAX_MOVES, dtype=np.float64)
-    completed_values(forest, slot, 0, rules, values)
+    completed_values(forest, slot, 0, params, values)
     first, count = np.int64(forest.nodes[slot, 0].first), np.int64(forest.nodes[slot, 0].count)
     most, least = np.int64(-1), np.int64(2**31)
     for index in range(count):
         if forest.edges[slot, first + index].proof != LOST:
-            tries = np.int64(forest.edges[slot, first + index].tries - forest.moves[slot, index].before)
-            most, least = max(most, tries), min(least, tries)
+            visits = np.int64(forest.edges[slot, first + index].visits - forest.moves[slot, index].visits_before)
+            most, least = max(most, visits), min(least, visits)
     wanted = most
     if simulation < forest.schedule.shape[1]:
         wanted = np.int64(forest.schedule[slot, simulation])
@@ -145,8 +146,8 @@ def root_edge(forest: Any, slot: Any, simulation: Any, rules: Any) -> Any:
         best, choice = -np.inf, np.int64(-1)
         for index in range(count):
             edge = first + index
-            tries = np.int64(forest.edges[slot, edge].tries - forest.moves[slot, index].before)
-            if tries != attempt or forest.edges[slot, edge].proof == LOST:
+            visits = np.int64(forest.edges[slot, edge].visits - forest.moves[slot, index].visits_before)
+            if visits != attempt or forest.edges[slot, edge].proof == LOST:
                 continue
             prior = max(np.float64(forest.edges[slot, edge].prior), _LEAST)
             score = forest.moves[slot, index].noise + log(prior) + values[index]

@@ -8,14 +8,14 @@ from engine.board.position import Position, from_board
 
 
 def key_of(position: Position) -> int:
-    """Give engine.board.position.key of a position, with its en-passant square counted only where the capture is legal."""
+    """Return engine.board.position.key of a position, with its en-passant square counted only where the capture is legal."""
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     legal_planes(position, planes)
     return int(legal_key(position, planes))
 
 
 def of_board(board: chess.Board) -> tuple[Position, list[int]]:
-    """Give the position (uint64[16]) and the keys of those before it since the last capture or pawn move, oldest first."""
+    """Return the position (uint64[16]) and the keys of those before it since the last capture or pawn move, oldest first."""
     back = board.copy()
     keys: list[int] = []
     while back.move_stack and len(keys) < board.halfmove_clock:

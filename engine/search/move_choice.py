@@ -1,4 +1,4 @@
-"""Which move is played after a search, and what a root says of itself.
+"""Which move is played after a search, and the root as its users see it.
 
 Axes: G slots, N slots asked, M root moves.
 """
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from engine.board.position import MAX_MOVES
 from engine.board.rng import share
 from engine.search.gumbel import improved_policy, root_edge
-from engine.search.tree import LOST, NOBODY, UNKNOWN, WON, Forest
+from engine.search.tree import LOST, NO_NODE, UNKNOWN, WON, Forest
 
 VISITS, LCB, IMPROVED = 0, 1, 2
-"""Rules of choice: most visits; largest lower confidence bound of the value; the improved policy."""
-RULES = {"visits": VISITS, "lcb": LCB, "improved": IMPROVED}
+"""Criteria of the choice: most visits; largest lower confidence bound of the value; the improved policy."""
+CRITERIA = {"visits": VISITS, "lcb": LCB, "improved": IMPROVED}
 
 CONFIDENCE = 1.96
 """Standard errors that the lower bound lies under the mean."""
@@ -55,68 +55,68 @@ class Root:
 
 @njit(cache=True, nogil=True)
 def _plies(forest: Any, slot: Any, edge: Any) -> Any:
-    """Give the plies to a proven end by a move, the move included, int64."""
+    """Return the plies to a proven end by a move, the move included, int64."""
     child = forest.edges[slot, edge].child
     return np.int64(1) + (np.int64(forest.nodes[slot, child].distance) if child >= 0 else np.int64(0))
 
 
 @njit(cache=True, nogil=True)
 def _proven_edge(forest: Any, slot: Any) -> Any:
-    """Give the quickest won move, or where all are lost the slowest lost one; NOBODY where neither is so."""
-    first, best, choice = forest.nodes[slot, 0].first, np.int64(0), np.int64(NOBODY)
-    verdict = forest.nodes[slot, 0].verdict
-    if verdict != WON and verdict != LOST:
+    """Return the quickest won move, or where all are lost the slowest lost one; NO_NODE where neither is so."""
+    first, best, choice = forest.nodes[slot, 0].first, np.int64(0), np.int64(NO_NODE)
+    proof = forest.nodes[slot, 0].proof
+    if proof != WON and proof != LOST:
         return choice
     for edge in range(first, first + forest.nodes[slot, 0].count):
-        if forest.edges[slot, edge].proof == verdict:
+        if forest.edges[slot, edge].proof == proof:
             plies = _plies(forest, slot, edge)
-            if choice < 0 or (plies < best if verdict == WON else plies > best):
+            if choice < 0 or (plies < best if proof == WON else plies > best):
                 best, choice = plies, np.int64(edge)
     return choice
 
 
 @njit(cache=True, nogil=True)
-def _weights(forest: Any, slot: Any, rule: Any, rules: Any, out: Any) -> None:
+def _weights(forest: Any, slot: Any, criterion: Any, params: Any, out: Any) -> None:
     """Write a weight for each root move into `out` (float64[M]): visits, bound or improved policy; -inf for lost ones."""
     first, count = forest.nodes[slot, 0].first, np.int64(forest.nodes[slot, 0].count)
     assert count <= len(out)
-    if rule == IMPROVED:
-        if rules.gumbel:
-            improved_policy(forest, slot, 0, rules, out)
+    if criterion == IMPROVED:
+        if params.gumbel:
+            improved_policy(forest, slot, 0, params, out)
         else:
-            rule = VISITS
+            criterion = VISITS
     most = 0.0
     for index in range(count):
-        most = max(most, np.float64(forest.edges[slot, first + index].tries))
+        most = max(most, np.float64(forest.edges[slot, first + index].visits))
     for index in range(count):
         edge = first + index
-        tries = np.float64(forest.edges[slot, edge].tries)
-        if rule == VISITS:
-            out[index] = tries
-        elif rule == LCB:
-            out[index] = -2.0 + 1e-3 * forest.edges[slot, edge].prior - 4.0 * (tries < ENOUGH * most)
-            if tries > 0.0 and tries >= ENOUGH * most:
-                mean, even = forest.edges[slot, edge].gain / tries, forest.edges[slot, edge].even / tries
-                out[index] = mean - CONFIDENCE * sqrt(max(1.0 - even - mean * mean, 0.0) / tries)
+        visits = np.float64(forest.edges[slot, edge].visits)
+        if criterion == VISITS:
+            out[index] = visits
+        elif criterion == LCB:
+            out[index] = -2.0 + 1e-3 * forest.edges[slot, edge].prior - 4.0 * (visits < ENOUGH * most)
+            if visits > 0.0 and visits >= ENOUGH * most:
+                mean, draw = forest.edges[slot, edge].value_sum / visits, forest.edges[slot, edge].draw_sum / visits
+                out[index] = mean - CONFIDENCE * sqrt(max(1.0 - draw - mean * mean, 0.0) / visits)
         if forest.edges[slot, edge].proof == LOST:
             out[index] = -np.inf
 
 
 @njit(cache=True, nogil=True)
 def _largest(forest: Any, slot: Any, weights: Any) -> Any:
-    """Give the index of the largest weight, int64; among equals the better value, then the likelier move."""
+    """Return the index of the largest weight, int64; among equals the better value, then the likelier move."""
     first, choice, best = forest.nodes[slot, 0].first, np.int64(0), -np.inf
     value = -np.inf
     for index in range(forest.nodes[slot, 0].count):
-        tries = np.float64(forest.edges[slot, first + index].tries)
-        mean = forest.edges[slot, first + index].gain / tries if tries > 0.0 else -1.0
+        visits = np.float64(forest.edges[slot, first + index].visits)
+        mean = forest.edges[slot, first + index].value_sum / visits if visits > 0.0 else -1.0
         if weights[index] > best or (weights[index] == best and mean > value):
             best, value, choice = weights[index], mean, np.int64(index)
     return choice
 
 
 @njit(cache=True, nogil=True)
-def _drawn_by_lot(forest: Any, slot: Any, weights: Any, temperature: Any) -> Any:
+def _sampled(forest: Any, slot: Any, weights: Any, temperature: Any) -> Any:
     """Draw an index with probability proportional to weight ** (1 / temperature), int64."""
     count = np.int64(forest.nodes[slot, 0].count)
     most, total = 0.0, 0.0
@@ -128,7 +128,7 @@ def _drawn_by_lot(forest: Any, slot: Any, weights: Any, temperature: Any) -> Any
             total += weights[index]
         else:
             weights[index] = 0.0
-    left, choice = share(forest.chance[slot]) * total, np.int64(NOBODY)
+    left, choice = share(forest.rng[slot]) * total, np.int64(NO_NODE)
     for index in range(count):
         if weights[index] > 0.0:
             choice = np.int64(index)
@@ -139,72 +139,72 @@ def _drawn_by_lot(forest: Any, slot: Any, weights: Any, temperature: Any) -> Any
 
 
 @njit(cache=True, nogil=True)
-def choose_edge(forest: Any, slot: Any, rule: Any, temperature: Any, rules: Any) -> Any:
-    """Choose a root move, int64 edge; NOBODY where there is none."""
+def choose_edge(forest: Any, slot: Any, criterion: Any, temperature: Any, params: Any) -> Any:
+    """Choose a root move, int64 edge; NO_NODE where there is none."""
     first, count = np.int64(forest.nodes[slot, 0].first), np.int64(forest.nodes[slot, 0].count)
     if count < 1:
-        return np.int64(NOBODY)
+        return np.int64(NO_NODE)
     proven = _proven_edge(forest, slot)
     if proven >= 0:
         return proven
-    if rules.gumbel and temperature <= 0.0 and rule == VISITS:
-        return root_edge(forest, slot, np.int64(forest.schedule.shape[1]), rules)
+    if params.gumbel and temperature <= 0.0 and criterion == VISITS:
+        return root_edge(forest, slot, np.int64(forest.schedule.shape[1]), params)
     weights = np.empty(MAX_MOVES, dtype=np.float64)
-    _weights(forest, slot, rule, rules, weights)
-    if temperature > 0.0 and rule != LCB:
-        index = _drawn_by_lot(forest, slot, weights, temperature)
+    _weights(forest, slot, criterion, params, weights)
+    if temperature > 0.0 and criterion != LCB:
+        index = _sampled(forest, slot, weights, temperature)
         if index >= 0:
             return first + index
     return first + _largest(forest, slot, weights)
 
 
 @njit(cache=True, nogil=True)
-def choose_all(forest: Any, slots: Any, rule: Any, temperatures: Any, rules: Any, out: Any) -> None:
+def choose_all(forest: Any, slots: Any, criterion: Any, temperatures: Any, params: Any, out: Any) -> None:
     """Choose a move for each slot into `out` (int64[N, 2]: label, promotion); (-1, 0) where there is none."""
     for index in range(len(slots)):
-        edge = choose_edge(forest, slots[index], rule, temperatures[index], rules)
+        edge = choose_edge(forest, slots[index], criterion, temperatures[index], params)
         out[index, 0], out[index, 1] = -1, 0
         if edge >= 0:
             out[index, 0] = forest.edges[slots[index], edge].label
             out[index, 1] = forest.edges[slots[index], edge].promotion
 
 
-def root_of(forest: Forest, slot: int, rules: Any) -> Root:
+def root_of(forest: Forest, slot: int, params: Any) -> Root:
     """Read a slot's root."""
     game, node = forest.slots[slot], forest.nodes[slot, 0]
     count = max(int(node["count"]), 0)
     moves = slice(int(node["first"]), int(node["first"]) + count)
     edges = forest.edges[slot, moves]
-    tries, proven = edges["tries"].copy(), edges["proof"].copy()
-    known = tries > 0
+    visits, proven = edges["visits"].copy(), edges["proof"].copy()
+    known = visits > 0
     values, draws = (np.full(count, np.nan, dtype=np.float32) for _ in range(2))
-    np.divide(edges["gain"], tries, out=values, where=known, casting="unsafe")
-    np.divide(edges["even"], tries, out=draws, where=known, casting="unsafe")
+    np.divide(edges["value_sum"], visits, out=values, where=known, casting="unsafe")
+    np.divide(edges["draw_sum"], visits, out=draws, where=known, casting="unsafe")
     values[proven != UNKNOWN] = proven[proven != UNKNOWN]
     draws[proven != UNKNOWN] = proven[proven != UNKNOWN] == 0
     child = edges["child"]
     plies = 1 + np.where(child >= 0, forest.nodes["distance"][slot, np.maximum(child, 0)], 0)
     improved = np.zeros(MAX_MOVES, dtype=np.float64)
-    if rules.gumbel and count:
-        improved_policy(forest, slot, 0, rules, improved)
-    elif tries.sum() > 0:
-        improved[:count] = tries / tries.sum()
-    visits, verdict = int(node["visits"]), int(node["verdict"])
-    exact = verdict != UNKNOWN
+    if params.gumbel and count:
+        improved_policy(forest, slot, 0, params, improved)
+    elif visits.sum() > 0:
+        improved[:count] = visits / visits.sum()
+    node_visits, proof = int(node["visits"]), int(node["proof"])
+    exact = proof != UNKNOWN
     return Root(
         labels=edges["label"].copy(),
         promotions=edges["promotion"].copy(),
-        visits=tries,
+        visits=visits,
         values=np.clip(values, -1.0, 1.0),
         draws=np.clip(draws, 0.0, 1.0),
         priors=edges["prior"].copy(),
         improved=improved[:count].astype(np.float32),
         mates=np.where(np.abs(proven) == 1, proven * plies, 0).astype(np.int16),
         proven=proven,
-        value=float(verdict) if exact else float(np.clip(node["total"] / max(visits, 1), -1.0, 1.0)),
-        draw=float(verdict == 0) if exact else float(np.clip(node["level"] / max(visits, 1), 0.0, 1.0)),
-        mate=verdict * int(node["distance"]) if verdict in (WON, LOST) else 0,
-        simulations=int(tries.sum()),
+        value=float(proof) if exact else float(np.clip(node["value_sum"] / max(node_visits, 1), -1.0, 1.0)),
+        draw=float(proof == 0) if exact else float(np.clip(node["draw_sum"] / max(node_visits, 1), 0.0, 1.0)),
+        mate=proof * int(node["distance"]) if proof in (WON, LOST) else 0,
+        simulations=int(visits.sum()),
         nodes=int(game["nodes"]),
         depth=float(game["plies"] / max(int(game["walks"]), 1)),
         seldepth=int(game["deepest"]),

@@ -1,12 +1,12 @@
 """The search that self-play, matches and the UCI player share: many games side by side, one batch to the evaluator a round.
 
 Random numbers belong to (seed, game number), and a game's tree to itself, so a game's search does not depend on how many
-others are searched beside it, provided that the evaluator's word on a position does not either.
+others are searched beside it, provided that the evaluator's answer for a position does not either.
 
 Axes: G slots, N slots asked, M moves, P planes, A labels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,11 +19,12 @@ from engine.board.rng import seeded
 from engine.board.rules import GOES_ON
 from engine.encoding.planes import LABELS, PLANES, LabelError
 from engine.evaluation.evaluator import Evaluator
-from engine.search.batch import begin, empty_round, judge_roots, select, take_in
+from engine.progress import Stop
+from engine.search.batch import begin, empty_round, expand_and_backup, prepare_roots, select
 from engine.search.config import SearchConfig, SearchError
 from engine.search.expansion import list_moves
-from engine.search.move_choice import RULES, Root, choose_all, choose_edge, root_of
-from engine.search.root import advance, ending_of, moves_at, plant
+from engine.search.move_choice import CRITERIA, Root, choose_all, choose_edge, root_of
+from engine.search.root import advance, ending_of, moves_at, reset_tree
 from engine.search.tree import EDGE, HISTORY, UNKNOWN, bytes_of, empty_forest
 
 _NO_MOVES = np.zeros((0, 2), dtype=np.int64)
@@ -47,8 +48,8 @@ class Search:
         self.games = games
         self.seed = seed
         self.simulations = self.evaluations = self.batches = 0
-        self._rules = self.config.rules()
-        plan = min(self.config.simulations * 2, LONGEST_PLAN) if self._rules.gumbel else 0
+        self._params = self.config.params()
+        plan = min(self.config.simulations * 2, LONGEST_PLAN) if self._params.gumbel else 0
         self._forest = empty_forest(games, self.config.capacity, plan)
         self._spare = (
             np.zeros(self.config.capacity, dtype=np.int32),
@@ -65,7 +66,7 @@ class Search:
 
     @property
     def memory(self) -> int:
-        """Give the memory that the trees may come to hold, bytes."""
+        """Return the memory that the trees may come to hold, bytes."""
         return self.games * bytes_of(self.config.capacity)
 
     def start(self, slot: int, position: Position, history: Sequence[int] = (), *, game: int | None = None) -> None:
@@ -77,40 +78,41 @@ class Search:
         self._started[slot] = False
         past = list(history)[-HISTORY:]
         self._forest.roots[slot] = position
-        self._forest.past[slot, : len(past)] = past
-        self._forest.slots["pasts"][slot] = len(past)
+        self._forest.history[slot, : len(past)] = past
+        self._forest.slots["history_length"][slot] = len(past)
         self._forest.slots["refused"][slot] = 0
         self._refuse_too_many(slot)
         self.spent[slot] = 0
-        seeded(self._forest.chance[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
-        plant(self._forest, slot)
+        seeded(self._forest.rng[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
+        reset_tree(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
         self._narrow[slot] = False
 
     def position(self, slot: int) -> Position:
-        """Give a copy of a slot's root position, uint64[16]."""
+        """Return a copy of a slot's root position, uint64[16]."""
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its part of the tree; tell whether there was one. LabelError when it is illegal."""
+        """Play a move and keep its part of the tree; return whether there was one. LabelError when it is illegal."""
         planes, moves = np.empty(PLANES, dtype=np.uint64), np.zeros(MAX_MOVES, dtype=EDGE)
         legal_planes(self._forest.roots[slot], planes)
         legal = moves[: list_moves(planes, moves)]
         if not ((legal["label"] == label) & (legal["promotion"] == promotion)).any():
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
-        self._fresh[slot], self._narrow[slot] = True, False
-        kept = bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
-        self._refuse_too_many(slot)
-        return kept
+        return self._advance(slot, label, promotion)
 
     def play_all(
         self, labels: NDArray[np.int64], promotions: NDArray[np.int64], slots: NDArray[np.int64] | None = None
     ) -> None:
         """Play a legal move in each of the slots (all by default), int64[N] each; what `choose` gave is legal."""
         for slot, label, promotion in zip(self._slots(slots), labels, promotions, strict=True):
-            advance(self._forest, slot, label, promotion, self.config.reuse, self._spare)
-            self._fresh[slot], self._narrow[slot] = True, False
-            self._refuse_too_many(slot)
+            self._advance(slot, label, promotion)
+
+    def _advance(self, slot: int, label: int, promotion: int) -> bool:
+        self._fresh[slot], self._narrow[slot] = True, False
+        kept = bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
+        self._refuse_too_many(slot)
+        return kept
 
     def _refuse_too_many(self, slot: int) -> None:
         """Raise SearchError where a slot's root has more moves than there is room for: no game of chess leads there."""
@@ -126,19 +128,19 @@ class Search:
         simulations: int | NDArray[np.int64] | None = None,
         noise: bool | NDArray[np.bool_] = True,
         allowed: Sequence[tuple[int, int]] | None = None,
-        stop: Callable[[], bool] | None = None,
+        stop: Stop | None = None,
     ) -> None:
         """Search the slots (all by default).
 
         Each root gets `simulations` more simulations (the configuration's by default, or int64[N]), unless it is proven,
         decided by an option, or `stop()` says so, which is asked after every round. `noise` (or bool[N]) says which roots get
         the configuration's Dirichlet or Gumbel noise. `allowed` are the (label, promotion) that the roots are restricted to;
-        such a tree begins anew, here and at the next run. Opening a root is no simulation.
+        such a tree is reset, here and at the next run. Expanding a root is no simulation.
         """
         asked = self._slots(slots)
         restricted = _NO_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
         for slot in asked if len(restricted) else asked[self._narrow[asked]]:
-            plant(self._forest, slot)
+            reset_tree(self._forest, slot)
             self._fresh[slot] = True
         self._narrow[asked] = len(restricted) > 0
         wanted = np.zeros(len(asked), dtype=np.int64)
@@ -152,7 +154,7 @@ class Search:
             if len(group):
                 wanted[group] = self._begin(asked[group], wanted[group], restricted, given)
         while True:
-            rows = select(self._forest, asked, (wanted, done), self.config.leaves, self._rules, self._round)
+            rows = select(self._forest, asked, (wanted, done), self.config.leaves, self._params, self._round)
             if rows:
                 self._evaluate(rows)
             elif not (done < wanted).any():
@@ -169,16 +171,16 @@ class Search:
         return asked
 
     def _open(self, slots: NDArray[np.int64]) -> None:
-        """Open the roots that are not."""
-        rows = judge_roots(self._forest, slots, self._round, self._blank)
+        """Expand the roots that are not yet."""
+        rows = prepare_roots(self._forest, slots, self._round, self._blank)
         if rows:
             self._evaluate(rows)
 
     def _begin(
         self, slots: NDArray[np.int64], wanted: NDArray[np.int64], allowed: NDArray[np.int64], noise: bool
     ) -> NDArray[np.int64]:
-        """Get the roots ready for this run, `wanted` int64[N] simulations each: give those that are allotted, int64[N]."""
-        config, gumbel = self.config, self._rules.gumbel
+        """Prepare the roots for `wanted` int64[N] simulations each; return those that are allotted, int64[N]."""
+        config, gumbel = self.config, self._params.gumbel
         shaping = (config.root_temperature, config.dirichlet_share * (noise and not gumbel), config.dirichlet_alpha)
         scale = float(config.gumbel_scale) * noise if gumbel else -1.0
         starting = (config.considered, scale, config.repetition_penalty, config.branching, config.endgame)
@@ -194,11 +196,11 @@ class Search:
         return wanted
 
     def _evaluate(self, rows: int) -> None:
-        """Have a round's leaves evaluated and take the values in."""
+        """Evaluate a round's leaves, expand them and back their values up."""
         logits, wdl = self.evaluator(self._round.planes[:rows])
         if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
             raise SearchError(f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows")
-        take_in(self._forest, rows, self._round, logits, wdl, self._rules)
+        expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
         self.evaluations += rows
         self.batches += 1
 
@@ -207,7 +209,7 @@ class Search:
         slots: NDArray[np.int64] | None = None,
         *,
         temperature: float | NDArray[np.float64] = 0.0,
-        rule: Literal["visits", "lcb", "improved"] = "visits",
+        criterion: Literal["visits", "lcb", "improved"] = "visits",
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Choose a move for each slot, (labels int64[N], promotions int64[N]); (-1, 0) where there is none.
 
@@ -219,24 +221,24 @@ class Search:
         temperatures = np.zeros(len(asked), dtype=np.float64)
         temperatures[:] = temperature
         out = np.empty((len(asked), 2), dtype=np.int64)
-        choose_all(self._forest, asked, RULES[rule], temperatures, self._rules, out)
+        choose_all(self._forest, asked, CRITERIA[criterion], temperatures, self._params, out)
         return out[:, 0].copy(), out[:, 1].copy()
 
     def root(self, slot: int = 0) -> Root:
-        """Give what the search found at a slot's root."""
-        return root_of(self._forest, slot, self._rules)
+        """Return what the search found at a slot's root."""
+        return root_of(self._forest, slot, self._params)
 
     def values(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Give the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""
+        """Return the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""
         roots = self._forest.nodes[slots, 0]
-        mean_N = roots["total"] / np.maximum(roots["visits"], 1)
-        values_N: NDArray[np.float64] = np.where(roots["verdict"] != UNKNOWN, roots["verdict"], mean_N.clip(-1.0, 1.0))
+        mean_N = roots["value_sum"] / np.maximum(roots["visits"], 1)
+        values_N: NDArray[np.float64] = np.where(roots["proof"] != UNKNOWN, roots["proof"], mean_N.clip(-1.0, 1.0))
         return values_N
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
-        """Give the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""
+        """Return the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""
         forest, moves = self._forest, []
-        edge = int(choose_edge(forest, slot, RULES["visits"], 0.0, self._rules))
+        edge = int(choose_edge(forest, slot, CRITERIA["visits"], 0.0, self._params))
         if first is not None:
             edge = int(forest.nodes["first"][slot, 0]) + first
         while edge >= 0:
@@ -245,23 +247,23 @@ class Search:
             node = forest.nodes[slot, int(move["child"])]
             if move["child"] < 0 or node["count"] < 1:
                 break
-            start, verdict = int(node["first"]), int(node["verdict"])
+            start, proof = int(node["first"]), int(node["proof"])
             edges = forest.edges[slot, start : start + int(node["count"])]
-            wanted: Any = edges["tries"].astype(np.float64)
-            if abs(verdict) == 1:
+            wanted: Any = edges["visits"].astype(np.float64)
+            if abs(proof) == 1:
                 child = edges["child"]
                 plies = np.where(child >= 0, forest.nodes["distance"][slot, np.maximum(child, 0)], 0)
-                wanted = np.where(edges["proof"] == verdict, 2e9 - verdict * plies, wanted)
+                wanted = np.where(edges["proof"] == proof, 2e9 - proof * plies, wanted)
             if wanted.max() <= 0:
                 break
             edge = start + int(wanted.argmax())
         return moves
 
     def outcome(self, slot: int = 0) -> int | None:
-        """Give how the rules end the game at a slot's root (engine.board.rules), None while it goes on."""
+        """Return how the rules end the game at a slot's root (engine.board.rules), None while it goes on."""
         ending = int(ending_of(self._forest, slot, np.empty(PLANES, dtype=np.uint64)))
         return None if ending == GOES_ON else ending
 
     def refused(self, slot: int = 0) -> int:
-        """Give how many positions found no room in a slot's tree since its game began; their values were still counted."""
+        """Return how many positions found no room in a slot's tree since its game began; their values were still counted."""
         return int(self._forest.slots["refused"][slot])

@@ -1,6 +1,6 @@
-"""How long to think: from what a chess clock says to seconds, and when a search must stop so as never to overstep them.
+"""How long to think: from the chess clock to seconds, and when a search must stop to stay within them.
 
-Nothing here looks at a clock: whoever asks says what time it is, so that tests can.
+Nothing here reads a clock: callers pass the time, so that tests can.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 MOVES_TO_GO = 40
 """Moves that the rest of a game is taken to last where no time control says it; a longer list is cut to it."""
 STRETCH = 4.0
-"""A move may take this many times its share of the clock when the search is not of one mind."""
+"""A move may take this many times its share of the clock while most visits and best value disagree."""
 LARGEST_SHARE = 0.5
 """No move takes more of the clock than this..."""
 LAST_SHARE = 0.8
@@ -38,18 +38,18 @@ class Budget:
     """What a move may cost, in seconds since it was asked for: 0 <= soft <= hard; None is no bound."""
 
     soft: float | None
-    """Stop here when the search is of one mind."""
+    """Stop here when the most visited move is also the best by value."""
     hard: float | None
-    """Have answered by then."""
+    """The answer must be sent by then."""
 
     @property
     def timed(self) -> bool:
-        """Tell whether there is a bound at all."""
+        """Return whether there is a bound at all."""
         return self.hard is not None
 
 
 def budget(limits: Limits, overhead: float) -> Budget:
-    """Divide the clock; `overhead` seconds of every move are lost on the way to the one who asked.
+    """Return the time of a move; `overhead` seconds of every move are lost between engine and GUI.
 
     What the clock holds above a reserve is shared out evenly over the moves to come (the idea is Stockfish's), so the
     shares shrink with the clock and never add up to more than it. Move time keeps at least its half, whatever the overhead.
@@ -78,8 +78,8 @@ def _share(limits: Limits, left: float, overhead: float) -> tuple[float, float]:
     return soft, soft if scarce else min(STRETCH * soft, most)
 
 
-class Pace:
-    """Watches one move: measures the rounds of its search and says when the next one would end too late."""
+class RoundTimer:
+    """Measures the rounds of one move's search and predicts whether the next one would end too late."""
 
     def __init__(self, begun: float, longest_round: float) -> None:
         """Begin a move asked for at time `begun`, the rounds so far having taken up to `longest_round` seconds."""
@@ -87,14 +87,14 @@ class Pace:
         self.longest_round = longest_round
 
     def start(self, now: float) -> None:
-        """Say that the first round begins now, which may be after some setting up."""
+        """Begin the first round now, which may be later than `begun`."""
         self._last = now
 
     def round(self, now: float) -> None:
-        """Say that a round ended now."""
+        """End a round now, and begin the next."""
         self.longest_round = max(now - self._last, FORGETTING * self.longest_round)
         self._last = now
 
     def too_late(self, bound: float | None, now: float) -> bool:
-        """Tell whether another round, should it last as long as the longest, would end behind `bound` seconds."""
+        """Return whether another round, should it last as long as the longest, would end behind `bound` seconds."""
         return bound is not None and now - self.begun + self.longest_round > bound

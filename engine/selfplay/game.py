@@ -1,7 +1,7 @@
-"""A game of self-play: while it goes on, what the search thought of its moves, and what is left when it is over.
+"""A game of self-play: its state while it is played, and the record of it and of its searches when it is over.
 
-A game has random numbers of its own, from the seed and its number, and draws them in a fixed order: at its beginning what is
-decided once, then one number a half-move. So nothing depends on which games are played beside it.
+A game has random numbers of its own, from the seed and its number, and draws them in a fixed order: first what is decided
+once a game, then one number a half-move. So nothing depends on which games are played beside it.
 
 Axes: T moves of a game, M moves of a position.
 """
@@ -11,23 +11,20 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.board import rules
 from engine.board.position import TURN, Position, from_fen
-from engine.board.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
+from engine.board.rules import MATE
 from engine.encoding.planes import label_of
 from engine.match.openings import Opening
 from engine.search import Root
 from engine.search.history import of_board
 
 TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
-"""Endings beside those of engine.board.rules: stopped at the most plies; given up by the side to move; stopped by the halfmove
-clock."""
+"""Endings beside those of engine.board.rules: stopped at `most_plies`; resigned by the side to move; stopped at
+`draw_halfmoves`."""
 
 ENDINGS = {
-    MATE: "checkmate",
-    STALEMATE: "stalemate",
-    MATERIAL: "material",
-    REPETITION: "repetition",
-    FIFTY: "fifty moves",
+    **rules.ENDINGS,
     TOO_LONG: "too long",
     RESIGNED: "resignation",
     UNEVENTFUL: "halfmove clock",
@@ -38,8 +35,8 @@ NOT_SEARCHED = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
-    """What the search made of a position: moves with a share of the improved policy, likeliest by prior first."""
+class SearchResult:
+    """The result of a full search of a position: moves with a share of the improved policy, likeliest by prior first."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
@@ -62,7 +59,7 @@ class PlayedGame:
     promotions: NDArray[np.uint8]  # [T]
     book: int
     """Half-moves at the beginning that the opening gave."""
-    thoughts: list[Thought | None]  # [T] None where the search was not a full one, or there was none
+    searches: list[SearchResult | None]  # [T] None where the search was not a full one, or there was none
     values: NDArray[np.float32]  # [T] the mover's expected score by the search, nan where there was none
     simulations: int
     """Simulations of all its searches."""
@@ -75,7 +72,7 @@ class PlayedGame:
 
     @property
     def falsely_given_up(self) -> bool:
-        """Tell whether that side did not lose in the end."""
+        """Return whether that side did not lose in the end."""
         if self.given_up is None:
             return False
         white = bool(self.start[TURN] == 0) == (self.given_up % 2 == 0)
@@ -107,19 +104,19 @@ def start_of(opening: Opening) -> Start:
 
 
 @dataclass(slots=True)
-class Going:
+class GameInProgress:
     """A game under way."""
 
     number: int
     start: Start
-    chance: np.random.Generator
+    rng: np.random.Generator
     sampled: int
     """Half-moves after the opening that are drawn from the policy."""
     plays_on: bool
-    """Whether nobody may resign."""
+    """Whether resigning is off in this game."""
     labels: list[int] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
-    thoughts: list[Thought | None] = field(default_factory=list)
+    searches: list[SearchResult | None] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     hopeless: list[int] = field(default_factory=lambda: [0, 0])
     """Moves in a row that seemed lost: of the side that began, and of the other."""
@@ -137,24 +134,24 @@ class Going:
 
     @property
     def samples(self) -> bool:
-        """Tell whether the next move is drawn from the policy."""
+        """Return whether the next move is drawn from the policy."""
         return self.plies < len(self.start.moves) + self.sampled
 
-    def add(self, label: int, promotion: int, thought: Thought | None, value: float) -> None:
-        """Note a move."""
+    def add(self, label: int, promotion: int, searched: SearchResult | None, value: float) -> None:
+        """Add a move."""
         self.labels.append(label)
         self.promotions.append(promotion)
-        self.thoughts.append(thought)
+        self.searches.append(searched)
         self.values.append(value)
 
     def seems_lost(self, value: float, threshold: float, moves: int) -> bool:
-        """Note the mover's value; tell whether it has been below minus `threshold` at `moves` of its moves in a row."""
+        """Count the mover's value; return whether it has been below minus `threshold` at `moves` of its moves in a row."""
         side = self.plies % 2
         self.hopeless[side] = self.hopeless[side] + 1 if -value > threshold else 0
         return self.hopeless[side] >= moves
 
     def finished(self, ending: int, simulations: int) -> PlayedGame:
-        """Close the game; whoever is to move has lost where there is a loser."""
+        """Return the record of the finished game; after a mate or a resignation the side to move has lost."""
         white = bool(self.start.before[TURN] == 0) == (self.plies % 2 == 0)
         result = 0
         if ending in (MATE, RESIGNED):
@@ -165,7 +162,7 @@ class Going:
             labels=np.array(self.labels, dtype=np.uint16),
             promotions=np.array(self.promotions, dtype=np.uint8),
             book=len(self.start.moves),
-            thoughts=self.thoughts,
+            searches=self.searches,
             values=np.array(self.values, dtype=np.float32),
             simulations=simulations,
             ending=ending,
@@ -174,8 +171,8 @@ class Going:
         )
 
 
-def thought_of(root: Root, label: int, promotion: int) -> Thought:
-    """Keep what the search made of a root where (label, promotion) is played.
+def search_result_of(root: Root, label: int, promotion: int) -> SearchResult:
+    """Return the result of the search of a root where (label, promotion) is played.
 
     Proven losses have no share while another move is there, whatever they were visited before. Where nothing else is left, as
     at a mate found without a simulation, the move that is played has all.
@@ -186,7 +183,7 @@ def thought_of(root: Root, label: int, promotion: int) -> Thought:
     if root.mate > 0 or not shares_M.sum() > 0.0:
         shares_M = played_M.astype(np.float32)
     kept_M = shares_M > 0.0
-    return Thought(
+    return SearchResult(
         labels=root.labels[kept_M],
         promotions=root.promotions[kept_M],
         visits=root.visits[kept_M],

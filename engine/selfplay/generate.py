@@ -1,15 +1,15 @@
-"""Self-play: many games side by side, each to its end, with what the search thought of every move.
+"""Self-play: many games side by side, each to its end, with the result of the search of every move.
 
 A game that ends hands its slot to the next game number, so that the evaluator's batches stay full. A game depends on the seed,
-its number, the settings and the evaluator alone: played in any width and any company it is the same.
+its number, the settings and the evaluator alone: at any width it is the same.
 
 Playout cap randomisation (Wu 2019, "Accelerating self-play learning in Go"): a share of the moves is searched in full, with
-noise, and thought of; the others are searched quickly, without noise, and only played. Both kinds share a batch and a tree.
+noise, and recorded; the others are searched quickly, without noise, and only played. Both kinds share a batch and a tree.
 
 Axes: N slots asked.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import chess
@@ -20,22 +20,23 @@ from engine.board.position import COUNTERS, HALFMOVE_MASK
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.match.openings import Opening
+from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import (
     NOT_SEARCHED,
     RESIGNED,
     TOO_LONG,
     UNEVENTFUL,
-    Going,
+    GameInProgress,
     PlayedGame,
     sampled_move,
+    search_result_of,
     start_of,
-    thought_of,
 )
 
 
 class SelfPlayError(UserError):
-    """Settings of self-play that cannot be meant."""
+    """Settings of self-play out of range."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,7 @@ class SelfPlayConfig:
     width: int = 256
     """Games side by side."""
     full_share: float = 1.0
-    """Share of moves that are searched in full and thought of; the others are searched quickly, without noise."""
+    """Share of moves that are searched in full and recorded; the others are searched quickly, without noise."""
     quick_simulations: int = 8
     """Simulations of those others."""
     sampled_plies: int = 0
@@ -66,16 +67,16 @@ class SelfPlayConfig:
     draw_halfmoves: int = 0
     """A game is stopped as a draw after this many half-moves without capture or pawn move; 0 leaves it to the rules, 100."""
     resign: float = 0.0
-    """Give up when the value is below minus this, between 0 and 1; 0 never does."""
+    """Resign when the value is below minus this, between 0 and 1; 0 never does."""
     resign_plies: int = 20
-    """Half-moves before nobody gives up."""
+    """Half-moves before which neither side resigns."""
     resign_moves: int = 1
     """Moves of one side in a row that must look that bad."""
     played_on: float = 0.0
-    """Share of games in which nobody may give up, to measure how often that would have been wrong."""
+    """Share of games without resignation, to measure how often resigning would have been wrong."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise SelfPlayError for values out of range."""
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise SelfPlayError(f"{name} must be at least {least}, not {getattr(self, name)}")
@@ -91,7 +92,7 @@ class SelfPlayConfig:
             raise SelfPlayError(f"resign must be 0 or more and below 1, not {self.resign}")
 
     def temperature_at(self, ply: int) -> float:
-        """Give the temperature of the move after `ply` half-moves."""
+        """Return the temperature of the move after `ply` half-moves."""
         late = ply - self.opening_plies
         if late < 0:
             return self.temperature
@@ -119,7 +120,7 @@ def play_games(
     games: int | Iterable[int],
     seed: int = 0,
     openings: Sequence[Opening] = (),
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> Iterator[PlayedGame]:
     """Play games number 0 .. `games - 1`, or those of the given numbers, and yield each as it ends.
 
@@ -128,42 +129,42 @@ def play_games(
     """
     numbers = list(range(games) if isinstance(games, int) else games)
     search = Search(evaluator, search_config, games=min(config.width, max(len(numbers), 1)), seed=seed)
-    table = _Table(search, config, openings or [Opening(chess.STARTING_FEN)], seed)
+    slots = _Slots(search, config, openings or [Opening(chess.STARTING_FEN)], seed)
     waiting = iter(numbers)
     for slot in range(search.games):
-        yield from table.begin(slot, waiting)
-    while table.going and not stop():
-        for slot, game in table.move():
+        yield from slots.begin(slot, waiting)
+    while slots.games and not stop():
+        for slot, game in slots.move():
             yield game
-            yield from table.begin(slot, waiting)
+            yield from slots.begin(slot, waiting)
 
 
-class _Table:
-    """The games that are under way, by slot of the search."""
+class _Slots:
+    """The games in progress, by slot of the search."""
 
     def __init__(self, search: Search, config: SelfPlayConfig, openings: Sequence[Opening], seed: int) -> None:
         self.search, self.config, self.openings, self.seed = search, config, openings, seed
-        self.going: dict[int, Going] = {}
+        self.games: dict[int, GameInProgress] = {}
 
     def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[PlayedGame]:
         """Begin the next game in a slot, if there is one; yield those that are over before their first move."""
         for number in numbers:
             start = start_of(self.openings[number % len(self.openings)])
-            chance = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
-            sampled, plays_on = int(chance.integers(self.config.sampled_plies + 1)), chance.random()
-            game = Going(number, start, chance, sampled, plays_on < self.config.played_on)
+            rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
+            sampled, plays_on = int(rng.integers(self.config.sampled_plies + 1)), rng.random()
+            game = GameInProgress(number, start, rng, sampled, plays_on < self.config.played_on)
             self.search.start(slot, start.position, start.keys, game=number)
             ending = self.search.outcome(slot)
             if ending is None:
-                self.going[slot] = game
+                self.games[slot] = game
                 return
             yield game.finished(ending, 0)
 
     def move(self) -> Iterator[tuple[int, PlayedGame]]:
         """Search and play a move in every game; yield those that end by it, with their slots."""
-        slots = np.array(sorted(self.going), dtype=np.int64)
-        drawn = [self.going[slot].chance.random() for slot in slots.tolist()]
-        samples = np.array([self.going[slot].samples for slot in slots.tolist()], dtype=np.bool_)
+        slots = np.array(sorted(self.games), dtype=np.int64)
+        drawn = [self.games[slot].rng.random() for slot in slots.tolist()]
+        samples = np.array([self.games[slot].samples for slot in slots.tolist()], dtype=np.bool_)
         full = (np.array(drawn) < self.config.full_share) & ~samples
         quick = np.where(samples, 1, self.config.quick_simulations)
         self.search.run(slots, simulations=np.where(full, self.search.config.simulations, quick), noise=full)
@@ -171,7 +172,7 @@ class _Table:
         values = self.search.values(slots).tolist()
         ended = {}
         for index, slot in enumerate(slots.tolist()):
-            game = self.going[slot]
+            game = self.games[slot]
             if samples[index]:
                 root = self.search.root(slot)
                 if root.mate <= 0:
@@ -181,27 +182,27 @@ class _Table:
                 ended[slot] = RESIGNED
             else:
                 label, promotion = int(labels[index]), int(promotions[index])
-                thought = thought_of(self.search.root(slot), label, promotion) if full[index] else None
-                game.add(label, promotion, thought, values[index])
+                searched = search_result_of(self.search.root(slot), label, promotion) if full[index] else None
+                game.add(label, promotion, searched, values[index])
         on = np.array([slot not in ended for slot in slots.tolist()], dtype=np.bool_)
         self.search.play_all(labels[on], promotions[on], slots[on])
         for slot in slots.tolist():
             ending = ended[slot] if slot in ended else self._ending(slot)
             if ending is not None:
-                yield slot, self.going.pop(slot).finished(ending, int(self.search.spent[slot]))
+                yield slot, self.games.pop(slot).finished(ending, int(self.search.spent[slot]))
 
     def _chosen(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Choose a move for each slot at its temperature; with none, by the rule that the search is made for."""
-        temperatures = np.array([self.config.temperature_at(self.going[slot].plies) for slot in slots.tolist()])
+        """Choose a move for each slot at its temperature; at zero by the search's own criterion."""
+        temperatures = np.array([self.config.temperature_at(self.games[slot].plies) for slot in slots.tolist()])
         labels, promotions = np.empty(len(slots), dtype=np.int64), np.empty(len(slots), dtype=np.int64)
-        for group, rule in ((temperatures > 0.0, "improved"), (temperatures <= 0.0, "visits")):
+        for group, criterion in ((temperatures > 0.0, "improved"), (temperatures <= 0.0, "visits")):
             if group.any():
-                chosen = self.search.choose(slots[group], temperature=temperatures[group], rule=rule)  # type: ignore[arg-type]
+                chosen = self.search.choose(slots[group], temperature=temperatures[group], criterion=criterion)  # type: ignore[arg-type]
                 labels[group], promotions[group] = chosen
         return labels, promotions
 
-    def _gives_up(self, game: Going, value: float) -> bool:
-        """Tell whether the mover resigns; in a game that is played on, note when it would have."""
+    def _gives_up(self, game: GameInProgress, value: float) -> bool:
+        """Return whether the mover resigns; in a game that is played on, store when it would have."""
         config = self.config
         if not config.resign > 0.0 or game.plies < config.resign_plies:
             return False
@@ -212,11 +213,11 @@ class _Table:
         return not game.plays_on
 
     def _ending(self, slot: int) -> int | None:
-        """Give how a game is over after a move, None while it goes on."""
+        """Return how a game is over after a move, None while it goes on."""
         ending = self.search.outcome(slot)
         if ending is not None:
             return ending
-        if self.going[slot].plies >= self.config.most_plies:
+        if self.games[slot].plies >= self.config.most_plies:
             return TOO_LONG
         if self.config.draw_halfmoves:
             still = int(self.search.position(slot)[COUNTERS] & HALFMOVE_MASK)

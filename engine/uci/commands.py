@@ -1,4 +1,4 @@
-"""What a GUI may say: one line of text into the command it holds, with whatever in it cannot be read named.
+"""The protocol's input: parse one line of text into a command; what cannot be read is named.
 
 As the protocol asks, unknown words are skipped until a command comes. A number that cannot be read counts as 0, so that
 a damaged `go` is answered at once rather than never.
@@ -37,7 +37,7 @@ class CommandError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Go:
-    """How long to think and about what; times in milliseconds, None where nothing was said."""
+    """How long to think and about what; times in milliseconds, None where not given."""
 
     nodes: int | None = None
     """Simulations."""
@@ -60,7 +60,7 @@ class Go:
     perft: int | None = None
     """Count the leaves of so many plies instead of thinking."""
     infinite: bool = False
-    """Think until told to stop."""
+    """Think until `stop`."""
     ponder: bool = False
     """Think on the opponent's time, until ponderhit or stop."""
     searchmoves: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class Go:
     """What could not be read."""
 
     def limits(self, white: bool) -> Limits:
-        """Give the mover's clock in seconds; a clock told of the other side only is taken for both, rather than for none."""
+        """Return the mover's clock in seconds; where only the other side's is given, it is taken for both."""
         sides = ((self.white_time, self.white_increment), (self.black_time, self.black_increment))
         left, increment = sides[0 if white else 1]
         if left is None:
@@ -83,12 +83,12 @@ class Go:
 
 
 def shown(text: str, most: int = 80) -> str:
-    """Quote a piece of what came in, in plain ASCII and not all of it where it is long."""
+    """Quote a piece of input in ASCII, shortened where it is long."""
     return ascii(text if len(text) <= most else text[:most] + "...")
 
 
 def split(line: str) -> tuple[str, str]:
-    """Give the line's command and the rest behind it; `("", "")` for a blank line, CommandError where there is none."""
+    """Return the line's command and the rest behind it; `("", "")` for a blank line, CommandError where there is none."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()

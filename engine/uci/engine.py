@@ -1,8 +1,8 @@
-"""The engine as a process: one thread reads what the GUI says, one thinks; neither ever waits long for the other.
+"""The engine as a process: one thread reads commands, one thinks; neither ever waits long for the other.
 
 Commands take effect at once or are queued for the thinking thread, which works them off in order; only `stop` and `ponderhit`
 reach into a search that is under way. `quit` and the end of the input wait for its answer, however long loading and compiling
-take before it: what was asked is answered. Only a search that has no end of its own is stopped by them.
+take before it, so that every `go` is answered. Only a search without an end of its own is stopped by them.
 """
 
 import queue
@@ -18,20 +18,20 @@ from engine.jit_cache import kernels_are_compiled
 from engine.uci.commands import parse_go, parse_option, parse_position, shown, split
 from engine.uci.job import Job
 from engine.uci.options import Options, changed, described
-from engine.uci.position import Game
+from engine.uci.position import GameState
 from engine.uci.thinking import Thinker, warm_up
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a line that are read; what a GUI says of the longest game is 40,000."""
+"""Bytes of a line that are read; the longest game takes 40,000."""
 PATIENCE = 2.0
-"""Seconds that an engine which nobody listens to waits for its search to end."""
-LOOKING_SECONDS = 0.02
-"""Interval at which the wait for the last answer looks whether anybody still listens."""
+"""Seconds that an engine without a reader waits for its search to end."""
+POLL_SECONDS = 0.02
+"""Interval, seconds, of the check for a closed output while the last answer is waited for."""
 COMPILING = "info string compiling kernels (once on this machine, about a minute)"
 
 Load = Callable[[str | None, int, int], Evaluator]
 """Loads the checkpoint in a directory (None: what the engine plays with by default) as an evaluator that uses so many
-threads and is told this rating of both players (0: none); called in the thread that will use it. Raises UserError."""
+threads and takes this rating of both players (0: unknown); called in the thread that will use it. Raises UserError."""
 
 
 class LoadError(UserError):
@@ -53,12 +53,12 @@ class Engine:
         """Answer by `write`, which takes a line and its newline; `clock` tells the time in seconds."""
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
-        self._game = Game()
+        self._game = GameState()
         self._job: Job | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._loaded = threading.Event()
         self._failure: UserError | None = None
-        self._telling = 0.0
+        self._position_seconds = 0.0
         self._cold = False
         self._speaking = threading.Lock()
         self._gone: BrokenPipeError | None = None
@@ -99,14 +99,14 @@ class Engine:
             raise self._gone
 
     def _follow(self, line: str) -> bool:
-        """Do what a line says; false for `quit`. What is wrong with it is told, and the engine goes on."""
+        """Obey a line; False for `quit`. An error is reported, and the engine goes on."""
         begun = self._clock()
         try:
             command, rest = split(line)
             if command == "quit":
                 return False
             if command == "go":
-                self._go(rest, begun - self._telling)
+                self._go(rest, begun - self._position_seconds)
             elif command:
                 self._commands[command](rest)
         except LoadError:
@@ -114,7 +114,7 @@ class Engine:
         except UserError as error:
             self._say(f"info string {error}")
             command = ""
-        self._telling = self._clock() - begun if command == "position" else 0.0
+        self._position_seconds = self._clock() - begun if command == "position" else 0.0
         return True
 
     def _uci(self, rest: str) -> None:
@@ -132,11 +132,11 @@ class Engine:
         self._say("readyok")
 
     def _ucinewgame(self, rest: str) -> None:
-        self._game = Game()
+        self._game = GameState()
         self._tasks.put(self._thinker.forget)
 
     def _position(self, rest: str) -> None:
-        wrong = self._game.tell(*parse_position(rest))
+        wrong = self._game.update(*parse_position(rest))
         if wrong:
             self._say(f"info string {wrong}")
 
@@ -151,7 +151,7 @@ class Engine:
         if self._job is not None and not self._job.answered:
             self._say("info string go while thinking: the search before it is stopped")
             self._job.stop()
-        job = self._job = Job(go, self._options, self._game.board.copy(), self._game.story(), begun)
+        job = self._job = Job(go, self._options, self._game.board.copy(), self._game.history(), begun)
 
         def think() -> None:
             try:
@@ -199,7 +199,7 @@ class Engine:
         self._tasks.put(load)
 
     def _evaluator(self, checkpoint: str | None, threads: int, rating: int) -> Evaluator:
-        """Load a player, at no rating where it knows of none: that must not keep it from being played with."""
+        """Load a player; one that takes no rating is loaded without it, rather than not at all."""
         try:
             return self._load(checkpoint, threads, rating)
         except UserError as error:
@@ -217,7 +217,7 @@ class Engine:
             self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
 
     def _tell_compiling(self) -> None:
-        """Say, once, why there is no answer for a while."""
+        """Report once that kernels are being compiled, so that nobody takes the engine for hung."""
         if self._cold and not self._loaded.is_set():
             self._say(COMPILING)
         self._cold = False
@@ -228,7 +228,7 @@ class Engine:
             raise self._failure
 
     def _say(self, line: str) -> None:
-        """Write a line whole, whichever thread says it; once nobody reads, nothing more is said."""
+        """Write a whole line, from either thread; once the output is closed, nothing more is written."""
         with self._speaking:
             if self._gone is None:
                 try:
@@ -241,12 +241,12 @@ class Engine:
             task()
 
     def _finish(self) -> None:
-        """Wait until the last `go` is answered, or nobody listens; one that would never end is told to."""
+        """Wait until the last `go` is answered or the output is closed; a search without an end is stopped."""
         if self._job is None:
             return
         if not self._job.bounded:
             self._job.stop()
-        while not self._job.over.wait(LOOKING_SECONDS) and not self._gone:
+        while not self._job.over.wait(POLL_SECONDS) and not self._gone:
             pass
         self._give_up_on_failure()
 
@@ -259,12 +259,12 @@ class Engine:
 
 
 def _loaded(options: Options) -> tuple[str, int, int]:
-    """Give the options that an evaluator is loaded with."""
+    """Return the options that an evaluator is loaded with."""
     return options.checkpoint, options.threads, options.rating
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
-    """Give the lines of a stream of bytes, whatever they hold; None for one that is too long."""
+    """Return the lines of a stream of bytes, whatever they hold; None for one that is too long."""
     too_long = False
     while piece := stream.readline(LONGEST_LINE):
         whole = piece.endswith(b"\n") or len(piece) < LONGEST_LINE

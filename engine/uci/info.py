@@ -1,11 +1,10 @@
-"""What the engine says of a search: `info` lines made of the root, in the protocol's words.
+"""The protocol's output: `info` lines of a search, made of its root.
 
 Axes: M root moves.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import chess
 import numpy as np
@@ -26,30 +25,21 @@ def permille(value: float, draw: float) -> str:
     """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
     draw = min(max(draw, 0.0), 1.0 - abs(value))
     win = round(500 * (1 + value - draw))
-    even = min(round(1000 * draw), 1000 - win)
-    return f"{win} {even} {1000 - win - even}"
+    drawn = min(round(1000 * draw), 1000 - win)
+    return f"{win} {drawn} {1000 - win - drawn}"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Effort:
-    """What a search has cost so far."""
-
-    seconds: float
-    """Since `go`."""
-    nodes: int
-    """Simulations of this `go`."""
-
-    def __str__(self) -> str:
-        """Write it in the protocol's words."""
-        return f"nodes {self.nodes} nps {round(self.nodes / max(self.seconds, 1e-3))} time {round(self.seconds * 1000)}"
+def effort(nodes: int, seconds: float) -> str:
+    """Write the cost of a search so far: simulations of this `go`, and seconds since it."""
+    return f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"
 
 
-def ranked(root: Root, best: int, allowed: Iterable[int]) -> list[int]:
-    """Order the allowed moves of a root by what a player would choose; `best` comes first."""
+def ranked(root: Root, best: int) -> list[int]:
+    """Order the moves of a root by what a player would choose; `best` comes first."""
     values_M = np.nan_to_num(root.values, nan=-2.0)
     proven_M = np.where(root.proven == 2, 0, root.proven)
     rest = sorted(
-        (index for index in allowed if index != best),
+        (index for index in range(len(root.labels)) if index != best),
         key=lambda index: (proven_M[index], root.visits[index], values_M[index], root.priors[index]),
         reverse=True,
     )
@@ -69,13 +59,13 @@ def info_lines(
     root: Root,
     order: Sequence[int],
     line_of: Callable[[int], list[str]],
-    effort: Effort,
+    cost: str,
     *,
     show_wdl: bool,
 ) -> list[str]:
-    """Write an `info` line for each root move of `order`, best first; `line_of` gives a move's principal variation.
+    """Write an `info` line for each root move of `order`, best first; `line_of` returns a move's principal variation.
 
-    depth is the length of that variation (as with CrazyAra): a tree that grows where it likes has no depth of its own.
+    depth is the length of that variation (as with CrazyAra), since a tree has no depth of its own; `cost` is `effort`'s.
     """
     lines = []
     for place, index in enumerate(order, 1):
@@ -87,6 +77,6 @@ def info_lines(
         parts.append(f"score {score(value, int(root.mates[index]))}")
         if show_wdl:
             parts.append(f"wdl {permille(value, draw)}")
-        parts.append(f"{effort} hashfull {min(round(1000 * root.full), 1000)} pv {' '.join(words)}")
+        parts.append(f"{cost} hashfull {min(round(1000 * root.full), 1000)} pv {' '.join(words)}")
         lines.append(" ".join(parts))
     return lines

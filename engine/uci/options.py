@@ -15,7 +15,7 @@ MEGABYTE = 1 << 20
 
 
 class OptionError(UserError):
-    """An option that there is not, or a value that it cannot have."""
+    """An unknown option, or a value out of its bounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +29,7 @@ class Options:
     multipv: int = 1
     """Lines that are shown."""
     ponder: bool = False
-    """Whether the GUI may let the engine ponder; it says so with every `go`, so nothing here depends on it."""
+    """Whether the GUI may ponder; every `go` says whether it does, so nothing here depends on it."""
     show_wdl: bool = False
     """Show win, draw and loss in permille with every score."""
     policy: bool = False
@@ -43,7 +43,7 @@ class Options:
     temperature: float = 0.0
     """0 plays the best move, 1 in proportion to the search's visits, or by the policy's probabilities."""
     seed: int = 0
-    """Seed of what is left to chance."""
+    """Random seed of searches and of moves drawn from the policy."""
     leaves: int = 8
     """Positions that go to the evaluator at once where time is the limit; fixed nodes are searched one by one."""
     overhead: int = 20
@@ -52,12 +52,12 @@ class Options:
     """Directory of a checkpoint to play with instead of what the engine was started with."""
 
     def search(self) -> SearchConfig:
-        """Give the configuration of a search; its `leaves` are the most that a round may have."""
+        """Return the configuration of a search; its `leaves` are the most that a round may have."""
         return SearchConfig(nodes=nodes_in(self.hash * MEGABYTE), c_puct=self.c_puct, leaves=self.leaves)
 
 
 def nodes_in(memory: int) -> int:
-    """Give how many nodes a tree of so many bytes holds, the room included through which it moves on; at least 256."""
+    """Return how many nodes a tree of so many bytes holds, the room included through which it moves on; at least 256."""
     fixed = 2 * bytes_of(0)
     return max((memory - fixed) // (2 * bytes_of(1) - fixed), 256)
 
@@ -109,7 +109,7 @@ def _line(row: Row, value: Any) -> str:
 
 
 def changed(options: Options, name: str, value: str | None) -> Options:
-    """Give the options with one of them set as a GUI said it, or raise an OptionError; case matters in paths only."""
+    """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters in paths only."""
     rows = [row for row in ROWS if row.name.lower() == name.lower()]
     if not rows:
         raise OptionError(f"no such option: {shown(name)}")

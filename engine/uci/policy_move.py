@@ -1,4 +1,4 @@
-"""A move without a search: of an evaluator's policy, for one evaluation.
+"""A move of an evaluator's policy, without search: one evaluation.
 
 Axes: B rows (one here), P planes, A labels.
 """
@@ -8,15 +8,13 @@ from dataclasses import dataclass
 import chess
 import numpy as np
 
-from engine.board.movegen import legal_planes
-from engine.board.position import from_board
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import label_of, planes_of
 from engine.evaluation.evaluator import Evaluator
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
-    """What one evaluation says of a position, its mover's view."""
+class PolicyMove:
+    """One evaluation of a position, its mover's view."""
 
     move: chess.Move
     """Likeliest move, or the one that was drawn; of promotions the queen."""
@@ -26,16 +24,14 @@ class Glance:
     """Probability of a draw."""
 
 
-def glance(
+def policy_move(
     evaluator: Evaluator, board: chess.Board, among: list[chess.Move], *, temperature: float = 0.0, seed: int = 0
-) -> Glance:
-    """Have a position evaluated and give the likeliest of `among`, which holds at least one legal move.
+) -> PolicyMove:
+    """Evaluate a position and return the likeliest of `among`, which holds at least one legal move.
 
     At a `temperature` above 0 one is drawn by softmax(logits / temperature); `seed` and the ply tell which.
     """
-    planes_BP = np.empty((1, PLANES), dtype=np.uint64)
-    legal_planes(from_board(board), planes_BP[0])
-    logits_BA, wdl_B3 = evaluator(planes_BP)
+    logits_BA, wdl_B3 = evaluator(planes_of([board]))
     likely_A = logits_BA[0].astype(np.float64)
     if temperature:  # the largest of logits with Gumbel noise is a draw by their softmax
         with np.errstate(over="ignore"):
@@ -46,4 +42,4 @@ def glance(
         return float(likely_A[label_of(move, board.turn)]), move.promotion or 0
 
     win, draw, loss = (float(share) for share in wdl_B3[0])
-    return Glance(max(among, key=likelihood), win - loss, draw)
+    return PolicyMove(max(among, key=likelihood), win - loss, draw)

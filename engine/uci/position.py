@@ -1,7 +1,6 @@
-"""The game as the GUI tells it: a starting position and the moves since, kept so that a longer telling is quick to follow.
+"""The game as the GUI sends it: a starting position and the moves since, kept so that only new moves are played.
 
-A GUI repeats the whole game with every `position`. Only what is new is played, since at move 200 the rest would cost more
-than a fast move may.
+A GUI sends the whole game with every `position`: at move 200, playing all of it would take longer than a fast move may.
 """
 
 from collections.abc import Sequence
@@ -17,33 +16,33 @@ MOST_MEN = {chess.PAWN: 8, chess.KNIGHT: 2, chess.BISHOP: 2, chess.ROOK: 2, ches
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
-    """A game so far: two are the same when they were told the same."""
+class GameHistory:
+    """A game so far; equal when start and moves are."""
 
     start: str
     """FEN of the first position."""
     moves: tuple[chess.Move, ...]
-    """What was played."""
+    """The moves played."""
 
-    def beyond(self, other: "Story") -> tuple[chess.Move, ...] | None:
-        """Give the moves by which this game goes on from the other; None when it does not."""
-        told = len(other.moves)
-        goes_on = self.start == other.start and self.moves[:told] == other.moves
-        return self.moves[told:] if goes_on else None
+    def moves_since(self, other: "GameHistory") -> tuple[chess.Move, ...] | None:
+        """Return the moves by which this game goes on from the other; None when it does not."""
+        known = len(other.moves)
+        continues = self.start == other.start and self.moves[:known] == other.moves
+        return self.moves[known:] if continues else None
 
 
-class Game:
-    """What the last `position` said."""
+class GameState:
+    """The game that the last `position` sent."""
 
     def __init__(self) -> None:
         self.board = chess.Board()
         self._start = chess.STARTING_FEN
         self._words: list[str] = []
 
-    def tell(self, fen: str | None, words: Sequence[str]) -> str | None:
-        """Follow a `position` (None: the starting position), and give what was wrong with it, if anything was.
+    def update(self, fen: str | None, words: Sequence[str]) -> str | None:
+        """Follow a `position` (None: the starting position), and return what was wrong with it, if anything was.
 
-        After an impossible FEN all is as it was; an illegal move ends the telling, and the position before it stands, as
+        An impossible FEN changes nothing; an illegal move ends the game's moves, and the position before it stands, as
         with Stockfish.
         """
         start = fen or chess.STARTING_FEN
@@ -63,13 +62,13 @@ class Game:
             self._words.append(word)
         return None
 
-    def story(self) -> Story:
-        """Give what was told so far."""
-        return Story(self._start, tuple(self.board.move_stack))
+    def history(self) -> GameHistory:
+        """Return the game so far."""
+        return GameHistory(self._start, tuple(self.board.move_stack))
 
 
 def possible(fen: str) -> chess.Board:
-    """Read a FEN, or raise a FenError; more men than promotions can make would overflow what holds their moves."""
+    """Read a FEN, or raise a FenError; more pieces than promotions can make would overflow the arrays of moves."""
     board = to_board(from_fen(fen))
     for side in chess.COLORS:
         men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}

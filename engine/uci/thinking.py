@@ -1,6 +1,6 @@
-"""From a `go` to a move: the tree kept between moves, the search within its bounds, and what is done where there is no time.
+"""From a `go` to a move: the tree kept between moves, the search within its limits, and simpler moves where time is short.
 
-All of it runs in the thinking thread. Nothing that goes wrong here may cost the game: it is told, and a move is played.
+All of it runs in the thinking thread. An error here must not lose the game: it is reported, and a simpler move is played.
 """
 
 import gc
@@ -18,17 +18,17 @@ from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.history import of_board
-from engine.search.time_manager import Budget, Pace, budget
+from engine.search.time_manager import Budget, RoundTimer, budget
 from engine.uci.commands import shown
-from engine.uci.info import Effort, info_lines, moves_of, permille, ranked, score
+from engine.uci.info import effort, info_lines, moves_of, permille, ranked, score
 from engine.uci.job import Job
 from engine.uci.options import Options
-from engine.uci.policy_move import glance
-from engine.uci.position import Story
-from engine.uci.watch import Watch
+from engine.uci.policy_move import policy_move
+from engine.uci.position import GameHistory
+from engine.uci.stop_condition import StopCondition
 
 CHUNK = 1024
-"""Simulations between two looks at the clock at the latest: lines that the rules end need no evaluator, so no round."""
+"""Simulations after which the clock is read at the latest: lines that the rules end need no evaluator, so no round."""
 MOST_NARROWED = 1_000_000
 """Simulations of a search of some moves only, which is one run, since such a tree begins anew with every run."""
 MOST_SIMULATIONS = 1_000_000_000
@@ -40,8 +40,8 @@ NO_MOVE = "bestmove (none)"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What is played, and what is expected in reply."""
+class BestMove:
+    """The move that is played, and the expected reply."""
 
     move: chess.Move
     reply: chess.Move | None = None
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Thinker:
-    """The player: an evaluator, a search tree and the game that the tree stands at."""
+    """The player: an evaluator, a search tree, and the game that the tree's root is of."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Thinker:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Speak by `say`, a line at a time."""
+        """Write by `say`, a line at a time."""
         self.evaluator: Evaluator | None = None
         self.debug = False
         self._say, self._clock = say, clock
         self._search: Search | None = None
         self._made: SearchConfig | None = None
-        self._story: Story | None = None
-        self._glance_seconds = 0.0
+        self._history: GameHistory | None = None
+        self._evaluation_seconds = 0.0
         self._longest_round = 0.0
 
     def use(self, evaluator: Evaluator) -> None:
@@ -78,13 +78,13 @@ class Thinker:
         board, seconds = chess.Board(), []
         for _ in range(2):
             begun = self._clock()
-            glance(evaluator, board, list(board.legal_moves))
+            policy_move(evaluator, board, list(board.legal_moves))
             seconds.append(self._clock() - begun)
-        self._glance_seconds = self._longest_round = min(seconds)
+        self._evaluation_seconds = self._longest_round = min(seconds)
 
     def forget(self) -> None:
-        """Take the next position for a new game's."""
-        self._story = None
+        """Treat the next position as a new game's."""
+        self._history = None
 
     def think(self, job: Job) -> None:
         """Answer a `go`."""
@@ -102,8 +102,8 @@ class Thinker:
         job.answered = True
         self._say(last)
 
-    def _answer(self, job: Job, legal: list[chess.Move]) -> Answer:
-        """Decide on a move; what fails is told, and the next simpler way is gone."""
+    def _answer(self, job: Job, legal: list[chess.Move]) -> BestMove:
+        """Return a move; an error is reported, and the next simpler way is tried."""
         for way in (self._decide, self._by_hand):
             try:
                 return way(job, legal)
@@ -116,22 +116,22 @@ class Thinker:
                 if self.debug:
                     for line in traceback.format_exc().splitlines():
                         self._say(f"info string {line}")
-        return Answer(legal[0])
+        return BestMove(legal[0])
 
-    def _decide(self, job: Job, legal: list[chess.Move]) -> Answer:
+    def _decide(self, job: Job, legal: list[chess.Move]) -> BestMove:
         options, evaluator = job.options, self.evaluator
         assert evaluator is not None, "no evaluator was loaded"
         wanted = self._wanted(job)
         allowed = [move for move in legal if move in wanted] or legal
         if options.policy:
-            return self._at_a_glance(job, evaluator, allowed, options.temperature)
+            return self._by_policy(job, evaluator, allowed, options.temperature)
         bounds = budget(job.go.limits(job.board.turn == chess.WHITE), options.overhead / 1000)
         search = self._prepared(job, bounds)
         if bounds.hard is not None and not job.pondering:
             left = job.begun + bounds.hard - self._clock()
-            if left < 2 * self._glance_seconds and not (len(allowed) == len(legal) and search.root(0).simulations):
-                in_time = left > self._glance_seconds
-                return self._at_a_glance(job, evaluator if in_time else handwritten.evaluate, allowed)
+            if left < 2 * self._evaluation_seconds and not (len(allowed) == len(legal) and search.root(0).simulations):
+                in_time = left > self._evaluation_seconds
+                return self._by_policy(job, evaluator if in_time else handwritten.evaluate, allowed)
         return self._by_search(job, search, bounds, allowed if len(allowed) < len(legal) else None)
 
     def _wanted(self, job: Job) -> set[chess.Move]:
@@ -143,42 +143,42 @@ class Thinker:
                 self._say(f"info string searchmoves: {shown(word)} is not legal here")
         return moves
 
-    def _by_hand(self, job: Job, legal: list[chess.Move]) -> Answer:
-        return self._at_a_glance(job, handwritten.evaluate, legal)
+    def _by_hand(self, job: Job, legal: list[chess.Move]) -> BestMove:
+        return self._by_policy(job, handwritten.evaluate, legal)
 
-    def _at_a_glance(self, job: Job, evaluator: Evaluator, among: list[chess.Move], temperature: float = 0.0) -> Answer:
+    def _by_policy(self, job: Job, evaluator: Evaluator, among: list[chess.Move], temperature: float = 0.0) -> BestMove:
         """Play a move of an evaluator's policy."""
-        seen = glance(evaluator, job.board, among, temperature=temperature, seed=job.options.seed)
+        seen = policy_move(evaluator, job.board, among, temperature=temperature, seed=job.options.seed)
         wdl = f" wdl {permille(seen.value, seen.draw)}" if job.options.show_wdl else ""
-        effort = Effort(seconds=self._clock() - job.begun, nodes=1)
+        cost = effort(1, self._clock() - job.begun)
         self._say(
-            f"info depth 1 seldepth 1 multipv 1 score {score(seen.value, 0)}{wdl} {effort} hashfull 0 pv {seen.move.uci()}"
+            f"info depth 1 seldepth 1 multipv 1 score {score(seen.value, 0)}{wdl} {cost} hashfull 0 pv {seen.move.uci()}"
         )
-        return Answer(seen.move)
+        return BestMove(seen.move)
 
     def _prepared(self, job: Job, bounds: Budget) -> Search:
-        """Give a search whose tree stands at the job's position: the last one played on where the game went on."""
+        """Return a search whose root is the job's position: the last tree, advanced, where the game went on from it."""
         wanted = job.options.search()
         search = self._search
         if search is None or self._made != wanted:
             search = self._made_anew(job.options, wanted)
         if search.seed != job.options.seed:
-            search.seed, self._story = job.options.seed, None
-        beyond = job.story.beyond(self._story) if self._story is not None else None
-        if beyond is None:
+            search.seed, self._history = job.options.seed, None
+        new_moves = job.history.moves_since(self._history) if self._history is not None else None
+        if new_moves is None:
             search.start(0, *of_board(job.board))
         else:
-            turn = job.board.turn if len(beyond) % 2 == 0 else not job.board.turn
-            for move in beyond:
+            turn = job.board.turn if len(new_moves) % 2 == 0 else not job.board.turn
+            for move in new_moves:
                 search.play(0, label_of(move, turn), move.promotion or 0)
                 turn = not turn
-        self._story = job.story
+        self._history = job.history
         search.config = replace(search.config, leaves=self._leaves(job, bounds))
         return search
 
     def _made_anew(self, options: Options, wanted: SearchConfig) -> Search:
         assert self.evaluator is not None
-        self._search = self._made = self._story = None  # its memory may be needed
+        self._search = self._made = self._history = None  # its memory may be needed
         try:
             self._search = Search(self.evaluator, wanted, seed=options.seed)
         except MemoryError:
@@ -188,18 +188,20 @@ class Thinker:
         return self._search
 
     def _leaves(self, job: Job, bounds: Budget) -> int:
-        """Give how many leaves go to the evaluator at once: one where simulations are counted or a round is a long time."""
+        """Return how many leaves go to the evaluator at once: one where simulations are counted or a round is a long time."""
         if job.go.nodes is not None or (job.options.simulations and not job.go.infinite):
             return 1
         if bounds.hard is None or job.pondering:
             return job.options.leaves
-        rounds = (bounds.soft or 0.0) / max(self._glance_seconds, 1e-6)  # most moves end there, not at the hard bound
+        rounds = (bounds.soft or 0.0) / max(
+            self._evaluation_seconds, 1e-6
+        )  # most moves end there, not at the hard bound
         return min(max(int(rounds / ROUNDS_WANTED), 1), job.options.leaves)
 
-    def _by_search(self, job: Job, search: Search, bounds: Budget, allowed: list[chess.Move] | None) -> Answer:
+    def _by_search(self, job: Job, search: Search, bounds: Budget, allowed: list[chess.Move] | None) -> BestMove:
         turn, options = job.board.turn, job.options
         if allowed is not None:
-            search.start(0, *of_board(job.board))  # what a tree of all moves says is not asked about some of them
+            search.start(0, *of_board(job.board))  # a tree of all moves answers no question about some of them
         before = search.root(0).simulations
         refused = search.refused(0)
         names = None if allowed is None else [(label_of(move, turn), move.promotion or 0) for move in allowed]
@@ -208,24 +210,26 @@ class Thinker:
             nonlocal refused
             if search.refused(0) > refused:
                 self._say(f"info string Hash of {options.hash} MB is full: the tree grows no more")
-                refused = MOST_SIMULATIONS  # said once
+                refused = MOST_SIMULATIONS  # reported once
             root = search.root(0)
             chosen = _index_of(root, *(int(part[0]) for part in search.choose())) if best is None else best
-            effort = Effort(seconds=self._clock() - job.begun, nodes=max(root.simulations - before, 0))
-            order = ranked(root, chosen, range(len(root.labels)))[: options.multipv]
-            for line in info_lines(root, order, line_of, effort, show_wdl=options.show_wdl):
+            cost = effort(max(root.simulations - before, 0), self._clock() - job.begun)
+            order = ranked(root, chosen)[: options.multipv]
+            for line in info_lines(root, order, line_of, cost, show_wdl=options.show_wdl):
                 self._say(line)
 
         def line_of(index: int) -> list[str]:
             return moves_of(search.line(0, index), job.board)
 
-        usual = self._glance_seconds * (1 + search.config.leaves)
-        pace = Pace(job.begun, min(self._longest_round, usual))  # one unlucky round must not haunt the moves to come
-        pace.start(self._clock())
+        usual = self._evaluation_seconds * (1 + search.config.leaves)
+        timer = RoundTimer(
+            job.begun, min(self._longest_round, usual)
+        )  # one slow round must not shorten the moves to come
+        timer.start(self._clock())
         choices = len(allowed) if allowed is not None else job.board.legal_moves.count()
-        watch = Watch(job, search, bounds, pace, choices, before, tell, self._clock)
-        self._run(job, search, watch, names)
-        self._longest_round = pace.longest_round
+        stop_condition = StopCondition(job, search, bounds, timer, choices, before, tell, self._clock)
+        self._run(job, search, stop_condition, names)
+        self._longest_round = timer.longest_round
         labels, promotions = search.choose(temperature=options.temperature)
         chosen = _index_of(search.root(0), int(labels[0]), int(promotions[0]))
         tell(chosen)
@@ -234,24 +238,26 @@ class Thinker:
         ]
         if allowed is not None:
             self.forget()  # a tree that knows some of the moves only
-        return Answer(*line)
+        return BestMove(*line)
 
-    def _run(self, job: Job, search: Search, watch: Watch, allowed: list[tuple[int, int]] | None) -> None:
-        """Search until the watch says so, the simulations are done or the root is proven."""
+    def _run(
+        self, job: Job, search: Search, stop_condition: StopCondition, allowed: list[tuple[int, int]] | None
+    ) -> None:
+        """Search until the stop condition holds, the simulations are done or the root is proven."""
         bounds = [MOST_SIMULATIONS - search.root(0).simulations]
         if job.go.nodes is not None:
             bounds.append(max(job.go.nodes, 1))
         if job.options.simulations and not job.go.infinite:
             bounds.append(job.options.simulations)
         left = max(min(bounds), 1)
-        if watch():  # told to stop before it began, or a tree that is good enough for what time there is
+        if stop_condition():  # stopped before it began, or the kept tree is enough for the time there is
             left = 0 if search.root(0).simulations else 1
         while left:
             asked, before = min(left, CHUNK if allowed is None else MOST_NARROWED), search.simulations
-            search.run(simulations=asked, allowed=allowed, stop=watch)
+            search.run(simulations=asked, allowed=allowed, stop=stop_condition)
             done = search.simulations - before
             left -= done
-            if done < asked or watch() or allowed:
+            if done < asked or stop_condition() or allowed:
                 return
 
     def _count(self, job: Job, depth: int) -> None:
@@ -269,7 +275,7 @@ class Thinker:
 
 
 def warm_up(evaluator: Evaluator) -> None:
-    """Have every kernel that a move may need loaded, or compiled where this machine has never run it."""
+    """Load every kernel that a move may need; compile those that this machine has never run."""
     board = chess.Board()
     search = Search(evaluator, SearchConfig(nodes=1024, leaves=2))
     search.start(0, *of_board(board))
@@ -277,11 +283,11 @@ def warm_up(evaluator: Evaluator) -> None:
     search.root(0), search.line(0), search.refused(0)
     labels, promotions = search.choose(temperature=0.0)
     search.play(0, int(labels[0]), int(promotions[0]))
-    glance(handwritten.evaluate, board, list(board.legal_moves))
+    policy_move(handwritten.evaluate, board, list(board.legal_moves))
 
 
 def _index_of(root: Root, label: int, promotion: int) -> int:
-    """Find a move among a root's."""
+    """Return the index of a move among a root's."""
     for index, move in enumerate(zip(root.labels.tolist(), root.promotions.tolist(), strict=True)):
         if move == (label, promotion):
             return index

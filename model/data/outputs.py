@@ -15,7 +15,7 @@ from model.network.preset import Preset
 
 
 def flat(policy: Policy) -> Tensor:
-    """Give logits `[B, A]`; of a factored pair log p(from) + log p(to | from), the log-probability of each pair of squares."""
+    """Return logits `[B, A]`; of a factored pair log p(from) + log p(to | from) for each pair of squares."""
     if isinstance(policy, Tensor):
         return policy.float()
     from_BF, to_BFT = policy
@@ -23,7 +23,7 @@ def flat(policy: Policy) -> Tensor:
 
 
 def marro_logits(preset: Preset, policy: Policy, bytes_BPY: Tensor) -> Tensor:
-    """Give logits float32 `[B, L]` by the labels of the mover's view, from the stored planes' bytes `[B, 77, Y]`.
+    """Return logits float32 `[B, L]` by the labels of the mover's view, from the stored planes' bytes `[B, 77, Y]`.
 
     A label stands for a promotion to any piece, so where its pawn can promote its logit is the log-sum-exp of the queen's
     and the under-promotions': their probabilities add up. Labels that leave the board are minus infinity where the

@@ -1,8 +1,8 @@
 """A checkpoint as an ONNX file: from packed planes to logits by the mover's labels, so that who runs it needs no torch.
 
 The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged weights, the labels, win,
-draw and loss. Its batch is dynamic. A network that is told facts of moves has two more inputs, `moves` and `facts`, which
-`engine.evaluation.move_features.facts_of` counts; how many moves there are is dynamic too. A file is published only
+draw and loss. Its batch is dynamic. A network that reads move features has two more inputs, `moves` and `facts`, which
+`engine.evaluation.move_features.legal_move_features` counts; how many moves there are is dynamic too. A file is published only
 when onnxruntime answers on given positions as torch does.
 
 Axes: B batch, L label (4096).
@@ -12,7 +12,6 @@ import importlib.util
 import io
 import json
 import logging
-import random
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -20,25 +19,21 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import chess
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.board.movegen import legal_planes
-from engine.board.position import from_board
-from engine.encoding.planes import ENCODING_VERSION, PLANES, legal_mask, moves_hash
+from engine.encoding.planes import ENCODING_VERSION, legal_mask, moves_hash
 from engine.encoding.views import view
 from engine.errors import UserError
-from engine.evaluation.move_features import FACTS, FACTS_VERSION
+from engine.evaluation.move_features import FEATURES, FEATURES_VERSION
 from engine.progress import Progress, Tick, silent
 from model.checkpoint import load, write_atomically
-from model.data.inputs import Carried, inputs_of, reads
+from model.data.inputs import Batch, column_defaults, network_input
 from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, NAME, OnnxEvaluator
-from model.network.conditioning import UNKNOWN
 from model.network.network import Network
 from model.training.objective.losses import VALUE_FORMS
 
@@ -62,21 +57,14 @@ class _Whole(nn.Module):
         self.network, self.names = network, names
 
     def forward(self, planes: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Give logits `[B, L]` and win, draw, loss `[B, 3]` for planes uint8 `[B, 77, 8]` and the columns in turn.
+        """Return logits `[B, L]` and win, draw, loss `[B, 3]` for planes uint8 `[B, 77, 8]` and the columns in turn.
 
-        Last are `moves` int64 `[M]` and `facts` uint8 `[M, F]`, where the network is told them.
+        Last are `moves` int64 `[M]` and `facts` uint8 `[M, F]`, where the network reads them.
         """
         preset = self.network.preset
-        carried = Carried({"planes": planes, **dict(zip(self.names, columns, strict=True))})
-        policy, value_BV, *_ = self.network(inputs_of(preset, carried, torch.float32))
+        read = {"planes": planes, **dict(zip(self.names, columns, strict=True))}
+        policy, value_BV, *_ = self.network(network_input(preset, read, torch.float32))
         return marro_logits(preset, policy, planes), VALUE_FORMS[preset.value].wdl(value_BV)
-
-
-def _unknown(name: str, network: Network) -> int:
-    """Give what stands for an unknown value of a column; of a history, how many positions it has."""
-    if name == "history":
-        return view(network.preset.view).history
-    return UNKNOWN.get(name, 0)
 
 
 def _shifts() -> dict[Any, Any]:
@@ -121,7 +109,7 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
     import onnx
 
     rows = 2  # a batch of one would be taken for a constant
-    shapes = {"history": (rows, view(network.preset.view).history, 12, 8), "facts": (5, len(FACTS))}
+    shapes = {"history": (rows, view(network.preset.view).history, 12, 8), "facts": (5, len(FEATURES))}
     shapes["moves"] = shapes["facts"][:1]
     packed = ("history", "facts")
     examples = [torch.zeros(rows, 77, 8, dtype=torch.uint8)]
@@ -151,69 +139,52 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
 def export(
     directory: Path,
     out: Path | None,
-    planes_BP: NDArray[np.uint64],
-    columns: Mapping[str, NDArray[Any]] | None = None,
+    rows: Batch,
     *,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Export a checkpoint to `out` (or model.onnx beside its card) and give what was written and how far it differs.
+    """Export a checkpoint to `out` (or model.onnx beside its card) and return what was written and how far it differs.
 
-    Planes, and columns for networks that read them, are the positions to compare on. Raises ExportError when the largest
-    difference is above TOLERANCE (nothing is written then) or a package is missing, CheckpointError.
+    `rows` are the positions to compare on: `planes`, and columns for networks that read them. Raises ExportError when
+    the largest difference is above TOLERANCE (nothing is written then) or a package is missing, CheckpointError.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
             raise ExportError(f"{package} is not installed: pip install 'fianchetto[onnx]'")
     network, found = load(directory)
     out = out or directory / NAME
-    names, facts = reads(network.preset), ("moves", "facts") if network.preset.facts_width else ()
+    names, facts = tuple(column_defaults(network.preset)), ("moves", "facts") if network.preset.facts_width else ()
     card = {
         "preset": found["preset"],
         "step": found["step"],
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "weights_sha256": found["files"]["weights"]["sha256"],
-        "columns": {name: _unknown(name, network) for name in names},
-        "facts_version": FACTS_VERSION if facts else 0,
+        "columns": column_defaults(network.preset),
+        "facts_version": FEATURES_VERSION if facts else 0,
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAME
         progress(Tick(0, 1, "graph traced"))  # most of the time, and torch says nothing of how far it is
         _graph(network, (*names, *facts), card, path)
         progress(Tick(1, 1, "graph traced"))
-        progress(Tick(0, len(planes_BP), "positions compared"))
+        progress(Tick(0, len(rows["planes"]), "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")
-        differences = compared(OnnxEvaluator(path), reference, planes_BP, columns or {})
-        progress(Tick(len(planes_BP), len(planes_BP), "positions compared"))
+        differences = _differences(OnnxEvaluator(path), reference, rows)
+        progress(Tick(len(rows["planes"]), len(rows["planes"]), "positions compared"))
         worst = max(differences.values())
         if not worst <= TOLERANCE:
             raise ExportError(f"the exported network differs from {directory} by {worst:.2g}, more than {TOLERANCE}")
         data = path.read_bytes()
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, data)
-    return {"out": str(out), "bytes": len(data), "positions": len(planes_BP), **differences}
+    return {"out": str(out), "bytes": len(data), "positions": len(rows["planes"]), **differences}
 
 
-def random_positions(count: int, seed: int = 0) -> NDArray[np.uint64]:
-    """Give planes uint64[B, 77] of positions from games of random moves, both sides to move."""
-    chance, board = random.Random(seed), chess.Board()  # noqa: S311 (nothing is kept secret by it)
-    planes_BP = np.zeros((count, PLANES), dtype=np.uint64)
-    for planes_P in planes_BP:
-        moves = list(board.legal_moves)
-        if not moves or board.ply() > 160:
-            board.reset()
-            moves = list(board.legal_moves)
-        legal_planes(from_board(board), planes_P)
-        board.push(chance.choice(moves))
-    return planes_BP
-
-
-def compared(
-    one: OnnxEvaluator, other: NetworkEvaluator, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]
-) -> dict[str, float]:
-    """Give the largest differences of legal moves' log-probabilities (nats) and of the chances of win, draw, loss."""
-    legal_BL = legal_mask(planes_BP)
-    answers = [evaluate(planes_BP, columns) for evaluate in (one, other)]
+def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
+    """Return the largest differences of legal moves' log-probabilities (nats) and of the chances of win, draw, loss."""
+    legal_BL = legal_mask(rows["planes"])
+    answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
     policies = [_log_probabilities(logits_BL, legal_BL) for logits_BL, _ in answers]
     return {
         "largest_policy_difference": float(np.abs(policies[0] - policies[1]).max(initial=0.0)),
@@ -222,7 +193,7 @@ def compared(
 
 
 def _log_probabilities(logits_BL: NDArray[np.float32], legal_BL: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Give the log-probabilities of legal moves, flat, row after row."""
+    """Return the log-probabilities of legal moves, flat, row after row."""
     masked_BL = np.where(legal_BL, logits_BL.astype(np.float64), -np.inf)
     top_B1 = masked_BL.max(1, keepdims=True)
     logs_BL = masked_BL - top_B1 - np.log(np.exp(masked_BL - top_B1).sum(1, keepdims=True))

@@ -1,10 +1,9 @@
 """An exported network as an evaluator, run by onnxruntime: no torch is imported, so a player is ready at once.
 
-The file says for itself what it is: its metadata name the columns that it reads beside the planes with what stands for
-unknown, the encoding, the version of the facts of moves where it is told them (they are counted here), and the checkpoint's
-weights that it was made of.
+The file describes itself: its metadata name the columns that it reads besides planes, each with what stands for unknown; the
+encoding; the version of the move features, if it reads them (they are computed here); the hash of the checkpoint's weights.
 
-Axes: B batch, P plane (77), L label (4096).
+Axes: B batch, P plane (77).
 """
 
 import importlib.util
@@ -15,25 +14,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding.inferred import SUPPOSED, inferred
-from engine.encoding.planes import ENCODING_VERSION, LABELS, PIECE_PLANES, moves_hash
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.move_features import FACTS_VERSION, facts_of
+from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
 from engine.json_files import check, parse_json, read_json, shown
 from model.card import Exported
+from model.inference.columns import Answer, Rows, check_known, complete, in_batches
 
 NAME = "model.onnx"
 """What an exported network is called in its checkpoint's folder."""
 METADATA = "fianchetto"
 """Under this name the file holds its JSON."""
-LARGEST_BATCH = 2048
 LONGEST_HISTORY = 64
-"""Positions before that a network may read."""
+"""Most earlier positions that a network may read."""
 
 
 class OnnxError(UserError):
-    """A file that is no network of ours, or nothing to run it with."""
+    """A file that is not a network of ours, or onnxruntime is missing."""
 
 
 class OnnxEvaluator:
@@ -42,7 +40,7 @@ class OnnxEvaluator:
     def __init__(self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> None:
         """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError.
 
-        A network that is told facts of moves takes one thread, however many are offered.
+        A network that reads move features takes one thread, however many are offered. Raises KnownError too.
         """
         if importlib.util.find_spec("onnxruntime") is None:
             raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
@@ -72,62 +70,40 @@ class OnnxEvaluator:
             raise OnnxError(f"{path} reads a history of {self.card['columns']['history']} positions: export it again")
         if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
             raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
-        self.told = self.card.get("facts_version", 0)
-        if self.told not in (0, FACTS_VERSION):
-            raise OnnxError(f"{path} was exported for other facts of moves than this version's: train it again")
-        if self.told and threads > 1:  # onnxruntime's threads add to one square at once: microsoft/onnxruntime#18048
+        self.reads_features = self.card.get("facts_version", 0)
+        if self.reads_features not in (0, FEATURES_VERSION):
+            raise OnnxError(f"{path} was exported for other move features than this version's: train it again")
+        if (
+            self.reads_features and threads > 1
+        ):  # onnxruntime's threads add to one square at once: microsoft/onnxruntime#18048
             self.session = opened(1)
         self.columns: dict[str, int] = dict(self.card["columns"])
         self._path = path
         self.know(known or {})
 
     def know(self, known: Mapping[str, int]) -> None:
-        """Have these ratings or clocks for every row from now on; raises OnnxError for what the network does not read."""
-        for name, value in known.items():
-            if name not in self.columns:
-                can = ", ".join(self.columns) or "planes alone"
-                raise OnnxError(f"{self._path} cannot be told {name!r}: it reads {can}")
-            self.columns[name] = value
+        """Have these ratings or clocks for every row from now on; raises KnownError for what the network does not read."""
+        check_known(str(self._path), self.columns, known)
+        self.columns |= known
 
-    def __call__(
-        self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Give logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
+    def __call__(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None) -> Answer:
+        """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
 
-        Columns that the network reads and that are not given are what planes tell, or unknown.
+        Columns that the network reads and that are not given are what planes imply, or unknown.
         """
-        rows = self._rows(planes_BP, columns or {})
-        parts = [
-            self._run(planes_BP[at : at + LARGEST_BATCH], {name: rows[name][at : at + LARGEST_BATCH] for name in rows})
-            for at in range(0, len(planes_BP), LARGEST_BATCH)
-        ]
-        if not parts:
-            return np.empty((0, LABELS), np.float32), np.empty((0, 3), np.float32)
-        if len(parts) == 1:
-            return parts[0][0], parts[0][1]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        return in_batches(self._run, complete(planes_BP, columns or {}, self.columns))
 
-    def _run(self, planes_BP: NDArray[np.uint64], rows: dict[str, NDArray[Any]]) -> Any:
-        """Run the network on one batch; the facts of its moves are worked out for it here."""
-        return self.session.run(None, rows | (facts_of(planes_BP) if self.told else {}))
-
-    def _rows(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Put together what the file reads: planes as bytes `[B, 77, 8]`, history likewise, other columns int64 `[B]`."""
-        known = dict(columns)
-        if any(name in SUPPOSED and name not in known for name in self.columns):
-            known = inferred(planes_BP) | known
-        rows = {"planes": _bytes(planes_BP)}
-        for name, unknown in self.columns.items():
-            if name == "history":
-                past = known.get(name, np.zeros((len(planes_BP), unknown, PIECE_PLANES), np.uint64))
-                rows[name] = _bytes(past)
-            else:
-                rows[name] = np.asarray(known.get(name, np.full(len(planes_BP), unknown)), dtype=np.int64)
-        return rows
+    def _run(self, rows: Rows) -> Any:
+        """Run the network on one batch: planes and history as bytes, other columns as int64; move features are added."""
+        packed = ("planes", "history")
+        read = {n: _bytes(rows[n]) if n in packed else np.asarray(rows[n], dtype=np.int64) for n in rows}
+        return tuple(
+            self.session.run(None, read | (legal_move_features(rows["planes"]) if self.reads_features else {}))
+        )
 
 
 def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Show packed planes `[..., P]` as bytes `[..., P, 8]`."""
+    """Return packed planes `[..., P]` as bytes `[..., P, 8]`."""
     return np.ascontiguousarray(words, dtype="<u8").view(np.uint8).reshape(*words.shape, 8)
 
 
@@ -150,7 +126,7 @@ def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | No
 
 
 def quick_evaluator(directory: Path, *, known: Mapping[str, int] | None = None) -> Evaluator:
-    """Give the evaluator of a checkpoint that answers soonest on a processor, for a player of one game.
+    """Return the evaluator of a checkpoint that answers soonest on a processor, for a player of one game.
 
     An exported network starts in a fifth of the time of torch and is faster on small batches: one row in 0.7 ms of a
     core, torch 2.5 ms (fianchetto-xs). From 64 rows on, torch is the faster where the processor has bf16, so those who

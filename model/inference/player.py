@@ -22,8 +22,8 @@ from engine.board.position import castling_bits, en_passant_file, from_board, mi
 from engine.encoding.planes import PIECE_PLANES, PLANES, TURN_PLANE, label_of
 from engine.encoding.views import NO_LAST_MOVE, last_moves, view
 from engine.errors import UserError
-from model.data.inputs import reads
-from model.inference.evaluator import KnownError, NetworkEvaluator, evaluator
+from model.inference.columns import check_known
+from model.inference.evaluator import NetworkEvaluator, evaluator
 
 
 class GameOverError(UserError):
@@ -87,12 +87,8 @@ class Player:
 
     def _columns(self, board: chess.Board, told: dict[str, int]) -> dict[str, NDArray[Any]]:
         """Write a board as one row of a shard, with all that the network reads and a board tells."""
-        names = reads(self.evaluator.preset)
-        for name in told:
-            if name not in names:
-                raise KnownError(
-                    f"the network {self.evaluator.preset.name} cannot be told {name!r}: it does not read it"
-                )
+        names = self.evaluator.defaults
+        check_known(f"the network {self.evaluator.preset.name}", self.evaluator.defaults, told)
         position = from_board(board)
         planes_BP = np.zeros((1, PLANES), dtype=np.uint64)
         legal_planes(position, planes_BP[0])
@@ -127,14 +123,14 @@ def _earlier_occurrences(board: chess.Board) -> int:
 
 
 def _last_move(board: chess.Board) -> int:
-    """Give the opponent's last move as shards have it."""
+    """Return the opponent's last move as shards have it."""
     if not board.move_stack or not board.peek():
         return NO_LAST_MOVE
     return int(last_moves(np.array([label_of(board.peek(), not board.turn)]))[0])
 
 
 def _history(board: chess.Board, steps: int) -> NDArray[np.uint64]:
-    """Give the pieces of earlier positions, uint64[1, T, 12], the last one first, in the view of the board's mover."""
+    """Return the pieces of earlier positions, uint64[1, T, 12], the last one first, in the view of the board's mover."""
     past_TP = np.zeros((1, steps, PIECE_PLANES), dtype=np.uint64)
     past, turn = board.copy(), from_board(board)[TURN_PLANE]
     for step in range(min(steps, len(board.move_stack))):

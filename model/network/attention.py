@@ -41,7 +41,7 @@ class NoBias(nn.Module):
     """Leave attention to the squares' embeddings."""
 
     def forward(self, x_BCYX: Tensor) -> None:
-        """Give no bias."""
+        """Return no bias."""
         return
 
 
@@ -56,7 +56,7 @@ class RelativeBias(nn.Module):
         self.register_buffer("offset_of", offset_index(), persistent=False)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Give the bias `[1, H, S, S]`, whatever the board."""
+        """Return the bias `[1, H, S, S]`, whatever the board."""
         return self.table[:, self.offset_of][None]
 
 
@@ -79,7 +79,7 @@ class GeometricBias(nn.Module):
         self.register_buffer("offset_of", offset_index(), persistent=False)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Give the bias `[B, H, S, S]`."""
+        """Return the bias `[B, H, S, S]`."""
         mixed_BHK = self.mix(self.activation(self.squeeze(board_mean(x_BCYX)))).view(-1, self.heads, TEMPLATES)
         offsets_BHR = mixed_BHK @ self.templates.to(mixed_BHK.dtype)
         bias: Tensor = offsets_BHR[:, :, self.offset_of] + self.pairs.to(offsets_BHR.dtype)

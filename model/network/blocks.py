@@ -48,7 +48,7 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
-    """Give a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
+    """Return a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
     return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
 
 
@@ -91,14 +91,6 @@ class PreBlock(nn.Module):
         y = self.conv1(self.act1(self.norm1(x_BCYX)))
         y = self.conv2(self.act2(self.norm2(y)))
         return self.gate(y) + x_BCYX  # type: ignore[no-any-return]
-
-
-class Flat(nn.Module):
-    """Flatten a board to `[B, C * 64]` with the square running fastest, whatever the memory format."""
-
-    def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Flatten `[B, C, Y, X]`."""
-        return x_BCYX.flatten(1)
 
 
 class Exact(nn.Module):

@@ -60,8 +60,8 @@ UNKNOWN: Mapping[str, int] = {**{name: steps.unknown for name, steps in STEPS.it
 """What stands for unknown in the columns that may be hidden."""
 
 
-def features(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
-    """Write columns `[B]` as memberships, float32 `[B, N]`: each column's add up to one."""
+def encode_conditions(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
+    """Return columns `[B]` as memberships, float32 `[B, N]`: each column's add up to one."""
     return torch.cat([_memberships(columns[name], STEPS[name]) for name in names], 1)
 
 
@@ -127,7 +127,7 @@ class Condition(nn.Module):
             self.layers[2].weight.mul_(0.1)  # type: ignore[operator]
 
     def forward(self, features_BN: Tensor) -> tuple[Tensor, ...]:
-        """Give a scale and a shift `[B, C, 1, 1]` for each place in the network, in turn."""
+        """Return a scale and a shift `[B, C, 1, 1]` for each place in the network, in turn."""
         return self.layers(features_BN)[:, :, None, None].chunk(2 * self.places, 1)  # type: ignore[no-any-return]
 
 

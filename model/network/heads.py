@@ -1,4 +1,4 @@
-"""Heads: what a trunk's board says of the move, of the result, and of how long the game will last.
+"""Heads: from a trunk's output to the policy, the value and the half-moves left.
 
 Axes: B batch, C channels, Y row, X column, A index of the preset's move vocabulary, F from-square, T to-square.
 """
@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.encoding.move_vocabularies import vocabulary
-from model.network.blocks import ACTIVATIONS, SQUARES, Exact, Flat, board_mean, conv3
+from model.network.blocks import ACTIVATIONS, SQUARES, Exact, board_mean, conv3
 from model.network.preset import Preset
 
 Policy = Tensor | tuple[Tensor, Tensor]
@@ -16,7 +16,7 @@ Policy = Tensor | tuple[Tensor, Tensor]
 
 
 def _hidden(row: Preset) -> list[nn.Module]:
-    """Give the hidden 3x3 convolution of a policy head, where the preset has one."""
+    """Return the hidden 3x3 convolution of a policy head, where the preset has one."""
     if not row.policy_width:
         return []
     return [conv3(row.width, row.policy_width), nn.BatchNorm2d(row.policy_width), ACTIVATIONS[row.activation]()]
@@ -25,18 +25,14 @@ def _hidden(row: Preset) -> list[nn.Module]:
 def planes_policy(row: Preset) -> nn.Module:
     """Build a head with a plane of from-squares for each kind of move: flattened, they are indices (plane * 64 + from)."""
     planes = vocabulary(row.moves).planes
-    return nn.Sequential(*_hidden(row), Exact(nn.Conv2d(row.policy_width or row.width, planes, 1)), Flat())
+    return nn.Sequential(*_hidden(row), Exact(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten())
 
 
 def linear_policy(row: Preset) -> nn.Module:
     """Build a 1x1 bottleneck and one linear layer to all indices."""
-    hidden = row.policy_width
+    size = row.policy_width * SQUARES
     return nn.Sequential(
-        nn.Conv2d(row.width, hidden, 1, bias=False),
-        nn.BatchNorm2d(hidden),
-        ACTIVATIONS[row.activation](),
-        Flat(),
-        Exact(nn.Linear(hidden * SQUARES, vocabulary(row.moves).size)),
+        *_squeezed(row, row.policy_width), nn.Flatten(), Exact(nn.Linear(size, vocabulary(row.moves).size))
     )
 
 
@@ -49,7 +45,7 @@ class FactoredPolicy(nn.Module):
         self.planes = Exact(nn.Conv2d(row.policy_width or row.width, 1 + SQUARES, 1))
 
     def forward(self, x_BCYX: Tensor) -> tuple[Tensor, Tensor]:
-        """Give from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+        """Return from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
         planes_BPS = self.planes(self.hidden(x_BCYX)).flatten(2)
         return planes_BPS[:, 0], planes_BPS[:, 1:]
 
@@ -67,7 +63,7 @@ class AttentionPolicy(nn.Module):
         self.scale = row.policy_width**-0.5
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Give logits `[B, F * T]`, in float32 under any autocast."""
+        """Return logits `[B, F * T]`, in float32 under any autocast."""
         tokens_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
         query_BFC, key_BTC = self.query(tokens_BSC), self.key(tokens_BSC)
         with torch.autocast(x_BCYX.device.type, enabled=False):
@@ -92,20 +88,23 @@ class PliesLeft(nn.Module):
 
 
 class NoValue(nn.Module):
-    """Say nothing of the result."""
+    """Value head without outputs, [B, 0]."""
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Give `[B, 0]`."""
+        """Return `[B, 0]`."""
         return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
+
+
+def _squeezed(row: Preset, channels: int) -> list[nn.Module]:
+    """Return a 1x1 convolution to `channels`, its norm and activation."""
+    return [nn.Conv2d(row.width, channels, 1, bias=False), nn.BatchNorm2d(channels), ACTIVATIONS[row.activation]()]
 
 
 def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
     """Build a 1x1 convolution, the preset's neck, a hidden layer, `outputs` numbers and a last function over them."""
-    neck, size = (Pool(), row.value_width) if row.value_neck == "pool" else (Flat(), row.value_width * SQUARES)
+    neck, size = (Pool(), row.value_width) if row.value_neck == "pool" else (nn.Flatten(), row.value_width * SQUARES)
     return nn.Sequential(
-        nn.Conv2d(row.width, row.value_width, 1, bias=False),
-        nn.BatchNorm2d(row.value_width),
-        ACTIVATIONS[row.activation](),
+        *_squeezed(row, row.value_width),
         neck,
         nn.Linear(size, row.value_hidden),
         ACTIVATIONS[row.activation](),
@@ -115,12 +114,6 @@ def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
 
 
 def moves_left_head(row: Preset) -> nn.Module:
-    """Build a head that says how many half-moves the game will still last, `[B, 1]`."""
-    return nn.Sequential(
-        nn.Conv2d(row.width, row.moves_left, 1, bias=False),
-        nn.BatchNorm2d(row.moves_left),
-        ACTIVATIONS[row.activation](),
-        Flat(),
-        Exact(nn.Linear(row.moves_left * SQUARES, 1)),
-        PliesLeft(),
-    )
+    """Build a head for the half-moves that are left in the game, `[B, 1]`."""
+    size = row.moves_left * SQUARES
+    return nn.Sequential(*_squeezed(row, row.moves_left), nn.Flatten(), Exact(nn.Linear(size, 1)), PliesLeft())

@@ -1,7 +1,7 @@
 """One network class: a preset's stem, blocks and heads, put together; and the tables that a preset's words are looked up in.
 
 Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs, N numbers of a
-condition, M legal moves, F facts.
+condition, M legal moves, F features.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from model.network.heads import (
     planes_policy,
     value_head,
 )
-from model.network.move_head import FactsStem, MoveHead, Moves
+from model.network.move_head import MoveFeatureStem, MoveHead, Moves
 from model.network.preset import Preset
 
 BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock, "attention": AttentionBlock}
@@ -43,7 +43,7 @@ Outputs = tuple[Policy, Tensor] | tuple[Policy, Tensor, Tensor]
 """Policy, value, and of a preset with `moves_left` the half-moves left `[B, 1]`."""
 
 
-def parts_read(row: Preset) -> tuple[str, ...]:
+def input_names(row: Preset) -> tuple[str, ...]:
     """Name what a preset's network is called with."""
     conditions = ("conditions",) if CONDITIONS[row.condition] else ()
     return ("planes", *conditions, *(("moves", "facts") if row.facts_width else ()))
@@ -78,7 +78,7 @@ class Network(nn.Module):
         if preset.towers == 2:
             self.value_stem, self.value_blocks = _stem(preset), _blocks(preset)
         if preset.facts_width:
-            self.facts_stem, self.move_head = FactsStem(preset), MoveHead(preset)
+            self.facts_stem, self.move_head = MoveFeatureStem(preset), MoveHead(preset)
         if preset.moves_left:
             self.moves_left = moves_left_head(preset)
         if CONDITIONS[preset.condition]:
@@ -88,15 +88,15 @@ class Network(nn.Module):
             self.apply(_kaiming)
 
     def forward(self, read: Tensor | Mapping[str, Tensor]) -> Outputs:
-        """Give the policy in the preset's vocabulary and view, the value, and the moves left where the preset has them.
+        """Return the policy in the preset's vocabulary and view, the value, and the moves left where the preset has them.
 
-        `read` is planes `[B, P, Y, X]`, or a dict of `planes` and what else the preset is told: `conditions` `[B, N]`; `moves`
-        `[M]` and their `facts` `[M, F]` (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored
+        `read` is planes `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs: `conditions` `[B, N]`; `moves`
+        `[M]` and their features, `facts` `[M, F]` (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored
         head a pair, see `model.network.heads.Policy`). The value is the mover's: `[B, 3]` logits of win, draw and loss,
         `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves, `[B, 1]`.
         """
         given = {"planes": read} if isinstance(read, Tensor) else read
-        assert given.keys() == set(parts_read(self.preset)), "conditions and facts are given exactly where wanted"
+        assert given.keys() == set(input_names(self.preset)), "the inputs are not those that the preset reads"
         films = self.condition(given["conditions"]) if "conditions" in given else ()
         moves = Moves(given) if self.preset.facts_width else None
         x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, given["planes"], films[:4], moves)
@@ -116,7 +116,7 @@ class Network(nn.Module):
         films: tuple[Tensor, ...],
         moves: Moves | None,
     ) -> Tensor:
-        """Run one tower, told of moves behind its stem, conditioned behind its stem and behind its blocks."""
+        """Run one tower: move features join behind its stem, conditions behind its stem and behind its blocks."""
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
             x_BCYX = self.facts_stem(x_BCYX, moves)

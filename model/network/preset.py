@@ -70,7 +70,7 @@ class Preset:
     condition_width: int = 0
     """Hidden units that read it, 0 with none."""
     facts_width: int = 0
-    """Hidden units that weigh each legal move by its facts (engine.evaluation.move_features), 0 to be told none."""
+    """Hidden units that score each legal move by its features (engine.evaluation.move_features); 0 to read none."""
     init: Literal["torch", "kaiming"] = "torch"
     """How fresh weights are drawn: `torch` (its defaults, residual branches from zero) or `kaiming`."""
 
@@ -117,7 +117,7 @@ class Preset:
         if self.policy in ("linear", "attention") and not self.policy_width:
             raise PresetError(f"preset {self.name}: a {self.policy} policy needs policy_width")
         if self.facts_width and (moves.name != "marro4096" or view(self.view).absolute):
-            raise PresetError(f"preset {self.name}: facts are of moves in marro4096 and the mover's view")
+            raise PresetError(f"preset {self.name}: move features are of moves in marro4096 and the mover's view")
         answers = {
             "planes": moves.planes > 0,
             "linear": not moves.factored,

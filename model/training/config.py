@@ -1,7 +1,8 @@
 """What a training run is told; `model.training.schedules` says what follows from it at each step."""
 
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, Literal, get_args
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from engine.errors import UserError
 
@@ -88,7 +89,7 @@ class TrainConfig:
     root_value_share: float = 0.0
     """Share of the value's target that is a search's value, in rows that have one; what it is without is the rest."""
     seed_kl_weight: float = 0.0
-    """Weight of the Kullback-Leibler divergence from the policy of the seed, the network that a run must stay near."""
+    """Weight of the Kullback-Leibler divergence from the policy of the reference, the network that a run must stay near."""
     seed_kl_final: float = 0.0
     """The same at the end of the run; in between the weight goes straight from one to the other."""
     moves_left_weight: float = 0.05
@@ -123,11 +124,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if sum(length is not None for length in (self.minutes, self.steps, self.epochs)) != 1:
             raise TrainConfigError("say how long to train: either minutes or steps or epochs, and just one of them")
-        for name, kind in CHOICES.items():
-            if getattr(self, name) not in get_args(kind):
-                raise TrainConfigError(
-                    f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(get_args(kind))}"
-                )
+        for name, choices in words().items():
+            if getattr(self, name) not in choices:
+                raise TrainConfigError(f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(choices)}")
         for name, (low, high) in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not low <= value <= high:  # false for NaN too
@@ -138,14 +137,12 @@ class TrainConfig:
             raise TrainConfigError("patience counts measurements: say validation_every_steps, so that they are regular")
 
 
-CHOICES: dict[str, Any] = {
-    "optimizer": OptimizerName,
-    "decay": Decay,
-    "amp": Precision,
-    "device": Device,
-    "value_loss": ValueLoss,
-}
-"""The settings that are words, and which words there are."""
+@cache
+def words() -> dict[str, tuple[str, ...]]:
+    """Return the settings that are words, each with the words there are."""
+    kinds = get_type_hints(TrainConfig)
+    return {name: get_args(kind) for name, kind in kinds.items() if get_origin(kind) is Literal}
+
 
 LIMITS: dict[str, tuple[float, float]] = {
     "minutes": (1e-3, 1e6),

@@ -27,7 +27,7 @@ class WorldError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Which process of a run's this is."""
+    """The place of this process among those of its run."""
 
     rank: int = 0
     """Its number, from 0."""
@@ -38,7 +38,7 @@ class World:
 
     @property
     def first(self) -> bool:
-        """Tell whether this process is the one that writes."""
+        """Whether this process is the one that writes."""
         return self.rank == 0
 
 
@@ -56,8 +56,8 @@ def world() -> World:
 
 
 @contextmanager
-def joined(place: World, device: torch.device) -> Iterator[None]:
-    """Meet the other processes (gloo on processors, nccl on GPUs, gloo there too to agree), and part from them.
+def process_group(place: World, device: torch.device) -> Iterator[None]:
+    """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
 
     A group that the launcher has made already is used, and left to it.
     """
@@ -76,15 +76,15 @@ def joined(place: World, device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def summed(tensor: Tensor) -> Tensor:
-    """Add a tensor up over all processes, in place."""
+def all_reduce(tensor: Tensor) -> Tensor:
+    """Sum a tensor over all processes, in place, and return it."""
     if dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
 
 
-def told(place: World, numbers: list[float]) -> list[float]:
-    """Give every process what process 0 says; through the processors, so that no GPU waits."""
+def broadcast(place: World, numbers: list[float]) -> list[float]:
+    """Return the numbers of process 0 in every process; sent between processors, so that no GPU waits."""
     if place.size == 1:
         return numbers
     tensor = torch.tensor(numbers, dtype=torch.float64)
@@ -92,22 +92,22 @@ def told(place: World, numbers: list[float]) -> list[float]:
     return [float(number) for number in tensor]
 
 
-def by_first(place: World, work: Callable[[], T]) -> T:
-    """Do something in process 0 alone and give every process the result; a UserError becomes a WorldError in the rest."""
+def run_on_first(place: World, work: Callable[[], T]) -> T:
+    """Call `work` in process 0 alone and return its result in all; a UserError there is a WorldError in the others."""
     if place.size == 1:
         return work()
-    said: list[Any] = [None, None]
+    sent: list[Any] = [None, None]
     failure: UserError | None = None
     if place.first:
         try:
-            said[0] = work()
+            sent[0] = work()
         except UserError as error:
             failure = error
-            said[1] = str(error)
-    dist.broadcast_object_list(said, 0)
+            sent[1] = str(error)
+    dist.broadcast_object_list(sent, 0)
     if failure is not None:
         raise failure
-    if said[1] is not None:
-        raise WorldError(f"process 0: {said[1]}")
-    result: T = said[0]
+    if sent[1] is not None:
+        raise WorldError(f"process 0: {sent[1]}")
+    result: T = sent[0]
     return result

@@ -12,7 +12,7 @@ JUDGED = "cross_entropy"
 
 
 @dataclass(slots=True)
-class Watch:
+class RunMonitor:
     """The course so far; a checkpoint's card holds it, so that a resumed run judges as an uninterrupted one."""
 
     lowest: float | None = None
@@ -25,7 +25,7 @@ class Watch:
     """Measurements since then."""
 
     @classmethod
-    def from_row(cls, row: object) -> "Watch":
+    def from_row(cls, row: object) -> "RunMonitor":
         """Read what a card says, which may be nothing: cards of older runs have no watch."""
         if not isinstance(row, Mapping):
             return cls()
@@ -51,7 +51,7 @@ class Watch:
         return None
 
     def measured(self, figures: Mapping[str, float], step: int) -> bool:
-        """Tell whether a measurement is the best so far, and count those that were not."""
+        """Return whether a measurement is the best so far, and count those that were not."""
         if self.best and not figures[JUDGED] < self.best[JUDGED]:
             self.without += 1
             return False
@@ -59,5 +59,5 @@ class Watch:
         return True
 
     def exhausted(self, config: TrainConfig) -> bool:
-        """Tell whether the run has gone on without a better measurement for as long as it may."""
+        """Return whether the run has gone on without a better measurement for as long as it may."""
         return bool(config.patience) and self.without >= config.patience

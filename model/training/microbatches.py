@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from engine.errors import UserError
 from model.data.inputs import Batch
-from model.training.asking import NEVER, Asking, heed
-from model.training.distributed import World, summed
+from model.training.distributed import World, all_reduce
+from model.training.stopping import NEVER_STOP, StopCheck, check_in_layers
 
 T = TypeVar("T")
 
@@ -32,8 +32,8 @@ class PartsError(UserError):
     """Parts that a batch or the processes cannot have in equal shares."""
 
 
-def parts_of(parts: int, batch_size: int, device: torch.device, world: World) -> int:
-    """Give the parts that a process has of each step: `parts` of all processes as configured, 0 for as many as suit."""
+def parts_per_process(parts: int, batch_size: int, device: torch.device, world: World) -> int:
+    """Return the parts that a process has of each step: `parts` of all processes as configured, 0 for as many as suit."""
     size = world.size
     if not parts:
         share = batch_size // size
@@ -58,23 +58,23 @@ class Replicas:
         self.network, self.parts, self.world = network, parts, world
         self.copies = [_replica(network) for _ in range(min(parts, max(FEWEST, 2 * torch.get_num_threads())))]
 
-    def heed(self, asking: Asking) -> None:
+    def check_in_layers(self, stop_check: StopCheck) -> None:
         """Have every layer of the copies look whether to stop."""
         for copied in self.copies:
-            heed(copied, asking.check)
+            check_in_layers(copied, stop_check.check)
 
     def work(
         self,
         step: Callable[[nn.Module, Batch], T],
         batch: Batch,
         pool: ThreadPoolExecutor | None,
-        asking: Asking = NEVER,
+        stop_check: StopCheck = NEVER_STOP,
     ) -> list[T]:
         """Let `step` add a part's gradients to its copy's weights, for each part, and return what it returned.
 
         The network has the sum of the gradients of all parts and processes afterwards, and the mean of their norms' running
-        statistics. Always in the order of the parts: threads change no bit. Raises Abandoned when `asking` says so, and what
-        `step` raises; the network is then what it was, and parts that run on are nobody's.
+        statistics, summed in the order of the parts: threads change no bit. Raises WorkInterrupted when `stop_check` says so,
+        and what `step` raises; the network is then what it was, and results of parts that still run are dropped.
         """
         found = _Sum(self.network)
         free, busy = deque(self.copies), deque[tuple[nn.Module, Future[T]]]()
@@ -82,17 +82,17 @@ class Replicas:
 
         def take_in() -> None:
             copied, future = busy.popleft()
-            done.append(asking.result(future))
+            done.append(stop_check.result(future))
             found.add(copied)
             free.append(copied)
 
         try:
-            for part in cut(batch, self.parts):
-                asking.check()
+            for part in split(batch, self.parts):
+                stop_check.check()
                 if not free:
                     take_in()
                 copied = free.popleft()
-                follow(copied, self.network)
+                reset_copy(copied, self.network)
                 if pool is None:
                     done.append(step(copied, part))
                     found.add(copied)
@@ -148,7 +148,7 @@ class _Sum:
             buffer.copy_(found)
 
 
-def cut(batch: Batch, parts: int) -> Iterator[Batch]:
+def split(batch: Batch, parts: int) -> Iterator[Batch]:
     """Deal a batch's rows to its parts in turn, as they are dealt to processes: so parts are the same among one or many."""
     rows = len(batch["planes"])
     if rows % parts:
@@ -158,7 +158,7 @@ def cut(batch: Batch, parts: int) -> Iterator[Batch]:
 
 
 @contextmanager
-def crew(parts: int, threads: int, device: torch.device) -> Iterator[ThreadPoolExecutor | None]:
+def thread_pool(parts: int, threads: int, device: torch.device) -> Iterator[ThreadPoolExecutor | None]:
     """Open the threads that work on parts, each with its share of a processor's `threads`; None where one does it all."""
     workers = min(parts, threads)
     if device.type != "cpu" or workers == 1:
@@ -188,7 +188,7 @@ def _statistics(buffers: Iterable[Tensor]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def follow(copied: nn.Module, network: nn.Module) -> None:
+def reset_copy(copied: nn.Module, network: nn.Module) -> None:
     """Begin a part with the network's statistics and no gradients."""
     for mine, buffer in zip(copied.buffers(), network.buffers(), strict=True):
         mine.copy_(buffer)
@@ -198,6 +198,6 @@ def follow(copied: nn.Module, network: nn.Module) -> None:
 
 def _summed_over_processes(tensors: Sequence[Tensor]) -> None:
     """Add tensors up over all processes, in place, in one message."""
-    total = summed(torch.cat([tensor.flatten() for tensor in tensors]))
+    total = all_reduce(torch.cat([tensor.flatten() for tensor in tensors]))
     for tensor, flat in zip(tensors, torch.split(total, [tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(flat.view(tensor.shape))

@@ -30,12 +30,7 @@ def _adam_state(weight: Tensor) -> dict[str, Tensor]:
 
 
 def _nadam_state(weight: Tensor) -> dict[str, Tensor]:
-    return {
-        "step": torch.zeros(()),
-        "mu_product": torch.ones(()),
-        "exp_avg": torch.zeros_like(weight),
-        "exp_avg_sq": torch.zeros_like(weight),
-    }
+    return {"mu_product": torch.ones(()), **_adam_state(weight), "step": torch.zeros(())}
 
 
 def _momentum_state(weight: Tensor) -> dict[str, Tensor]:
@@ -92,7 +87,7 @@ def as_matrix(weight: Tensor) -> Tensor:
     return weight.view(len(weight), -1)
 
 
-class Optimiser:
+class CombinedOptimizer:
     """The optimizers of a network. To a gradient scaler it is one optimizer over all weights."""
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
@@ -113,18 +108,18 @@ class Optimiser:
                 self.matrices.append((weight, self.stepped[name]))
             groups[flat]["params"].append(self.stepped[name])
         if rules[0] is rules[1]:
-            self.parts = [(rules[0], rules[0].make(config, list(groups)))]
+            self.optimizers = [(rules[0], rules[0].make(config, list(groups)))]
         else:
-            self.parts = [(rule, rule.make(config, [group])) for rule, group in zip(rules, groups, strict=True)]
-        for rule, part in self.parts:
-            for group in part.param_groups:
+            self.optimizers = [(rule, rule.make(config, [group])) for rule, group in zip(rules, groups, strict=True)]
+        for rule, optimizer in self.optimizers:
+            for group in optimizer.param_groups:
                 for weight in group["params"]:
-                    part.state[weight] = rule.state(weight)
+                    optimizer.state[weight] = rule.state(weight)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps."""
-        for _, part in self.parts:
-            for group in part.param_groups:
+        for _, optimizer in self.optimizers:
+            for group in optimizer.param_groups:
                 group["lr"] = rate
 
     def zero_grad(self) -> None:
@@ -138,20 +133,20 @@ class Optimiser:
             if weight.grad is not None:
                 layout = torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
                 matrix.grad = as_matrix(weight.grad.contiguous(memory_format=layout))
-        for _, part in self.parts:
-            part.step()
+        for _, optimizer in self.optimizers:
+            optimizer.step()
         for _, matrix in self.matrices:
             matrix.grad = None
 
     def as_torch(self) -> torch.optim.Optimizer:
-        """Give this object to torch.amp.GradScaler, which asks for `param_groups` and `step` alone."""
+        """Return this object to torch.amp.GradScaler, which asks for `param_groups` and `step` alone."""
         return cast("torch.optim.Optimizer", self)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Give what is kept between steps, by `<weight>.<name>`; writing to these tensors restores it."""
+        """Return what is kept between steps, by `<weight>.<name>`; writing to these tensors restores it."""
         states: dict[Tensor, dict[str, Tensor]] = {}
-        for _, part in self.parts:
-            states |= part.state
+        for _, optimizer in self.optimizers:
+            states |= optimizer.state
         return {
             f"{name}.{moment}": tensor
             for name, weight in self.stepped.items()

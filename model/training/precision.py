@@ -31,7 +31,7 @@ def device_for(name: str, number: int | None = None) -> torch.device:
 
 
 def native_bf16(device: torch.device) -> bool:
-    """Tell whether the device multiplies bf16 in hardware; emulated, it is slower than float32."""
+    """Return whether the device multiplies bf16 in hardware; emulated, it is slower than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     features = torch.cpu.get_capabilities()

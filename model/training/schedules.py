@@ -1,4 +1,4 @@
-"""What follows from how far a run has come: the learning rate, the averaged weights' decay, the pull to the seed."""
+"""Learning rate, decay of the averaged weights and weight of the reference policy, as functions of a run's progress."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -7,7 +7,7 @@ from model.training.config import TrainConfig
 
 
 def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
-    """Give the length of a run in steps, None when it is given in minutes; `epoch_rows` are the rows of one epoch."""
+    """Return the length of a run in steps, None when it is given in minutes; `epoch_rows` are the rows of one epoch."""
     if config.epochs is None:
         return config.steps
     assert epoch_rows is not None, "whoever trains by epochs says how many rows one has"
@@ -15,7 +15,7 @@ def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
 
 
 def progressed(config: TrainConfig, steps: int | None, step: int, seconds: float) -> float:
-    """Tell how much of a run of `steps` is done, 0 to 1, before `step` and after `seconds` of training."""
+    """Return how much of a run of `steps` is done, 0 to 1, before `step` and after `seconds` of training."""
     if steps is not None:
         return min(1.0, step / steps)
     assert config.minutes is not None
@@ -50,18 +50,18 @@ DECAYS: Mapping[str, Callable[[TrainConfig, float], float]] = {
 
 
 def learning_rate(config: TrainConfig, fraction: float) -> float:
-    """Give the rate when that fraction of the run is done: a straight rise, then the decay."""
+    """Return the rate when that fraction of the run is done: a straight rise, then the decay."""
     if fraction < config.warmup:
         return config.learning_rate * max(fraction / config.warmup, 0.01)
     after = (fraction - config.warmup) / max(1e-9, 1 - config.warmup)
     return config.learning_rate * DECAYS[config.decay](config, after)
 
 
-def seed_weight(config: TrainConfig, fraction: float) -> float:
-    """Give the weight of the divergence from the seed when that fraction of the run is done."""
+def reference_kl_weight(config: TrainConfig, fraction: float) -> float:
+    """Return the weight of the divergence from the reference policy when that fraction of the run is done."""
     return config.seed_kl_weight + (config.seed_kl_final - config.seed_kl_weight) * fraction
 
 
 def ema_decay(config: TrainConfig, step: int) -> float:
-    """Give the decay of the average after `step` steps: short at first, to forget the fresh weights."""
+    """Return the decay of the average after `step` steps: short at first, to forget the fresh weights."""
     return min(config.ema, (1 + step) / (10 + step)) if config.ema else 0.0

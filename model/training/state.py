@@ -22,19 +22,19 @@ from model.metrics import Totals, row_figures
 from model.network.conditioning import draw_of
 from model.network.network import Network, build
 from model.network.preset import Preset
-from model.training.asking import NEVER, Asking
 from model.training.config import TrainConfig
-from model.training.distributed import World, summed
-from model.training.microbatches import Replicas, parts_of
-from model.training.objective.distillation import Teacher, divergence
+from model.training.distributed import World, all_reduce
+from model.training.microbatches import Replicas, parts_per_process
+from model.training.objective.distillation import ReferencePolicy, divergence
 from model.training.objective.losses import VALUE_FORMS, row_losses
-from model.training.objective.targets import prepared
-from model.training.optimizers import Optimiser
+from model.training.objective.targets import inputs_and_targets
+from model.training.optimizers import CombinedOptimizer
 from model.training.precision import autocast, check_compiler, device_for, dtype_for
-from model.training.schedules import ema_decay, learning_rate, seed_weight
+from model.training.schedules import ema_decay, learning_rate, reference_kl_weight
+from model.training.stopping import NEVER_STOP, StopCheck
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
-"""What is summed over the rows of each step; with a teacher `seed_kl` too."""
+"""What is summed over the rows of each step; with a reference policy `seed_kl` too."""
 
 SMALLEST_SCALE = 2.0**-14
 """A loss that overflows fp16 even when scaled by this is not finite by itself."""
@@ -57,10 +57,10 @@ class Run:
     replicas: Replicas
     """The network as it is trained: once for each part of a batch."""
     ema: Network
-    optimizer: Optimiser
+    optimizer: CombinedOptimizer
     scaler: torch.amp.GradScaler
-    teacher: Teacher | None = None
-    """The seed that the policy is kept near, where the configuration says so."""
+    reference: ReferencePolicy | None = None
+    """The policy that the network's is kept near, where the configuration says so."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The averaged weights that were measured best, kept where `patience` may go back to them."""
     step: int = 0
@@ -69,12 +69,16 @@ class Run:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Name what is summed over the rows of each step."""
-        return (*COLUMNS, "seed_kl") if self.teacher is not None else COLUMNS
+        """Return the names of what is summed over the rows of each step."""
+        return (*COLUMNS, "seed_kl") if self.reference is not None else COLUMNS
 
 
 def begin(
-    config: TrainConfig, preset: Preset, world: World | None = None, teacher: Teacher | None = None, parts: int = 0
+    config: TrainConfig,
+    preset: Preset,
+    world: World | None = None,
+    reference: ReferencePolicy | None = None,
+    parts: int = 0,
 ) -> Run:
     """Make a run at step 0, its steps in `parts` of all processes, or where that is 0 as configured."""
     world = world or World()
@@ -91,15 +95,15 @@ def begin(
         network=network.train(),
         replicas=_replicas(config, network, device, world, parts or config.parts),
         ema=ema,
-        optimizer=Optimiser(config, network),
+        optimizer=CombinedOptimizer(config, network),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
-        teacher=None if teacher is None else teacher.on(device, dtype),
+        reference=None if reference is None else reference.on(device, dtype),
         best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
 
 
 def _replicas(config: TrainConfig, network: Network, device: torch.device, world: World, parts: int) -> Replicas:
-    replicas = Replicas(network, parts_of(parts, config.batch_size, device, world), world)
+    replicas = Replicas(network, parts_per_process(parts, config.batch_size, device, world), world)
     if config.compile:
         check_compiler()
         for replica in replicas.copies:
@@ -108,20 +112,20 @@ def _replicas(config: TrainConfig, network: Network, device: torch.device, world
 
 
 def take_step(
-    run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor | None = None, asking: Asking = NEVER
+    run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor | None = None, stop_check: StopCheck = NEVER_STOP
 ) -> Tensor:
     """Do one optimizer step and give the sums of `run.columns` over its rows; DivergedError if it would not be finite.
 
     `batch` is this process's share; its parts are worked on by the threads of `pool` (model.training.microbatches), or
-    in turn. Raises Abandoned when `asking` says so: the run is then as it was before the step.
+    in turn. Raises WorkInterrupted when `stop_check` says so: the run is then as it was before the step.
     """
     config, world = run.config, run.world
     run.optimizer.zero_grad()
-    pull = seed_weight(config, fraction)
-    sums = run.replicas.work(lambda replica, part: backward(run, replica, part, pull), batch, pool, asking)
+    kl_weight = reference_kl_weight(config, fraction)
+    sums = run.replicas.work(lambda replica, part: backward(run, replica, part, kl_weight), batch, pool, stop_check)
     run.scaler.unscale_(run.optimizer.as_torch())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), config.clip)
-    totals = summed(torch.stack(sums).sum(0))
+    totals = all_reduce(torch.stack(sums).sum(0))
     if run.device.type == "cpu" and not _finite(run, totals, norm):  # a GPU would stall
         raise DivergedError(_why_not_finite(run, batch))
     run.optimizer.set_rate(learning_rate(config, fraction))
@@ -133,17 +137,16 @@ def take_step(
     return totals
 
 
-def backward(run: Run, replica: Callable[..., Any], batch: Batch, seed_kl_weight: float) -> Tensor:
+def backward(run: Run, replica: Callable[..., Any], batch: Batch, kl_weight: float) -> Tensor:
     """Add a part's gradients to its replica's, and give its rows' sums of `run.columns`."""
-    read, targets = prepared(
-        run.config, run.preset, batch, run.device, run.dtype, draw=draw_of(run.config.seed, run.step)
-    )
+    draw = draw_of(run.config.seed, run.step)
+    read, targets = inputs_and_targets(run.config, run.preset, batch, run.device, run.dtype, draw=draw)
     with autocast(run.device, run.dtype):
         outputs = replica(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
-    if run.teacher is not None:
-        losses["seed_kl"] = divergence(run.teacher.logits(read), flat(outputs[0]), targets.legal)
-        losses["loss"] = losses["loss"] + seed_kl_weight * losses["seed_kl"]
+    if run.reference is not None:
+        losses["seed_kl"] = divergence(run.reference.logits(read), flat(outputs[0]), targets.legal)
+        losses["loss"] = losses["loss"] + kl_weight * losses["seed_kl"]
     loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
     loss = loss_B.mean() / (run.replicas.parts * run.world.size)
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -158,14 +161,14 @@ def backward(run: Run, replica: Callable[..., Any], batch: Batch, seed_kl_weight
 
 
 def _finite(run: Run, totals: Tensor, norm: Tensor) -> bool:
-    """Tell whether the step's loss and gradient are finite; a scaled gradient may overflow, and the step is left out."""
+    """Return whether the step's loss and gradient are finite; a scaled gradient may overflow, and the step is left out."""
     if run.scaler.is_enabled():
         return math.isfinite(float(totals[0])) and run.scaler.get_scale() >= SMALLEST_SCALE
     return math.isfinite(float(totals[0]) + float(norm))
 
 
 def _why_not_finite(run: Run, batch: Batch) -> str:
-    _, targets = prepared(run.config, run.preset, batch, run.device, run.dtype, draw=draw_of(run.config.seed, run.step))
+    _, targets = inputs_and_targets(run.config, run.preset, batch, run.device, run.dtype, draw=None)
     illegal = int((~targets.legal.gather(1, targets.labels[:, None])).sum())
     if illegal:
         rows = len(targets.labels)
@@ -196,16 +199,16 @@ def check_finite(run: Run) -> None:
 
 
 @torch.inference_mode()
-def measure(run: Run, batches: Any, limit: int, asking: Asking = NEVER) -> dict[str, float]:
-    """Measure the averaged weights on the first `limit` positions of an iterator of batches; Abandoned as in `take_step`."""
+def measure(run: Run, batches: Any, limit: int, stop_check: StopCheck = NEVER_STOP) -> dict[str, float]:
+    """Return the figures of the averaged weights on the first `limit` positions; WorkInterrupted as in `take_step`."""
     totals = Totals()
     form = VALUE_FORMS[run.preset.value]
     for batch in batches:
         if totals.count >= limit:
             break
-        asking.check()
+        stop_check.check()
         rows = {name: column[: limit - totals.count] for name, column in batch.items()}
-        read, targets = prepared(run.config, run.preset, rows, run.device, run.dtype, draw=None)
+        read, targets = inputs_and_targets(run.config, run.preset, rows, run.device, run.dtype, draw=None)
         with autocast(run.device, run.dtype):
             policy, value_BV, *_ = run.ema(read)
         figures = row_figures(
@@ -223,7 +226,7 @@ def keep_best(run: Run) -> None:
 
 
 def tensors_of(run: Run, *, resumable: bool) -> dict[str, dict[str, Tensor]]:
-    """Gather what a checkpoint holds; `resumable` adds the raw weights and the optimizer's state."""
+    """Return what a checkpoint holds; `resumable` adds the raw weights and the optimizer's state."""
     groups = {"weights": dict(run.ema.state_dict())}
     if resumable:
         groups["training"] = _training_tensors(run)

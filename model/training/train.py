@@ -18,8 +18,8 @@ from model.checkpoint import CARD, CheckpointError, load, read_card, read_tensor
 from model.data.inputs import Batch
 from model.network.preset import Preset, changed_fields
 from model.training.config import TrainConfig, TrainConfigError, changed_settings
-from model.training.distributed import World, by_first, joined, told, world
-from model.training.objective.distillation import Teacher, is_kept_near, teacher_of
+from model.training.distributed import World, broadcast, process_group, run_on_first, world
+from model.training.objective.distillation import ReferencePolicy, has_reference, load_reference
 from model.training.precision import device_for, keep_freed_memory
 from model.training.state import DivergedError, Run, begin, restore
 from model.training.trainer import Batches, Loop, TrainingDataError, Validation
@@ -55,18 +55,18 @@ def train(
     stop: Callable[[], bool],
     epoch_rows: int | None = None,
     start: Path | None = None,
-    teacher: Path | None = None,
+    reference: Path | None = None,
     admit: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Train a preset until its minutes, steps or epochs are over and give the checkpoint's card, with a `message`.
+    """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
 
     A run found in `out` is continued from its last save, and a finished one is given back as it is. `stop` is asked before
     each step and now and then inside of one; when it says True, the run is saved as of its last whole step and given back
     unfinished. Minutes count from the first step: what is compiled and measured before it is no part of them. `epoch_rows`
-    are the training rows, of all processes, that epochs are counted in. A fresh run begins with the weights of the
+    is the number of training rows of an epoch, in all processes. A fresh run begins with the weights of the
     checkpoint `start`, where one is given; where the configuration says so, its policy is kept near that of the checkpoint
-    `teacher`, which the card names. `admit` is called before anything is written, and raises where `out` is somebody
-    else's. Raises TrainingMismatchError for a run that is not this one, or a start or teacher of another preset,
+    `reference`, which the card names. `admit` is called before anything is written, and raises where `out` is somebody
+    else's. Raises TrainingMismatchError for a run that is not this one, or a start of another preset,
     TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by `config.spike`
     (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
@@ -74,11 +74,11 @@ def train(
         raise TrainConfigError("a run given in epochs must be told how many rows an epoch has")
     if config.patience and validation is None:
         raise TrainConfigError("patience counts measurements, and there are no validation positions to measure on")
-    seed = _seed(config, preset, teacher)
+    kept_near = _reference(config, preset, reference)
     place = world()
     device = device_for(config.device, place.local if place.size > 1 else None)
-    with joined(place, device), _alone(out, place, admit):
-        card = by_first(place, lambda: _found(config, preset, out, data, seed))
+    with process_group(place, device), _alone(out, place, admit):
+        card = run_on_first(place, lambda: _found(config, preset, out, data, kept_near))
         if card is not None and card["finished"]:
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
@@ -89,13 +89,13 @@ def train(
             if device.type == "cpu":
                 keep_freed_memory()
             # A run keeps its parts on another device: one from before there were parts had one
-            run = begin(config, preset, place, seed, 0 if card is None else card.get("parts", 1))
+            run = begin(config, preset, place, kept_near, 0 if card is None else card.get("parts", 1))
             if card is not None:
                 tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
                 restore(run, card, tensors, str(out))
             elif start is not None:
                 _adopt(run, start)
-            told(place, [0.0])  # all have read what process 0 is about to replace
+            broadcast(place, [0.0])  # all have read what process 0 is about to replace
             return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
         finally:
             torch.set_num_threads(threads)
@@ -110,7 +110,7 @@ def _alone(out: Path, place: World, admit: Callable[[], None]) -> Iterator[None]
         admit()
         held.append(_locked(out))
 
-    by_first(place, enter)
+    run_on_first(place, enter)
     try:
         yield
     finally:
@@ -135,7 +135,7 @@ def _locked(out: Path) -> FileLock:
 
 
 def _adopt(run: Run, start: Path) -> None:
-    """Give a fresh run the averaged weights of a checkpoint."""
+    """Return a fresh run the averaged weights of a checkpoint."""
     network, card = load(start)
     if changes := changed_fields(run.preset, card["preset"]):
         raise TrainingMismatchError(
@@ -145,24 +145,19 @@ def _adopt(run: Run, start: Path) -> None:
         part.load_state_dict(network.state_dict())
 
 
-def _seed(config: TrainConfig, preset: Preset, teacher: Path | None) -> Teacher | None:
-    """Load the network that the run is kept near, None for a run that is near none."""
-    if not is_kept_near(config):
+def _reference(config: TrainConfig, preset: Preset, directory: Path | None) -> ReferencePolicy | None:
+    """Load the policy that the run is kept near; None where the configuration asks for none."""
+    if not has_reference(config):
         return None
-    if teacher is None:
+    if directory is None:
         raise TrainConfigError(
             "seed_kl_weight and seed_kl_final keep a run near the checkpoint that it begins with: name one"
         )
-    return teacher_of(teacher, preset)
-
-
-def _hash(teacher: object) -> object:
-    """Give the hash of the weights of a card's teacher, None for none."""
-    return teacher.get("weights_sha256") if isinstance(teacher, dict) else None
+    return load_reference(directory, preset)
 
 
 def _found(
-    config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any], seed: Teacher | None
+    config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any], reference: ReferencePolicy | None
 ) -> dict[str, Any] | None:
     """Find the run to continue: None when the directory is free, TrainingMismatchError when another's run is in it."""
     if not (out / CARD).exists():
@@ -171,7 +166,9 @@ def _found(
     changes = [f"preset field {name} differs" for name in changed_fields(preset, card["preset"])]
     changes += changed_settings(config, card["config"])
     changes += [] if card["data"] == dict(data) else ["the data are others"]
-    changes += [] if _hash(card.get("teacher")) == _hash(seed and seed.row()) else ["the teacher is another"]
+    near = card.get("teacher")
+    near_hash = near.get("weights_sha256") if isinstance(near, dict) else None
+    changes += [] if near_hash == (reference and reference.weights_sha256) else ["the reference policy is another"]
     if changes:
         raise TrainingMismatchError(
             f"{out} holds another run ({'; '.join(changes[:4])}): choose a new directory, or remove it"

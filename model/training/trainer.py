@@ -16,17 +16,17 @@ from model.data.inputs import Batch
 from model.network.conditioning import HIDING_VERSION
 from model.network.network import parameters
 from model.network.preset import preset_row
-from model.training.asking import NEVER, Abandoned, Asking, heed
 from model.training.config import config_row
-from model.training.distributed import by_first, told
-from model.training.divergence import Watch
-from model.training.microbatches import crew
+from model.training.distributed import broadcast, run_on_first
+from model.training.divergence import RunMonitor
+from model.training.microbatches import thread_pool
 from model.training.records.curves import draw
-from model.training.records.metrics_log import Journal
+from model.training.records.metrics_log import MetricsLog
 from model.training.records.provenance import commit, dtype_name
-from model.training.records.tensorboard import Board
+from model.training.records.tensorboard import TensorBoardLog
 from model.training.schedules import learning_rate, progressed, total_steps
 from model.training.state import DivergedError, Run, check_finite, keep_best, measure, take_step, tensors_of
+from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
 from model.training.warming import warm_up
 
 Batches = Callable[[int], Iterator[Batch]]
@@ -64,9 +64,9 @@ class Loop:
         self.resumed = card is not None
         self.steps = total_steps(run.config, epoch_rows)
         self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
-        self.watch = Watch.from_row(card.get("watch") if card else None)
+        self.monitor = RunMonitor.from_row(card.get("watch") if card else None)
         self.hiding = _hiding(card)
-        self.asking = NEVER
+        self.stop_check = NEVER_STOP
         self.card: dict[str, Any] | None = None
         """The last save's."""
         self.unsaved = True
@@ -77,31 +77,31 @@ class Loop:
         self.measured_at = -1
         self.cost = 1.0
         self.saved = self.ticked = time.perf_counter()
-        self.journal = Journal(out, run.step) if run.world.first else None
-        self.board = Board(out, run.step) if run.world.first and run.config.tensorboard else None
+        self.metrics_log = MetricsLog(out, run.step) if run.world.first else None
+        self.tensorboard = TensorBoardLog(out, run.step) if run.world.first and run.config.tensorboard else None
 
     def go(self, open_batches: Batches, stop: Callable[[], bool]) -> dict[str, Any]:
         """Step until the run is over or stopped."""
         run, world = self.run, self.run.world
-        self.asking = Asking(stop, inside=world.size == 1)
+        self.stop_check = StopCheck(stop, inside=world.size == 1)
         if not self.resumed:
-            by_first(world, lambda: self._save(finished=False))  # an unwritable directory is found out now
+            run_on_first(world, lambda: self._save(finished=False))  # an unwritable directory is found out now
         if not run.config.compile:
-            run.replicas.heed(self.asking)
-            heed(run.ema, self.asking.check)
+            run.replicas.check_in_layers(self.stop_check)
+            check_in_layers(run.ema, self.stop_check.check)
         try:
             verdict, card = self._steps(open_batches)
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
         finally:
-            if self.board is not None:
-                self.board.close()
+            if self.tensorboard is not None:
+                self.tensorboard.close()
         if world.first:
             draw(self.out)
         if verdict == STOPPED:
             message = f"stopped at step {run.step} and saved; train again with the same settings to continue"
         else:
-            why = "finished" if verdict == DONE else f"finished early, best at step {self.watch.best_step}"
+            why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
             message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
         return {**card, "message": message}
 
@@ -113,25 +113,25 @@ class Loop:
         run = self.run
         with (
             ThreadPoolExecutor(1, "next-batch") as fetcher,
-            crew(run.replicas.parts, torch.get_num_threads(), run.device) as pool,
+            thread_pool(run.replicas.parts, torch.get_num_threads(), run.device) as pool,
         ):
             batches = open_batches(run.step)
             try:
                 verdict = self._go_on(batches, fetcher, pool)
-            except Abandoned:
+            except WorkInterrupted:
                 verdict = STOPPED
-            return by_first(run.world, lambda: self._end(verdict))
+            return run_on_first(run.world, lambda: self._end(verdict))
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
         """Measure and save a run that is over, or save one that is stopped; return which it is, and the card."""
         run = self.run
         if verdict != STOPPED:
             self._measure()
-            if self.asking.told:  # while it was measured: that is done when the run is continued
+            if self.stop_check.stopped:  # while it was measured: that is done when the run is continued
                 verdict = STOPPED
-            elif run.best and self.watch.best:
+            elif run.best and self.monitor.best:
                 run.ema.load_state_dict(run.best)
-                self.metrics |= {f"validation_{name}": value for name, value in self.watch.best.items()}
+                self.metrics |= {f"validation_{name}": value for name, value in self.monitor.best.items()}
         return verdict, self._save(finished=verdict != STOPPED)
 
     def _go_on(self, batches: Iterator[Batch], fetcher: ThreadPoolExecutor, pool: ThreadPoolExecutor | None) -> int:
@@ -141,23 +141,23 @@ class Loop:
             run.seconds = time.perf_counter() - self.begun
             fraction = progressed(config, self.steps, run.step, run.seconds)
             verdict = DONE if fraction >= 1 else GO
-            if verdict == GO and self.watch.exhausted(config):
+            if verdict == GO and self.monitor.exhausted(config):
                 verdict = EXHAUSTED
-            if verdict == GO and self.asking():
+            if verdict == GO and self.stop_check():
                 verdict = STOPPED
-            fraction, said = told(run.world, [fraction, verdict])
+            fraction, said = broadcast(run.world, [fraction, verdict])
             if said != GO:
                 return int(said)
-            batch = self.asking.result(fetcher.submit(next, batches, None))
+            batch = self.stop_check.result(fetcher.submit(next, batches, None))
             if batch is None:
-                by_first(run.world, lambda: self._save(finished=False))
+                run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
                     f"the batches ended at step {run.step}, before the run did; is the training split empty?"
                 )
             if not warm:
                 self._warm_up(batch, pool)
                 warm = True
-            self.sums += take_step(run, batch, fraction, pool, self.asking)
+            self.sums += take_step(run, batch, fraction, pool, self.stop_check)
             self.unsaved = True
             if run.world.first:
                 self._after_step(fraction)
@@ -167,13 +167,13 @@ class Loop:
         run, config = self.run, self.run.config
         if config.compile and run.world.first:
             LOG.warning("compiling the network (torch.compile, once a run): this takes a minute or so")
-        cost = warm_up(run, batch, pool, self.asking)
+        cost = warm_up(run, batch, pool, self.stop_check)
         left = None if config.minutes is None else 60 * config.minutes - run.seconds
         few = left is not None and cost.seconds > left / FEW_STEPS
         if run.world.first:
             fits = f"; {60 * (config.minutes or 0):,.0f} s are fewer than {FEW_STEPS} of them" if few else ""
             LOG.log(logging.WARNING if few or cost.seconds > SLOW_SECONDS else logging.INFO, f"{cost}{fits}")
-        told(run.world, [0.0])  # the processes begin together
+        broadcast(run.world, [0.0])  # the processes begin together
         now = time.perf_counter()
         self.begun, self.saved, self.ticked = now - run.seconds, now, now
 
@@ -190,7 +190,7 @@ class Loop:
             self._save(finished=False)
 
     def _due(self) -> bool:
-        """Tell whether it is time to measure."""
+        """Return whether it is time to measure."""
         config = self.run.config
         if config.validation_every_steps:
             return self.run.step % config.validation_every_steps == 0
@@ -209,7 +209,7 @@ class Loop:
     def _report(self, rate: float) -> None:
         """Write a line of metrics and begin the next; DivergedError when its loss is a spike."""
         if figures := self._figures():
-            if trouble := self.watch.spiked(self.run.config, figures["loss"]):
+            if trouble := self.monitor.spiked(self.run.config, figures["loss"]):
                 raise DivergedError(
                     f"{trouble} in steps {self.mark[0]} to {self.run.step}; train again with a lower learning rate"
                 )
@@ -222,35 +222,38 @@ class Loop:
         run = self.run
         line = {"step": run.step, "positions": run.positions, "seconds": round(run.seconds, 3)}
         line |= {name: round(value, 6) for name, value in figures.items()}
-        assert self.journal is not None
-        self.journal.write(line)
-        if self.board is not None:
-            self.board.write(line)
+        assert self.metrics_log is not None
+        self.metrics_log.write(line)
+        if self.tensorboard is not None:
+            self.tensorboard.write(line)
 
-    def _tick(self) -> None:
+    def _tick(self, **state: float) -> None:
+        """Report progress; `validating=1` says that the time goes into a measurement."""
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
         shown: dict[str, float] = {
             name: figures[name] for name in ("loss", "top1", "positions_per_second") if name in figures
         }
+        shown |= state
         if self.steps is not None:
             self.progress(Tick(run.step, self.steps, "steps", shown))
         elif config.minutes is not None:
             total = round(60 * config.minutes)
-            self.progress(Tick(min(total, int(run.seconds)), total, "s", shown))
+            self.progress(Tick(min(total, int(run.seconds)), total, "s", {"step": run.step, **shown}))
         self.ticked = time.perf_counter()
 
     def _measure(self) -> None:
         """Measure the averaged weights on unseen positions, once a step; not when the run is told to stop meanwhile."""
         if self.validation is None or self.measured_at == self.run.step:
             return
+        self._tick(validating=1.0)
         before = time.perf_counter()
         try:
-            figures = measure(self.run, self.validation(), self.run.config.validation_positions, self.asking)
-        except Abandoned:  # who waits for this process hears it before the next step
+            figures = measure(self.run, self.validation(), self.run.config.validation_positions, self.stop_check)
+        except WorkInterrupted:  # who waits for this process hears it before the next step
             return
         self.unsaved = True
-        if self.watch.measured(figures, self.run.step) and self.run.best:
+        if self.monitor.measured(figures, self.run.step) and self.run.best:
             keep_best(self.run)
         figures = {f"validation_{name}": value for name, value in figures.items()}
         self.cost = time.perf_counter() - before
@@ -266,8 +269,8 @@ class Loop:
             return self.card
         check_finite(run)
         self._report(learning_rate(config, progressed(config, self.steps, run.step, run.seconds)))
-        assert self.journal is not None
-        self.journal.sync()
+        assert self.metrics_log is not None
+        self.metrics_log.sync()
         card = {
             "preset": preset_row(run.preset),
             "parameters": parameters(run.network),
@@ -277,10 +280,10 @@ class Loop:
             "validation_seconds": round(self.measured, 3),
             "finished": finished,
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
-            "watch": self.watch.row(),
+            "watch": self.monitor.row(),
             "hiding": self.hiding,
             "config": config_row(config),
-            "teacher": run.teacher.row() if run.teacher is not None else None,
+            "teacher": run.reference.row() if run.reference is not None else None,
             "data": self.data,
             "device": run.device.type,
             "dtype": dtype_name(run.dtype, config.amp),

@@ -17,9 +17,9 @@ from torch import Tensor
 from engine.compiling import interruptible
 from engine.errors import UserError
 from model.data.inputs import Batch
-from model.training.asking import Asking
-from model.training.microbatches import cut, follow
+from model.training.microbatches import reset_copy, split
 from model.training.state import Run, backward
+from model.training.stopping import StopCheck
 
 T = TypeVar("T")
 
@@ -50,17 +50,17 @@ class StepCost:
         return f"a step of {self.rows:,} positions in {each} takes about {seconds} s and {self.bytes / 1e9:.1f} GB"
 
 
-def warm_up(run: Run, batch: Batch, pool: ThreadPoolExecutor | None, asking: Asking) -> StepCost:
+def warm_up(run: Run, batch: Batch, pool: ThreadPoolExecutor | None, stop_check: StopCheck) -> StepCost:
     """Compile what a step needs and return what it will take; StepTooLargeError for more memory than there is.
 
-    `batch` is this process's share of the first step. Raises Abandoned when `asking` says so.
+    `batch` is this process's share of the first step. Raises WorkInterrupted when `stop_check` says so.
     """
     parts = run.replicas.parts
-    part = next(cut(batch, parts))
+    part = next(split(batch, parts))
     rows = len(part["planes"])
     few = {name: column[:FEW_ROWS] for name, column in part.items()}
-    with interruptible(asking.check):
-        kept = _done(partial(_kept_bytes, run, few), pool, asking) / len(few["planes"])
+    with interruptible(stop_check.check):
+        kept = _done(partial(_kept_bytes, run, few), pool, stop_check) / len(few["planes"])
     at_once = 1 if pool is None else min(parts, pool._max_workers)
     memory = int(SCRATCH * kept * rows * at_once) + sum(column.nbytes for column in batch.values())
     copies = len(run.replicas.copies)
@@ -68,22 +68,22 @@ def warm_up(run: Run, batch: Batch, pool: ThreadPoolExecutor | None, asking: Ask
     _check_memory(memory, run, parts, len(batch["planes"]))
     if run.config.compile:
         for number in range(copies):  # each is compiled by itself
-            _done(partial(_timed, run, part, number), pool, asking)
-    seconds = _done(partial(_timed, run, part, 0), pool, asking)
+            _done(partial(_timed, run, part, number), pool, stop_check)
+    seconds = _done(partial(_timed, run, part, 0), pool, stop_check)
     for copied in run.replicas.copies:
-        follow(copied, run.network)
+        reset_copy(copied, run.network)
     return StepCost(len(batch["planes"]), parts, at_once, seconds * parts / at_once, memory)
 
 
-def _done(work: Callable[[], T], pool: ThreadPoolExecutor | None, asking: Asking) -> T:
+def _done(work: Callable[[], T], pool: ThreadPoolExecutor | None, stop_check: StopCheck) -> T:
     """Return what work gives, on a thread of the step's where it has some: they have their own share of the processor."""
-    return work() if pool is None else asking.result(pool.submit(work))
+    return work() if pool is None else stop_check.result(pool.submit(work))
 
 
 def _timed(run: Run, part: Batch, number: int) -> float:
     """Return the seconds of one part by one of the copies."""
     copied = run.replicas.copies[number]
-    follow(copied, run.network)
+    reset_copy(copied, run.network)
     before = time.perf_counter()
     backward(run, copied, part, 0.0)
     if run.device.type == "cuda":
@@ -103,7 +103,7 @@ def _kept_bytes(run: Run, few: Batch) -> int:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    follow(copied, run.network)
+    reset_copy(copied, run.network)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         backward(run, copied.forward, few, 0.0)  # as it is before torch.compile
     return sum(kept.values())

@@ -1,4 +1,4 @@
-"""Numba from cold: how long all kernels take to compile, and that a second start compiles none."""
+"""Compile times of all Numba kernels without a cache, and a second start that must compile none."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from pathlib import Path
 began = time.perf_counter()
 from engine.evaluation.handwritten import evaluate
 from engine.board.movegen import perft
-from engine.evaluation.move_features import facts_of
+from engine.evaluation.move_features import legal_move_features
 from engine.board.position import from_fen
 from pipeline.ingest.job import ingest
 from pipeline.dataset.batches import Batches
@@ -26,7 +26,7 @@ perft(from_fen(chess.STARTING_FEN), 2)
 with tempfile.TemporaryDirectory() as folder:
     ingest([sys.argv[1]], Path(folder), workers=1)
     planes = next(Batches([Path(folder)], "train", batch_size=1).from_step(0))["planes"]
-    evaluate(planes), facts_of(planes)
+    evaluate(planes), legal_move_features(planes)
 next(iter(played(1)))
 seconds = time.perf_counter() - began
 from numba.core.dispatcher import Dispatcher
@@ -41,7 +41,7 @@ print(json.dumps({"seconds": seconds, "kernels": len(kernels), "hits": hits, "mi
 
 
 def _start(cache: str, pgn: Path) -> dict[str, Any]:
-    """Start a process with its kernels' cache in `cache` and let it do a small job."""
+    """Run a small job in a new process with Numba's cache in `cache`."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
     command = [sys.executable, "-c", _START, str(pgn)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
@@ -50,7 +50,7 @@ def _start(cache: str, pgn: Path) -> dict[str, Any]:
 
 
 def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure a start from cold and a second one, each a process that ingests the first games and evaluates one."""
+    """Measure two starts, without and with a cache: each ingests a few games and evaluates one position."""
     from pipeline.bench.ingest import first_games
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:

@@ -1,4 +1,4 @@
-"""One core for a measurement that is claimed for one core."""
+"""One core for a measurement whose figures are for one core."""
 
 import os
 from collections.abc import Iterator
@@ -7,21 +7,16 @@ from contextlib import contextmanager
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Pin this process, the threads that it starts and arrow's pool to one core, where the system can."""
+    """Pin this process, the threads it starts and arrow's pool to one core, where the system can."""
     import pyarrow as pa
 
-    threads = pa.cpu_count()
+    threads, cores = pa.cpu_count(), os.sched_getaffinity(0) if hasattr(os, "sched_setaffinity") else None
     pa.set_cpu_count(1)
-    if not hasattr(os, "sched_setaffinity"):
-        try:
-            yield
-        finally:
-            pa.set_cpu_count(threads)
-        return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
+    if cores is not None:
+        os.sched_setaffinity(0, {min(cores)})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, cores)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
         pa.set_cpu_count(threads)

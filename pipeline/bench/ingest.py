@@ -21,21 +21,21 @@ from engine.encoding.planes import label_of
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
 from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
+from pipeline.dataset.files.stored_planes import Form, plane_fields
 from pipeline.dumps.reader import Source, chunks
-from pipeline.executors.local import LocalEngine
-from pipeline.ingest.chunk import PRELOAD
+from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 STAGES = 6
 BESIDE_BYTES = 16 << 20
-"""Text of the games that both do: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
+"""Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
 
 
-def _timed(pgn: Path, workers: int) -> tuple[float, dict[str, Any], dict[str, float]]:
-    """Ingest a dump into a folder that is thrown away: give seconds, manifest, and stored bytes a position by column."""
+def _timed(pgn: Path, workers: int, planes: Form = "all") -> tuple[float, dict[str, Any], dict[str, float]]:
+    """Ingest a dump into a temporary folder; return seconds, manifest, and stored bytes per position by column."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         began = time.perf_counter()
-        manifest = ingest([str(pgn)], Path(folder), workers=workers)
+        manifest = ingest([str(pgn)], Path(folder), IngestConfig(planes=planes), workers=workers)
         seconds = time.perf_counter() - began
         stored: Counter[str] = Counter()
         for entry in read_manifest(Path(folder))["files"]:
@@ -51,12 +51,12 @@ def _timed(pgn: Path, workers: int) -> tuple[float, dict[str, Any], dict[str, fl
 
 
 def first_games(pgn: Path, size: int) -> bytes:
-    """Give the text of a dump's first games, about `size` bytes."""
+    """Return the text of a dump's first games, about `size` bytes."""
     return bytes(next(chunks([Source(str(pgn))], size)).text)
 
 
 def peak_mib() -> int:
-    """Give the most memory this process has held, MiB; macOS counts bytes where Linux counts KiB."""
+    """Return the most memory this process has held, MiB; macOS counts bytes where Linux counts KiB."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10))
 
@@ -78,7 +78,7 @@ def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]:
-    """Give the rows of a game with every column that a shard has."""
+    """Return the rows of a game with every column that a shard has."""
     headers, board = game.headers, game.board()
     result = {"1-0": 1, "0-1": -1}.get(headers.get("Result", "*"), 0)
     base, _, increment = headers.get("TimeControl", "-").partition("+")
@@ -117,9 +117,9 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
 
 
 def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
-    """Do the job the straightforward way, to the same columns: read_game, planes by loops, pyarrow.
+    """Make the same columns the straightforward way: read_game, planes by loops, pyarrow.
 
-    Gives seconds and positions. (Castling is left a count: the straightforward way may be simple, and is quicker so.)
+    Return seconds and positions. (Castling is stored as a count, which is simpler and faster.)
     """
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -128,17 +128,18 @@ def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
     while (game := chess.pgn.read_game(stream)) is not None:
         rows.extend(_rows_of_game(game, number))
         number += 1
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema()), out / "beside.parquet", compression="zstd")
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema("bytes")), out / "beside.parquet", compression="zstd")
     return time.perf_counter() - began, len(rows)
 
 
-def _planes_rate(pgn: Path, folder: Path) -> float:
-    """Write the planes of a dump's shuffled rows, and nothing else, from memory as a shard has them: give rows/s.
+def _planes_rate(pgn: Path, folder: Path, planes: Form) -> float:
+    """Write only the planes of shuffled rows, from memory and as a shard stores them; return rows/s.
 
-    It is what no ingest to this format can do without, and what the design measured beforehand: a yardstick of the machine.
+    Every ingest to this format has to do this, so it is a yardstick of the machine.
     """
-    ingest([str(pgn)], folder / "yardstick", workers=1)
-    table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=["planes"])
+    ingest([str(pgn)], folder / "yardstick", IngestConfig(planes=planes), workers=1)
+    stored = [field.name for field in plane_fields(planes)]
+    table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=stored)
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
@@ -147,38 +148,43 @@ def _planes_rate(pgn: Path, folder: Path) -> float:
     return len(table) / min(seconds)
 
 
-def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
+def measure(pgn: Path, progress: Progress = silent, planes: Form = "all") -> dict[str, Any]:
     """Measure one process on one core, two workers, stored bytes, peak memory, and python-chess on the same games.
 
     `ratio_python_chess` compares both on the same first games of the dump; `positions_per_second` is of the whole, and
-    `ratio_planes_write` that over the speed of writing shuffled planes alone.
+    `ratio_planes_write` that over the speed of writing shuffled planes alone. With `planes` compact, `ratio_all` is the
+    speed over that of the same games with `all`, in turns in the same run.
     """
     beside = first_games(pgn, BESIDE_BYTES)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)
-        _timed(same, 1)  # compiles, or loads what was compiled
+        _timed(same, 1, planes)  # compiles, or loads what was compiled
         progress(Tick(1, STAGES, "stages"))
-        same_seconds, same_manifest, _ = min((_timed(same, 1) for _ in range(3)), key=lambda result: result[0])
+        same_runs, all_runs = [], []
+        for _ in range(3):
+            same_runs.append(_timed(same, 1, planes))
+            if planes != "all":
+                all_runs.append(_timed(same, 1)[0])
+        same_seconds, same_manifest, _ = min(same_runs, key=lambda result: result[0])
         runs = []
         for stage in (2, 3):
             progress(Tick(stage, STAGES, "stages"))
-            runs.append(_timed(pgn, 1))
+            runs.append(_timed(pgn, 1, planes))
         seconds, manifest, stored = min(runs, key=lambda result: result[0])
         peak = peak_mib()
-        planes_rate = _planes_rate(same, Path(folder))
+        planes_rate = _planes_rate(same, Path(folder), planes)
         progress(Tick(4, STAGES, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder))
     progress(Tick(5, STAGES, "stages"))
-    # What workers are forked from has then loaded its kernels, as this process has.
-    list(LocalEngine(2, preload=PRELOAD).map(abs, range(2)))
-    two_seconds, _, _ = _timed(pgn, 2)
+    two_seconds, _, _ = _timed(pgn, 2, planes)
     progress(Tick(STAGES, STAGES, "stages"))
     positions = manifest["positions"]["total"]
     same_rate = same_manifest["positions"]["total"] / same_seconds
     chess_rate = chess_positions / chess_seconds
     return {
         "pgn": pgn.name,
+        "planes": planes,
         "games": manifest["games"]["read"],
         "positions": positions,
         "seconds": round(seconds, 3),
@@ -189,9 +195,10 @@ def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
         "same_games_positions_per_second": round(same_rate),
         "python_chess_positions_per_second": round(chess_rate),
         "ratio_python_chess": round(same_rate / chess_rate, 1),
+        **({"ratio_all": round(min(all_runs) / same_seconds, 2)} if all_runs else {}),
         "two_workers_seconds": round(two_seconds, 3),
         "two_workers_speedup": round(seconds / two_seconds, 3),
-        "plane_bytes_per_position": round(stored["planes"], 2),
+        "plane_bytes_per_position": round(sum(stored[field.name] for field in plane_fields(planes)), 2),
         "bytes_per_position": round(sum(stored.values()), 2),
         "column_bytes_per_position": {name: round(size, 2) for name, size in stored.items()},
         "peak_memory_mib": peak,

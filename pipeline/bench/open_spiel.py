@@ -1,7 +1,7 @@
-"""OpenSpiel beside ours, where it is installed: its C++ tree search with a null evaluator, and its AlphaZero for chess.
+"""OpenSpiel as a yardstick, where it is installed: its C++ tree search with a null evaluator, and its AlphaZero for chess.
 
-Python cannot subclass OpenSpiel's evaluator, and its own ones play random games to the end. So the null evaluator is a few
-lines of C++, compiled against the headers that its package ships, where there is a compiler; the search is OpenSpiel's own.
+Python cannot subclass OpenSpiel's evaluator, and its own evaluators play random games to the end. The null evaluator is
+therefore some lines of C++, compiled against the headers in its package; the search is OpenSpiel's own.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from typing import Any
 
 MOVES = 2_000
 GAME_PLIES = 80
-"""Then a game is begun anew, here as in our own measurement."""
+"""Length at which a game is replaced by a new one, here and in our own measurement."""
 
 _SOURCE = """
 #include <cstdlib>
@@ -54,14 +54,9 @@ extern "C" double simulations_per_cpu_second(int simulations, int moves, int pli
 """
 
 
-def installed() -> bool:
-    """Tell whether open_spiel can be imported."""
-    return importlib.util.find_spec("pyspiel") is not None
-
-
 def tree_rates(simulations: int) -> dict[str, Any]:
-    """Measure OpenSpiel's tree search alone: simulations a CPU-second by UCT and by PUCT, or why they were not measured."""
-    if not installed():
+    """Return simulations per CPU-second of OpenSpiel's tree search by UCT and by PUCT, or why they were not measured."""
+    if importlib.util.find_spec("pyspiel") is None:
         return {"open_spiel": "not installed: pip install open_spiel"}
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
@@ -86,7 +81,7 @@ def tree_rates(simulations: int) -> dict[str, Any]:
 
 
 def _headers() -> list[str]:
-    """Name the folders of the headers in the package."""
+    """Return the compiler's options for the headers in the package."""
     spec = importlib.util.find_spec("open_spiel")
     assert spec is not None
     assert spec.submodule_search_locations
@@ -96,7 +91,7 @@ def _headers() -> list[str]:
 
 
 def _loaded(library: Path) -> ctypes.CDLL:
-    """Load the library, with OpenSpiel's own symbols where it can find them."""
+    """Load the library so that it finds OpenSpiel's symbols."""
     flags = sys.getdlopenflags()
     sys.setdlopenflags(flags | ctypes.RTLD_GLOBAL)
     importlib.import_module("pyspiel")
@@ -105,9 +100,9 @@ def _loaded(library: Path) -> ctypes.CDLL:
 
 
 def alphazero_rate(simulations: int, width: int, blocks: int, seconds: float) -> dict[str, Any]:
-    """Measure OpenSpiel's AlphaZero for chess as its actors play: moves a CPU-second, or why they were not measured.
+    """Return moves per CPU-second of OpenSpiel's AlphaZero for chess, or why they were not measured.
 
-    Its Python search, PUCT with Dirichlet noise, with its evaluator and a residual network of this size.
+    Its actors' Python search is used: PUCT with Dirichlet noise, its evaluator and a residual network of this size.
     """
     needed = ("pyspiel", "jax", "flax", "optax", "chex", "orbax")
     missing = [name for name in needed if importlib.util.find_spec(name) is None]

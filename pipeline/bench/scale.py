@@ -1,4 +1,4 @@
-"""Whether ingest is flat in memory and linear in time from megabytes to tens of gigabytes, and what would stop it."""
+"""Memory and time of ingest from megabytes to tens of gigabytes, and what limits its speed."""
 
 import importlib.util
 import json
@@ -19,37 +19,37 @@ import psutil
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
 from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
-from pipeline.dumps.zstd_frames import frames
+from pipeline.dumps.zstd_stream import count_frames
 from pipeline.errors import ConfigError, IngestError
 from pipeline.executors.by_name import LOCAL
 from pipeline.executors.local import available_cores
 
 SEED_BYTES = 32 << 20
-"""Text that is repeated: about 14,000 games with clocks and evals."""
+"""Bytes of text that are repeated: about 14,000 games with clocks and evals."""
 STEP = 10
-"""Each size is so many times the one before."""
+"""Ratio of one size to the one before."""
 SPREAD_BYTES = 500_000_000
-"""Most bytes that one and two workers, and Ray, are compared on."""
+"""Most bytes on which one worker, two workers and Ray are compared."""
 REPEATED = 3
-"""Runs of a size below `SHORT_BYTES`, of which the quickest counts."""
+"""Runs of a size below `SHORT_BYTES`; the fastest counts."""
 TURNS = 2
-"""Runs from an address, and from the file beside it."""
+"""Runs from an address, and from the file, in turns."""
 SPREAD_TURNS = 3
-"""Runs of one worker, two workers, two jobs and two of Ray's, in turns; the quickest of each counts: machines are shared."""
+"""Runs of one worker, two workers, two jobs and Ray, in turns; the fastest of each counts, since machines are shared."""
 SHORT_BYTES = 100_000_000
 
 
 def _tree_mib(process: psutil.Process) -> float:
-    """Give the memory that a process and all below it hold now, MiB; pages that they share count for each."""
+    """Return the resident memory of a process and its descendants, MiB; shared pages count in each."""
     total = 0
-    with suppress(psutil.NoSuchProcess):  # one that has just ended: the next look counts again
+    with suppress(psutil.NoSuchProcess):  # a process that has just ended
         for one in [process, *process.children(recursive=True)]:
             total += one.memory_info().rss
     return total / (1 << 20)
 
 
 def _run(stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source: str = STDIN) -> dict[str, Any]:
-    """Feed a stream to one job, or name its source, and give what it measured, with the most memory that it held."""
+    """Run one job on a stream or a named source; return what it measured, with its peak memory."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         command = [sys.executable, "-m", "pipeline.bench.scale_job", folder, str(workers), engine, source]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
@@ -85,7 +85,7 @@ def _run(stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source
 
 
 def _sizes(smallest: int, largest: int) -> list[int]:
-    """Give the sizes to measure, in steps, the largest last."""
+    """Return the sizes to measure, the largest last."""
     if not 100_000 <= smallest <= largest:
         raise ConfigError("smallest is at least 100,000 bytes, and largest no less")
     sizes = []
@@ -96,7 +96,7 @@ def _sizes(smallest: int, largest: int) -> list[int]:
 
 
 def _reader(pgn: Path) -> dict[str, Any]:
-    """Measure one reader of the dump by itself: decompression (by threads where it has many frames), then the cutting too."""
+    """Measure the reader alone: decompression (in threads where the file has many frames), then with splitting into games."""
     source = Source(str(pgn))
     stream, space, began = source.open(), memoryview(bytearray(BLOCK)), time.perf_counter()
     text_bytes = 0
@@ -116,15 +116,12 @@ def _reader(pgn: Path) -> dict[str, Any]:
 
 
 def _spread(dump: Path) -> dict[str, Any]:
-    """Compare one worker with two, with two jobs that share nothing, and two workers with Ray where that is installed."""
+    """Compare one worker with two, with two independent jobs, and two workers with Ray where it is installed."""
 
     def job(workers: int, engine: str = LOCAL) -> dict[str, Any]:
         return _run([], workers, engine, str(dump))
 
-    alone: list[dict[str, Any]] = []
-    together: list[dict[str, Any]] = []
-    by_ray: list[dict[str, Any]] = []
-    apart: list[list[dict[str, Any]]] = []
+    alone, together, by_ray, apart = [], [], [], []
     for _ in range(SPREAD_TURNS):
         alone.append(job(1))
         together.append(job(2))
@@ -158,12 +155,12 @@ def _quickest(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _steady(run: dict[str, Any]) -> float:
-    """Give the seconds of a run behind its first chunk, in which workers start."""
+    """Return the seconds of a run after its first chunk, while which workers start."""
     return float(run["seconds"] - run["seconds_to_first_chunk"])
 
 
 def _elsewhere(pgn: Path, address: str) -> dict[str, Any]:
-    """Read the dump from an address and from here in turns, and give the quicker run of each: positions a second."""
+    """Ingest the dump from an address and from the file in turns; return positions/s of the faster run of each."""
     runs: dict[str, list[float]] = {str(pgn.absolute()): [], address: []}
     for _ in range(TURNS):
         for source, rates in runs.items():
@@ -181,13 +178,12 @@ def _elsewhere(pgn: Path, address: str) -> dict[str, Any]:
 def measure(
     pgn: Path, smallest: int, largest: int, progress: Progress = silent, address: str | None = None
 ) -> dict[str, Any]:
-    """Measure one process over streams of growing size, two workers and Ray beside it, and the reader alone.
+    """Measure one process on streams of growing size, then two workers, Ray, and the reader alone.
 
-    `memory_ratio`: the peak of the largest stream over that of the smallest. `time_linearity`: seconds a position of the
-    largest over those of the smallest. `two_jobs_speedup`: two jobs of one worker at once, over one after the other: what two
-    of these cores give to work that shares nothing. `feeds_cores`: how many
-    cores as quick as this one the reader could keep busy. `address_over_file`, of a dump that lies at `address` too: the speed
-    of an ingest from there over that of the file's. Raises ConfigError for sizes that make no range.
+    `memory_ratio`: peak memory of the largest stream over that of the smallest. `time_linearity`: seconds per position of the
+    largest over those of the smallest. `two_jobs_speedup`: two jobs of one worker at once over the same in sequence, the most
+    that two cores can give. `feeds_cores`: cores as fast as this one that the reader could keep busy. `address_over_file`:
+    speed of an ingest from `address` over that from the file. Raises ConfigError for sizes that make no range.
     """
     sizes = _sizes(smallest, largest)
     seed = Repeats(pgn, min(SEED_BYTES, largest))
@@ -198,22 +194,19 @@ def measure(
         runs[-1]["positions_per_second"] = round(runs[-1]["positions"] / runs[-1]["seconds"])
         progress(Tick(len(runs), len(sizes) + 1, "runs"))
     first, last = runs[0], runs[-1]
-    reader = _reader(pgn) | {"frames": len(frames(pgn)) if pgn.suffix == ".zst" else None}
+    reader = _reader(pgn) | {"frames": count_frames(pgn) if pgn.suffix == ".zst" else None}
     result: dict[str, Any] = {
         "pgn": pgn.name,
         "cores": available_cores(),
         "seed_bytes": len(seed.text),
         "sizes": runs,
         "memory_ratio": round(last["peak_mib"] / first["peak_mib"], 3),
-        "time_linearity": round(
-            last["seconds"] / last["positions"] * first["positions"] / first["seconds"],
-            3,
-        ),
+        "time_linearity": round(last["seconds"] / last["positions"] * first["positions"] / first["seconds"], 3),
         "reader": reader,
         "feeds_cores": round(reader["split_gb_per_second"] * 1e9 * last["seconds"] / last["bytes"], 1),
     }
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        # Not fed through a pipe as the sizes are: who feeds takes his time from two workers, and none from one beside him.
+        # A file and not a pipe as above: whoever feeds the pipe takes time from two workers on two cores.
         dump = Path(folder) / "stream.pgn"
         with dump.open("wb") as file:
             file.writelines(seed.read(min(largest, SPREAD_BYTES)))
@@ -224,12 +217,8 @@ def measure(
     return result | {"text": _table(result)}
 
 
-def _listed(seconds: list[float]) -> str:
-    return ", ".join(f"{one:.1f}" for one in seconds)
-
-
 def _table(result: dict[str, Any]) -> str:
-    """Write the numbers for a person."""
+    """Return the numbers as text."""
     lines = [f"{'bytes':>16} {'games':>12} {'positions':>14} {'seconds':>9} {'positions/s':>12} {'peak MiB':>9}"]
     for run in result["sizes"]:
         lines.append(
@@ -237,25 +226,24 @@ def _table(result: dict[str, Any]) -> str:
             f"{run['positions_per_second']:>12,} {run['peak_mib']:>9,}"
         )
     reader = result["reader"]
-    lines += [
-        "",
-        f"memory, largest over smallest            {result['memory_ratio']:.3f}",
-        f"time a position, largest over smallest   {result['time_linearity']:.3f}",
-        f"two workers over one                     {result['two_workers_speedup']:.3f}"
+    told = {
+        "memory, largest over smallest": f"{result['memory_ratio']:.3f}",
+        "seconds per position, largest over smallest": f"{result['time_linearity']:.3f}",
+        "two workers over one": f"{result['two_workers_speedup']:.3f}"
         f" ({result['two_workers_speedup_without_start']:.3f} without the first chunk)",
-        f"  seconds, in turns                      {_listed(result['one_worker_seconds'])} by one,"
-        f" {_listed(result['two_workers_seconds'])} by two",
-        f"two separate jobs at once over one       {result['two_jobs_speedup']:.3f}",
-        f"decompression alone                      {reader['decompression_gb_per_second']:.3f} GB of text/s",
-        f"and cutting into games                   {reader['split_gb_per_second']:.3f} GB/s,"
+        "seconds of one worker": result["one_worker_seconds"],
+        "seconds of two workers": result["two_workers_seconds"],
+        "two separate jobs at once over one": f"{result['two_jobs_speedup']:.3f}",
+        "decompression alone": f"{reader['decompression_gb_per_second']:.3f} GB of text/s",
+        "decompression and splitting into games": f"{reader['split_gb_per_second']:.3f} GB/s,"
         f" {reader['split_games_per_second']:,} games/s: feeds {result['feeds_cores']} cores",
-        f"frames of the archive                    {reader['frames']}",
-    ]
+        "frames of the archive": reader["frames"],
+    }
     if result["ray"]:
-        lines += [
-            f"Ray over local, its start left out       {result['ray']['ray_over_local']:.3f}",
-            f"  seconds of two of its workers          {_listed(result['ray_seconds'])}",
-        ]
+        told |= {
+            "Ray over local, without its start": result["ray"]["ray_over_local"],
+            "its seconds": result["ray_seconds"],
+        }
     if "address" in result:
-        lines.append(f"ingest from the address over the file    {result['address_over_file']:.3f}")
-    return "\n".join(lines)
+        told["ingest from the address over the file"] = f"{result['address_over_file']:.3f}"
+    return "\n".join([*lines, "", *(f"{name:<45}{value}" for name, value in told.items())])

@@ -1,4 +1,4 @@
-"""The search alone with an evaluator that costs nothing, and how much of a network's speed it leaves to the network.
+"""The search with an evaluator that costs nothing, and the share of a network's speed that is left under the search.
 
 Axes: G games, B rows, P planes.
 """
@@ -22,12 +22,12 @@ from pipeline.bench.open_spiel import GAME_PLIES, tree_rates
 SIMULATIONS = 32
 TREE_GAMES = 256
 NETWORK_GAMES = 128
-"""Games side by side with a network, so rows in a batch."""
+"""Games searched at once with a network, which is the batch size."""
 STAGES = 4
 
 
 class _Play:
-    """Games that are searched and played on, move by move; one that ends or grows long begins anew."""
+    """Games that are searched and played move by move; one that ends or gets long is replaced by a new one."""
 
     def __init__(self, evaluator: Evaluator, games: int) -> None:
         self.search = Search(evaluator, SearchConfig(simulations=SIMULATIONS), games=games, seed=1)
@@ -35,7 +35,7 @@ class _Play:
         self.plies_G = np.zeros(games, dtype=np.int64)
         for slot in range(games):
             self._begin(slot)
-            self.plies_G[slot] = slot % GAME_PLIES  # so that games do not all begin anew at once
+            self.plies_G[slot] = slot % GAME_PLIES  # so that games do not all end at once
 
     def _begin(self, slot: int) -> None:
         self.search.start(slot, from_board(chess.Board()), game=self.begun)
@@ -43,7 +43,7 @@ class _Play:
         self.plies_G[slot] = 0
 
     def move(self) -> None:
-        """Search every game and play a move in each, drawn by its visits."""
+        """Search every game and play in each a move drawn by visits."""
         self.search.run()
         labels_G, promotions_G = self.search.choose(temperature=1.0)
         going = np.flatnonzero(labels_G >= 0)
@@ -54,7 +54,7 @@ class _Play:
 
 
 def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
-    """Give simulations a CPU-second with the uniform evaluator: moves, pushes, planes, choices and tree reuse included."""
+    """Return simulations per CPU-second with the uniform evaluator; move generation and tree reuse are included."""
     play = _Play(uniform, games)
     for _ in range(10):  # compiles, touches the memory, spreads the games
         play.move()
@@ -65,7 +65,7 @@ def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
 
 
 def network_evaluator(width: int | None = None, blocks: int | None = None) -> Evaluator:
-    """Make `fianchetto-xs`, or one like it of another size, with fresh weights on one thread of the processor."""
+    """Return `fianchetto-xs`, or the same network of another size, with random weights on one CPU thread."""
     from dataclasses import replace
 
     import torch
@@ -82,7 +82,7 @@ def network_evaluator(width: int | None = None, blocks: int | None = None) -> Ev
 
 
 class _Watched:
-    """Counts rows and keeps the last whole batch: what the same network is asked when batches are ready."""
+    """Counts evaluated rows and keeps the last full batch, to measure the network without the search."""
 
     def __init__(self, evaluator: Evaluator) -> None:
         self.evaluator = evaluator
@@ -97,7 +97,7 @@ class _Watched:
 
 
 def efficiency(evaluator: Evaluator, games: int, moves: int, rounds: int) -> tuple[float, float, float]:
-    """Give (share, evaluations/s in search, evaluations/s on ready batches), in turns, so that slow times slow both."""
+    """Return (share, evaluations/s in search, evaluations/s on ready batches), measured in turns."""
     watched = _Watched(evaluator)
     play = _Play(watched, games)
     play.move()
@@ -117,7 +117,7 @@ def efficiency(evaluator: Evaluator, games: int, moves: int, rounds: int) -> tup
 
 
 def hit_rate(evaluator: Evaluator, games: int, moves: int) -> float:
-    """Give the share of evaluations that a cache of 64 MiB answers while games are played from their start."""
+    """Return the share of evaluations found in a cache of 64 MiB while games are played from the start."""
     cached = Cached(evaluator)
     play = _Play(cached, games)
     for _ in range(moves):
@@ -128,7 +128,7 @@ def hit_rate(evaluator: Evaluator, games: int, moves: int) -> float:
 def measure(
     progress: Progress = silent, *, moves: int = 100, games: int = NETWORK_GAMES, rounds: int = 5
 ) -> dict[str, Any]:
-    """Measure the tree alone on one core, OpenSpiel's beside it, and the share of a 6 x 64 network's speed that is left."""
+    """Measure our tree search and OpenSpiel's on one core, and the share of a 6 x 64 network's speed under search."""
     with one_core():
         rates = []
         beside = {}

@@ -1,4 +1,4 @@
-"""Self-play with a small network, beside OpenSpiel's AlphaZero with one of the same size."""
+"""Self-play with a small network, beside OpenSpiel's AlphaZero with a network of the same size."""
 
 import time
 from statistics import median
@@ -14,11 +14,11 @@ from pipeline.bench.search import SIMULATIONS, network_evaluator
 WIDTH, BLOCKS = 32, 2
 """Channels and residual blocks of both networks."""
 PLIES = 40
-"""Games are stopped here, so that all are under way all the time and every move counts."""
+"""Length at which games are stopped, so that all are in progress all the time."""
 
 
 def moves_rate(games: int, plies: int) -> float:
-    """Play games from the start and give moves a CPU-second, with everything that self-play does and keeps."""
+    """Play games from the start and return moves per CPU-second, recording included."""
     search = SearchConfig(simulations=SIMULATIONS, dirichlet_share=0.25)
     config = SelfPlayConfig(width=games, most_plies=plies)
     evaluator = network_evaluator(WIDTH, BLOCKS)
@@ -32,7 +32,7 @@ def moves_rate(games: int, plies: int) -> float:
 def measure(
     progress: Progress = silent, *, games: int = 128, plies: int = PLIES, rounds: int = 3, seconds: float = 20.0
 ) -> dict[str, Any]:
-    """Measure both on one core, ours before and after OpenSpiel's."""
+    """Measure both on one core, OpenSpiel's between ours."""
     with one_core():
         rates = [moves_rate(games, plies)]
         progress(Tick(1, rounds + 1, "stages"))

@@ -1,7 +1,7 @@
-"""A real dump repeated for as long as one likes, each repeat with game ids and games of its own, made as it is read.
+"""An endless dump: a real one repeated with other game ids and games, made as it is read.
 
-A repeat is the same text with other site ids and with the last `repeat % VARIANTS` half-moves of each game blanked out, so
-that up to VARIANTS repeats hold no game twice (a game's identity is its moves), at the speed of copying memory.
+A repeat is the same text with other site ids and with the last `repeat % VARIANTS` half-moves of each game replaced by
+spaces, so that up to VARIANTS repeats hold no game twice (a game's identity is its moves), at the speed of copying memory.
 
 Axes: G games of the seed.
 """
@@ -23,10 +23,10 @@ _DIGITS = np.frombuffer(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqr
 
 
 class Repeats:
-    """The seed's text, and where its ids and last moves lie."""
+    """The repeated text, and the offsets of its ids and last moves."""
 
     def __init__(self, pgn: Path, seed_bytes: int) -> None:
-        """Take about `seed_bytes` of a dump's first games."""
+        """Read about `seed_bytes` of a dump's first games."""
         chunk = next(chunks([Source(str(pgn))], seed_bytes))
         text = bytes(chunk.text)
         self.text = np.frombuffer(text, dtype=np.uint8)
@@ -36,7 +36,7 @@ class Repeats:
         self.tails = [_tail(text, int(start), int(end)) for start, end in zip(chunk.starts, ends, strict=True)]
 
     def read(self, size: int) -> Iterator[memoryview]:
-        """Give `size` bytes, less what the last game lacks: whole games only."""
+        """Yield at most `size` bytes of whole games."""
         given = repeat = 0
         while given < size:
             text = self._repeat(repeat)
@@ -48,7 +48,7 @@ class Repeats:
             given, repeat = given + len(text), repeat + 1
 
     def _repeat(self, repeat: int) -> NDArray[np.uint8]:
-        """Make one repeat of the seed."""
+        """Return one repeat of the text."""
         text = self.text.copy()
         numbers_G = repeat * len(self.sites_G) + np.arange(len(self.sites_G))
         for place in range(8):
@@ -62,7 +62,7 @@ class Repeats:
 
 
 def _tail(text: bytes, start: int, end: int) -> tuple[list[int], int]:
-    """Find where a game's last VARIANTS half-moves begin, and where its result does."""
+    """Return the offsets of a game's last VARIANTS half-moves, and of its result."""
     movetext = max(text.find(b"\n\n", start, end), start)
     plies: list[int] = []
     result = end

@@ -1,4 +1,4 @@
-"""The training loop on real batches, beside the same loop on one batch held in memory."""
+"""The training loop on batches from disk, beside the same loop on one batch in memory."""
 
 import time
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ from pipeline.dataset.files.shards import Batch
 STEPS = 25
 ROUNDS = 6
 BLOCK_ROWS = 4096
-"""A small shuffle block, so that every round reads its share of row groups from disk."""
+"""Rows of a shuffle block: few, so that every round reads row groups from disk."""
 
 
 def _rate(run: Any, batches: Iterator[Batch]) -> float:
-    """Take STEPS steps and give positions a second."""
+    """Take STEPS steps and return positions/s."""
     from model.training.state import take_step
 
     began = time.perf_counter()

@@ -1,7 +1,4 @@
-"""What the network sees: the 77 planes of a position as text and as a picture.
-
-Pure functions: a FEN in, text or a picture file out. Planes are shown as the view holds them; moves
-in UCI, as people write them.
+"""The 77 planes of a position as text and as a picture; moves are shown in UCI.
 
 Axes: P planes.
 """
@@ -24,18 +21,18 @@ from engine.errors import UserError
 from pipeline.storage.stores import publish
 
 COLUMNS = 7
-"""Planes in a row of the grid: 77 planes make eleven rows."""
+"""Planes in a row of the picture: 77 planes make eleven rows."""
 _NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
 _COMPASS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
 _LIGHT, _DARK, _MARK, _INK = "#f0d9b5", "#b58863", "#1f6f50", "#222222"
 
 
 class ShowError(UserError):
-    """A position that cannot be shown as asked."""
+    """A position that cannot be shown in this view or file format."""
 
 
 def titles(shown: View) -> list[str]:
-    """Name the 77 planes of a view: `own pawns`, `turn`, `N1`, `NE3`, `knight (1,2)`."""
+    """Return the names of a view's 77 planes: `own pawns`, `turn`, `N1`, `NE3`, `knight (1,2)`."""
     sides = ("own", "opp.") if shown.black_planes is None else ("white", "black")
     pieces = [f"{side} {name}" for name in _NAMES for side in sides]
     rays = [f"{_COMPASS[kind % len(DIRECTIONS)]}{kind // len(DIRECTIONS) + 1}" for kind in range(KNIGHT_TYPES)]
@@ -44,7 +41,7 @@ def titles(shown: View) -> list[str]:
 
 
 def _planes(fen: str, view: str) -> tuple[View, Position, NDArray[np.uint64], NDArray[np.uint64]]:
-    """Give the view, the position, its stored planes [1, 77] and the view's planes [1, P]."""
+    """Return the view, the position, its stored planes uint64[1, 77] and the view's planes uint64[1, P]."""
     shown = find_view(view)
     if shown.planes != MOVE_PLANES + len(steps()):
         raise ShowError(f"the view {view!r} has {shown.planes} planes; only views of 77 planes can be shown")
@@ -55,23 +52,18 @@ def _planes(fen: str, view: str) -> tuple[View, Position, NDArray[np.uint64], ND
 
 
 def moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
-    """List the legal moves as (label in the view, UCI), by label; a promotion stands once, as a queen."""
+    """Return the legal moves as (label in the view, UCI), by label; promotions only to a queen."""
     shown, position, stored_BP, _ = _planes(fen, view)
     board = to_board(position)
     labels = np.flatnonzero(legal_mask(stored_BP)[0])
     black_B = np.full(len(labels), board.turn == chess.BLACK)
-    named = []
-    for stored, label in zip(labels.tolist(), apply_labels(shown, black_B, labels).tolist(), strict=True):
-        move = move_of(stored, 0, board.turn)
-        last = chess.square_rank(move.to_square) in (0, 7)
-        if last and board.piece_type_at(move.from_square) == chess.PAWN:
-            move.promotion = chess.QUEEN
-        named.append((label, move.uci()))
-    return sorted(named)
+    moves = [move_of(stored, 0, board.turn) for stored in labels.tolist()]
+    moves = [board.find_move(move.from_square, move.to_square) for move in moves]  # adds the queen of a promotion
+    return sorted(zip(apply_labels(shown, black_B, labels).tolist(), (move.uci() for move in moves), strict=True))
 
 
-def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int) -> list[str]:
-    """Lay titled 8 x 8 pictures side by side, `across` in a row."""
+def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[str]:
+    """Return lines with titled 8 x 8 pictures side by side, `across` in a row."""
     lines: list[str] = []
     for start in range(0, len(cells), across):
         row = cells[start : start + across]
@@ -82,8 +74,8 @@ def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int) -> list[str]:
     return lines
 
 
-def show(fen: str, view: str = "marro77", across: int = 6) -> str:
-    """Write a position, its planes that are not empty, and its legal moves as text.
+def show(fen: str, view: str = "marro77") -> str:
+    """Return a position, its planes that are not empty, and its legal moves as text.
 
     Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's eighth rank.
     """
@@ -103,7 +95,7 @@ def show(fen: str, view: str = "marro77", across: int = 6) -> str:
             "",
             f"{mover} to move; view {shown.name}; {len(filled)} of {shown.planes} planes are not empty",
             "",
-            *_grid(filled, across),
+            *_grid(filled),
             f"{len(legal)} legal labels (label, move)",
             *listed,
         ]
@@ -111,29 +103,24 @@ def show(fen: str, view: str = "marro77", across: int = 6) -> str:
 
 
 def _draw_board(axes: Any, board: chess.Board) -> None:
-    """Draw the position as people see it, White below."""
-    squares = (np.indices((8, 8)).sum(axis=0) % 2).astype(np.float64)
+    """Draw the position, White below."""
     from matplotlib.colors import ListedColormap
+    from matplotlib.patheffects import withStroke
 
-    axes.imshow(squares, cmap=ListedColormap([_LIGHT, _DARK]), vmin=0, vmax=1)
+    axes.imshow(np.indices((8, 8)).sum(axis=0) % 2, cmap=ListedColormap([_LIGHT, _DARK]), vmin=0, vmax=1)
     for square, piece in board.piece_map().items():
         row, col = 7 - chess.square_rank(square), chess.square_file(square)
         glyph = chess.UNICODE_PIECE_SYMBOLS[piece.symbol().lower()]
-        fill = "white" if piece.color == chess.WHITE else "black"
-        text = axes.text(
-            col, row + 0.04, glyph, fontsize=24, ha="center", va="center", color=fill, family="DejaVu Sans"
-        )
+        text = axes.text(col, row + 0.04, glyph, fontsize=24, ha="center", va="center", family="DejaVu Sans")
         if piece.color == chess.WHITE:
-            from matplotlib.patheffects import withStroke
-
-            text.set_path_effects([withStroke(linewidth=1.6, foreground=_INK)])
+            text.set(color="white", path_effects=[withStroke(linewidth=1.6, foreground=_INK)])
     axes.set_xticks(range(8), "abcdefgh")
     axes.set_yticks(range(8), "87654321")
     axes.tick_params(length=0)
 
 
 def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
-    """Draw the board and the planes, seven across and eleven down, into `out` (its suffix names the format)."""
+    """Draw the board and the planes, seven across and eleven down, into the file `out`; its suffix is the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure

@@ -8,6 +8,7 @@ rows k * batch_size and on, so a run that is killed and resumed sees exactly the
 A batch is a dict of the columns asked for as numpy arrays, as `pipeline.dataset.files.shards.batch_columns` gives them.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,22 +23,24 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from pipeline.dataset.files.permute import gather_rows
-from pipeline.dataset.files.plane_pages import read_group, read_planes
-from pipeline.dataset.files.shard_files import check_footer, check_rows, reading
-from pipeline.dataset.files.shards import Batch, schema
-from pipeline.dataset.strata import Thinning
-from pipeline.dataset.training_set import kept_rows, split_shards
+from pipeline.dataset.files.plane_kernels import PACKED
+from pipeline.dataset.files.shard_files import open_shard
+from pipeline.dataset.files.shards import COLUMNS, Batch
+from pipeline.dataset.files.stored_planes import StrangeRowError, unpacked
+from pipeline.dataset.training_set import Shard, read_group, split_shards
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.storage.stores import opened
 
 BLOCK_ROWS = 1 << 18
-"""Rows that are shuffled together: 161 MB of planes; two blocks are in memory, one read ahead."""
+"""Rows that are shuffled together: 161 MB of planes, 10 MB of packed positions; two blocks are in memory, one read ahead."""
+
+FOOTERS = 256
+"""Footers of files that are kept: some 200 kB each."""
 
 SHUFFLED, DRAWN = 0x6B6C62, 0x64726E
 """What our random streams are told apart by. A stream without a number of its own is another's: numpy takes the seeds
 (0, 0, 0) and (0, 0, 0, 0) for the same, and the permutation that ingest shuffles a chunk by was undone here."""
 
-HUMAN_COLUMNS = tuple(name for name in schema().names if name not in ("visits", "root_value"))
+HUMAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("visits", "root_value"))
 """The columns that batches hold unless others are asked for: all that human games fill."""
 
 
@@ -45,32 +48,25 @@ HUMAN_COLUMNS = tuple(name for name in schema().names if name not in ("visits", 
 class _Group:
     """A row group of a shard."""
 
-    path: Path
+    shard: Shard
     index: int
     rows: int
-    games: int | None = None
-    """Games of its dataset."""
-    thinning: Thinning | None = None
-    """Which of its rows count; `rows` are those."""
+    """Rows that count."""
 
 
-def _groups(directories: Sequence[Path], split: str) -> tuple[list[_Group], dict[Path, pq.FileMetaData]]:
-    """List the row groups of a split, and the footers of their files; raises DatasetError for a shard that is none."""
+def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
+    """List the row groups of a split by the manifests, by the footers of files where those do not tell."""
     groups: list[_Group] = []
-    footers: dict[Path, pq.FileMetaData] = {}
     for directory in directories:
         for shard in split_shards(directory, split):
-            path = shard.path
-            with reading(path):
-                footer = pq.read_metadata(opened(path))
-                check_footer(path, footer, shard.rows)
-            footers[path] = footer
-            whole = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
+            whole = shard.groups()
             rows = shard.kept if shard.thinning is not None else whole
             if len(rows) != len(whole) or any(kept > count for kept, count in zip(rows, whole, strict=True)):
-                raise DatasetError(f"{path} has other row groups than its training set says: join the datasets again")
-            groups += [_Group(path, index, count, shard.games, shard.thinning) for index, count in enumerate(rows)]
-    return groups, footers
+                raise DatasetError(
+                    f"{shard.path} has other row groups than its training set says: join the datasets again"
+                )
+            groups += [_Group(shard, index, count) for index, count in enumerate(rows)]
+    return groups
 
 
 class _Block:
@@ -80,14 +76,18 @@ class _Block:
     and not eighteen.
     """
 
-    def __init__(self, columns: Sequence[str], largest: int) -> None:
-        """Make room for `largest` rows."""
-        self.columns, self.largest = columns, largest
-        self.planes_RP = np.empty((largest if "planes" in columns else 0, PLANES), dtype=np.uint64)
+    def __init__(self, columns: Sequence[str], largest: int, *, packed: bool) -> None:
+        """Make room for `largest` rows, their planes as packed positions or as they are."""
+        self.columns, self.largest, self.packed = columns, largest, packed
+        self.planes_RP = np.empty(
+            (largest if "planes" in columns else 0, PACKED if packed else PLANES), dtype=np.uint64
+        )
         self.records_R: NDArray[Any] = np.empty(0)
         self.objects: dict[str, NDArray[np.object_]] = {}
         self.order_R = np.empty(0, dtype=np.int64)
         """Which of the rows is first, second, ..."""
+        self.sources: list[tuple[int, Path]] = []
+        """The row behind the last one of each file's group, and the file."""
 
     def put(self, rows: slice, columns: Batch) -> None:
         """Keep columns of some rows."""
@@ -98,7 +98,8 @@ class _Block:
             self.records_R = np.empty(self.largest, dtype=[*kinds.items(), filler])
         for name, values in columns.items():
             if name == "planes":
-                self.planes_RP[rows] = values
+                if values.base is not self.planes_RP:
+                    self.planes_RP[rows] = values
             elif values.dtype == object:
                 self.objects.setdefault(name, np.empty(self.largest, dtype=object))[rows] = values
             else:
@@ -114,12 +115,22 @@ class _Block:
         batch: Batch = {}
         for name in self.columns:
             if name == "planes":
-                batch[name] = _gathered(self.planes_RP, picked)
+                words = _gathered(self.planes_RP, picked)
+                batch[name] = self._unpacked(words, picked, records) if self.packed else words
             elif name in self.objects:
                 batch[name] = self.objects[name][picked]
             else:
                 batch[name] = records[name].copy()
         return batch
+
+    def _unpacked(self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], records: Any) -> NDArray[np.uint64]:
+        """Make the planes of packed rows; raises DatasetError, with the file's name, for one that is no position."""
+        labels = np.ascontiguousarray(records["label"]) if "label" in self.columns else np.empty(0, dtype=np.uint16)
+        try:
+            return unpacked(words_RW, labels)
+        except StrangeRowError as error:
+            path = next(path for end, path in self.sources if picked[error.row] < end)
+            raise DatasetError(f"{path} cannot be read as a shard ({error.why}): ingest the dump again") from error
 
 
 @contextmanager
@@ -163,12 +174,15 @@ class Batches:
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
             raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
-        self.groups, self.metadata = _groups(directories, split)
+        self.groups = _groups(directories, split)
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.block_rows = block_rows or BLOCK_ROWS
         self.columns = list(columns)
+        self.packed = "planes" in columns and all(group.shard.form == "compact" for group in self.groups)
+        """Rows are shuffled as packed positions, and their planes made batch by batch."""
+        self._footers: OrderedDict[Path, pq.FileMetaData] = OrderedDict()
 
     def _blocks(self, epoch: int) -> list[list[_Group]]:
         """Give the blocks of an epoch: row groups in a random order, `block_rows` together."""
@@ -185,46 +199,39 @@ class Batches:
 
     def _read(self, closing: Event, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
         """Read a block's rows and draw their order."""
-        at = 0
+        at, block.sources = 0, []
         for group in groups:
             if closing.is_set():  # nobody waits for the block any more
                 return block
             rows = slice(at, at + group.rows)
-            with self._file(group) as file:
-                block.put(rows, self._rows(file, group, block.planes_RP[rows]))
+            block.put(rows, self._rows(group, block.planes_RP[rows], packed=self.packed))
             at += group.rows
+            block.sources.append((at, group.shard.path))
         places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
         block.order_R[places] = np.arange(at)
         return block
 
-    @contextmanager
-    def _file(self, group: _Group) -> Iterator[pq.ParquetFile]:
-        """Open the shard of a group; a damaged one raises DatasetError wherever it is found to be."""
-        with (
-            reading(group.path),
-            pq.ParquetFile(opened(group.path), metadata=self.metadata[group.path]) as file,
-        ):
-            yield file
+    def _rows(self, group: _Group, planes_RP: NDArray[np.uint64] | None = None, *, packed: bool = False) -> Batch:
+        """Read the rows of one group in their order, planes to `planes_RP` where none is dropped; DatasetError if damaged.
 
-    def _rows(self, file: pq.ParquetFile, group: _Group, planes_RP: NDArray[np.uint64] | None = None) -> Batch:
-        """Read the rows of one group in their order; raises ValueError for values that no row has.
-
-        Planes go to `planes_RP` where it is given and nothing is thinned, and are not in the batch then.
+        With `packed`, `planes` are packed positions.
         """
-        straight = planes_RP is not None and group.thinning is None and "planes" in self.columns
-        columns = [name for name in self.columns if not straight or name != "planes"]
-        rows = read_group(file, group.path, group.index, columns)
-        if straight:
-            assert planes_RP is not None
-            read_planes(file, group.path, group.index, planes_RP)
-        check_rows({**rows, "planes": planes_RP} if straight else rows, group.games)  # type: ignore[dict-item]
-        if group.thinning is None:
+        shard = group.shard
+        with open_shard(shard.path, shard.rows, self._footers.get(shard.path)) as reader:
+            if shard.path not in self._footers:
+                if reader.groups != shard.groups():
+                    raise DatasetError(
+                        f"{shard.path} has other row groups than its manifest says: ingest the dump again"
+                    )
+                self._footers[shard.path] = reader.file.metadata
+                if len(self._footers) > FOOTERS:
+                    self._footers.popitem(last=False)
+            rows = read_group(reader, group.index, self.columns, shard, planes_RP, packed=packed)
+            count = len(next(iter(rows.values())))
+            if count != group.rows:
+                raise ValueError(f"{count} rows of a row group stay, and the training set says {group.rows}")
             return rows
-        kept = kept_rows(file, group.index, group.thinning)
-        if int(kept.sum()) != group.rows:
-            raise ValueError(f"{int(kept.sum())} rows of a row group stay, and the training set says {group.rows}")
-        return {name: values[kept] for name, values in rows.items()}
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Give shuffled blocks for ever and the first row of each that counts, from row `skip` of an epoch on.
@@ -245,7 +252,7 @@ class Batches:
                 number_of_epoch += 1
 
         largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
-        now, later = _Block(self.columns, largest), _Block(self.columns, largest)
+        now, later = (_Block(self.columns, largest, packed=self.packed) for _ in range(2))
         closing = Event()
         with ThreadPoolExecutor(1, "read-ahead") as reader, _set_at_end(closing):
             steps = plan()
@@ -280,8 +287,7 @@ class Batches:
     def once(self) -> Iterator[Batch]:
         """Give every row once in the order of the files; the last batch of a row group may be smaller."""
         for group in self.groups:
-            with self._file(group) as file:
-                rows = self._rows(file, group)
+            rows = self._rows(group)
             for at in range(0, group.rows, self.batch_size):
                 yield {name: values[at : at + self.batch_size] for name, values in rows.items()}
 
@@ -294,8 +300,7 @@ class Batches:
         for group in self.groups:
             low, high = np.searchsorted(chosen, (first, first + group.rows))
             if low < high:
-                with self._file(group) as file:
-                    rows = self._rows(file, group)
+                rows = self._rows(group)
                 parts.append({name: values[chosen[low:high] - first] for name, values in rows.items()})
                 have += high - low
             first += group.rows

@@ -3,9 +3,10 @@
 Joining again adds to what is there; no dataset is written to, and none leaves the set unless it is named.
 """
 
+import logging
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -13,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shard_files import games_tables, open_shard
 from pipeline.dataset.files.shards import MANIFEST, SPLITS, file_hash, publish_json, read_manifest
 from pipeline.dataset.files.vouch import vouch
@@ -36,9 +36,9 @@ from pipeline.dataset.training_set import (
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.claims import require_apart, require_own
-from pipeline.storage.stores import temporaries
+from pipeline.storage.stores import alone, temporaries
 
-Stop = Callable[[], bool]
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +80,7 @@ def join(
     *,
     remove: Sequence[str] = (),
     progress: Progress = silent,
-    stop: Stop = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Add datasets to the training set in `out`, which may be new, and give its page; `remove` names those that leave it.
 
@@ -97,12 +97,9 @@ def join(
             raise DatasetError(f"{directory} is a training set: name the datasets themselves")
         read_manifest(directory)
     new = not out.exists()
-    out.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(out / ".lock", timeout=0):
+        with alone(out, DatasetError(f"another join is writing {out}: wait for it, or choose another --out")):
             return _join(datasets, out, config, remove, progress, stop)
-    except Timeout as error:
-        raise DatasetError(f"another join is writing {out}: wait for it, or choose another --out") from error
     finally:
         if new and not is_training_set(out):  # nothing came of it: leave nothing behind
             (out / ".lock").unlink(missing_ok=True)
@@ -124,6 +121,9 @@ def _join(
     for entry, member in zip(entries, used, strict=True):
         entry |= _dates(member)
     _hold_out(entries, config)
+    held = ", ".join(entry["name"] for entry in entries if entry["held_out"])
+    why = {"latest": "the latest month, by --hold-out latest", "none": "by --hold-out none"}
+    LOG.info("held out whole: %s (%s)", held or "no dataset", why.get(config.hold_out, "by --hold-out"))
     used = [replace(member, held_out=entry["held_out"]) for entry, member in zip(entries, used, strict=True)]
     if not any(member.shards("train") for member in used):
         raise DatasetError("no positions to train on are left: all datasets are held out, or have no train split")
@@ -264,9 +264,9 @@ def _kept(member: Member, thinning: Thinning, stop: Stop) -> dict[str, list[int]
     for shard in member.shards("train"):
         if stop():
             raise Stopped("stopped; nothing was written")
-        with open_shard(shard.path, shard.rows) as file:
-            groups = range(file.num_row_groups)
-            found[shard.path.name] = [int(kept_rows(file, group, thinning).sum()) for group in groups]
+        with open_shard(shard.path, shard.rows) as reader:
+            groups = range(len(reader.groups))
+            found[shard.path.name] = [int(kept_rows(reader, group, thinning).sum()) for group in groups]
     return found
 
 

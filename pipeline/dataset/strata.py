@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.shards import BATCH_SENTINELS
+from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.errors import ConfigError
 
 CLASSES = ("ultraBullet", "bullet", "blitz", "rapid", "classical", "unknown")
@@ -20,25 +21,16 @@ CLASS_EDGES = (30, 180, 480, 1500)
 """Seconds of base + 40 x increment that a class begins at, from the second class on: lichess.org/faq#time-controls."""
 RATING_EDGES = (1200, 1600, 2000, 2400)
 
-_GOLDEN, _FIRST, _SECOND = 0x9E37_79B9_7F4A_7C15, 0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB
 
-
-def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Hash words, each by itself (splitmix64's last steps: Steele, Lea and Flood 2014)."""
-    out = words + np.uint64(_GOLDEN)
-    out ^= out >> np.uint64(30)
-    out *= np.uint64(_FIRST)
-    out ^= out >> np.uint64(27)
-    out *= np.uint64(_SECOND)
-    out ^= out >> np.uint64(31)
-    return out
+def speed_class(base: NDArray[Any], increment: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the index into CLASSES of time controls in seconds, all of them known."""
+    return np.searchsorted(CLASS_EDGES, base.astype(np.int64) + 40 * increment.astype(np.int64), side="right")
 
 
 def time_class(base_R: NDArray[Any], increment_R: NDArray[Any]) -> NDArray[np.int64]:
     """Give each row's index into CLASSES from its time control in seconds, as batches hold it."""
     known = (base_R != BATCH_SENTINELS["base"]) & (increment_R != BATCH_SENTINELS["increment"])
-    estimate = base_R.astype(np.int64) + 40 * increment_R.astype(np.int64)
-    return np.where(known, np.searchsorted(CLASS_EDGES, estimate, side="right"), len(CLASSES) - 1)
+    return np.where(known, speed_class(base_R, increment_R), len(CLASSES) - 1)
 
 
 def rating_band(elo_R: NDArray[Any], edges: Sequence[int]) -> NDArray[np.int64]:
@@ -67,7 +59,7 @@ class Thinning:
     def kept(self, rows: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
         """Tell which rows stay (bool[R]), from THINNED_BY, the columns that it goes by."""
         place = rows["game"].astype(np.uint64) << np.uint64(16) | rows["ply"].astype(np.uint64)
-        chance = (mixed(place ^ np.uint64(self.salt)) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+        chance = unit_interval(splitmix64(place ^ np.uint64(self.salt)))
         rates_BC = np.asarray(self.rates)
         where = rating_band(rows["elo"], self.edges), time_class(rows["base"], rows["increment"])
         kept: NDArray[np.bool_] = chance < rates_BC[where]

@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
 from engine.progress import Progress, silent
 from pipeline.dataset.files.schemas import TrainingSet
-from pipeline.dataset.files.shard_files import open_shard, read_rows
-from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, batch_columns, file_hash, read_manifest
+from pipeline.dataset.files.shard_files import ShardReader, open_shard
+from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, Batch, file_hash, read_manifest
+from pipeline.dataset.files.stored_planes import Stored
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.strata import CLASSES, THINNED_BY, Thinning
 from pipeline.errors import DatasetError
@@ -44,6 +46,18 @@ class Shard:
     """Which rows stay, None for all."""
     kept: tuple[int, ...] = ()
     """Rows of each row group that stay, where it is thinned."""
+    form: Stored | None = None
+    """How it stores planes, where its manifest says so."""
+    row_group: int | None = None
+    """Rows of each row group but the last, where its manifest says so."""
+
+    def groups(self) -> list[int]:
+        """Return the rows of each row group, by the manifest or else by the footer; DatasetError for a file that is none."""
+        if self.rows is None or self.row_group is None:
+            with open_shard(self.path, self.rows) as reader:
+                return reader.groups
+        whole, rest = divmod(self.rows, self.row_group)
+        return [self.row_group] * whole + ([rest] if rest else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +75,11 @@ class Member:
         """Give the shards of a split, which may be none."""
         splits = (SPLITS if self.held_out else ()) if split == LATEST else (() if self.held_out else (split,))
         games, found = self.manifest["games"]["read"], []
+        form, row_group = self.manifest.get("planes"), self.manifest.get("row_group")
         for entry in self.manifest["files"]:
             if entry["split"] not in splits:
                 continue
-            shard = Shard(self.directory / entry["name"], entry["rows"], games)
+            shard = Shard(self.directory / entry["name"], entry["rows"], games, form=form, row_group=row_group)
             if split == "train" and self.thinning is not None and self.kept is not None:
                 shard = replace(shard, thinning=self.thinning, kept=tuple(self.kept.get(entry["name"], ())))
             found.append(shard)
@@ -165,19 +180,38 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
     return found
 
 
-def kept_rows(file: pq.ParquetFile, group: int, thinning: Thinning) -> Any:
+def kept_rows(reader: ShardReader, group: int, thinning: Thinning) -> Any:
     """Tell which rows of a row group a thinning keeps, bool[R]."""
-    table = file.read_row_group(group, columns=list(THINNED_BY), use_threads=False)
-    return thinning.kept(batch_columns(table))
+    return thinning.kept(reader.read(group, THINNED_BY))
 
 
-def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Read shards in their order, a row group at a time, as batches of the columns; raises DatasetError for no shard."""
+def read_group(
+    reader: ShardReader,
+    group: int,
+    columns: Sequence[str],
+    shard: Shard,
+    planes_RP: NDArray[np.uint64] | None = None,
+    *,
+    packed: bool = False,
+) -> Batch:
+    """Return those rows of a row group that count, as `ShardReader.read` does; `planes_RP` is used where all of them do.
+
+    With `packed`, `planes` are the packed positions of a compact shard.
+    """
+    if packed:
+        rows, packed_RW = reader.read_packed(group, columns, shard.games)
+        rows["planes"] = packed_RW
+    else:
+        rows = reader.read(group, columns, shard.games, planes_RP if shard.thinning is None else None)
+    if shard.thinning is None:
+        return rows
+    kept = kept_rows(reader, group, shard.thinning)
+    return {name: values[kept] for name, values in rows.items()}
+
+
+def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batch]:
+    """Yield the rows of shards in their order, a row group at a time; raises DatasetError for no shard."""
     for shard in shards:
-        with open_shard(shard.path, shard.rows) as file:
-            for group in range(file.num_row_groups):
-                rows = read_rows(file, shard.path, group, columns, shard.games)
-                if shard.thinning is not None:
-                    kept = kept_rows(file, group, shard.thinning)
-                    rows = {name: values[kept] for name, values in rows.items()}
-                yield rows
+        with open_shard(shard.path, shard.rows) as reader:
+            for group in range(len(reader.groups)):
+                yield read_group(reader, group, columns, shard)

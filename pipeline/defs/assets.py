@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,10 @@ from engine.encoding.planes import ENCODING_VERSION
 from engine.errors import UserError
 from engine.progress import Progress, Tick
 from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, file_hash
-from pipeline.dataset.training_set import members
-from pipeline.defs import checks
+from pipeline.defs import tasks
 from pipeline.defs.child import run_child
-from pipeline.defs.launchpad.forms import filled, form, plain
-from pipeline.defs.launchpad.look_ahead import look_ahead, promised
+from pipeline.defs.launchpad.forms import Form, options_of
+from pipeline.defs.launchpad.look_ahead import forbidden, look_ahead, promised
 from pipeline.defs.launchpad.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
 from pipeline.defs.launchpad.remedies import in_ui
 from pipeline.defs.pages import metadata
@@ -31,22 +31,32 @@ else:
     Result = dg.MaterializeResult  # Dagster reads the annotation and knows it bare only
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
+TRAINED_ON = "trained_on"
+"""Metadata of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
 """Metadata of positions: the dump that they are of, as `version_of` tells it."""
+OWNERS = ["team:fianchetto"]
 CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 ROWS_VERSION = f"{CODE_VERSION}, rows {rows_code()}"
 """Of positions, which are of the code that made their rows: with other code they are out of date, and Dagster says so."""
 
 
-@dg.asset(partitions_def=dumps, group_name="datasets", kinds={"file"}, code_version="1")
+@dg.asset(
+    partitions_def=dumps,
+    group_name="datasets",
+    owners=OWNERS,
+    tags={"stage": "data"},
+    kinds={"file"},
+    code_version="1",
+    automation_condition=dg.AutomationCondition.on_missing(),
+)
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump in `datasets/dumps/`, one file a partition; a month of Lichess that is not there is fetched and verified."""
-    with plainly():
-        look_ahead(context, datasets)
+    with checked(context, datasets):
         key = context.partition_key
         if (month := month_of(key)) and key not in datasets.dumps():
-            request = {"month": month, "out": str(datasets.path / "dumps"), "config": plain(datasets.fetching)}
-            run_child("fetch", request, progress=live(context, every=5.0))
+            work = partial(tasks.fetch, month, datasets.path / "dumps", datasets.fetching)
+            run_child(work, progress=live(context))
         source = datasets.source(key)
         require(str(source))
         digest = file_hash(source)
@@ -65,30 +75,29 @@ def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     partitions_def=dumps,
     deps=[dump],
     group_name="datasets",
+    owners=OWNERS,
+    tags={"stage": "data"},
     kinds={"parquet"},
     pool="processor",
     code_version=ROWS_VERSION,
-    config_schema=form(PositionsOptions),
-    check_specs=checks.POSITIONS,
+    automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
 )
-def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
+def positions(
+    context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets, compute: Compute
+) -> Result:
     """Packed positions and move labels of a dump, as Parquet shards split by game, with a manifest."""
-    with plainly("`replace: true` in the launchpad's config builds it anew"):
-        look_ahead(context, datasets)
-        options = filled(PositionsOptions, context.op_execution_context.op_config)
+    with checked(context, datasets, "`replace: true` in the launchpad's config builds it anew"):
+        options = options_of(config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
         version = version_of([source])  # of before it is read: one that changes meanwhile is read again
-        request: dict[str, Any] = {"source": str(source), "out": str(out), "config": plain(options.ingest)}
-        request |= {"workers": options.workers, "engine": compute.name, "replace": options.replace}
+        work = partial(tasks.ingest, source, out, options.ingest)
+        work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
         begin = time.time()
-        manifest = run_child("ingest", request, progress=live(context, every=5.0), lock=out)
+        manifest = run_child(work, progress=live(context), lock=out)
         seconds = time.time() - begin if (out / MANIFEST).stat().st_mtime >= begin else None
-        request = {"positions": str(out), "source": str(source), "count": options.verified_rows}
-        found = run_child("verify", request)
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.of_positions(out, manifest, seconds) | {DUMP_VERSION: version},
-        check_results=checks.of_positions(found, options.verified_rows),
         data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest.get("code")),
     )
 
@@ -96,33 +105,26 @@ def positions(context: dg.AssetExecutionContext, datasets: Datasets, compute: Co
 @dg.asset(
     deps=[positions],
     group_name="datasets",
+    owners=OWNERS,
+    tags={"stage": "data"},
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
-    config_schema=form(TrainingSetOptions),
-    check_specs=checks.TRAINING_SET,
 )
-def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets) -> Result:
     """Datasets joined for training, none of them copied: the latest month is held out, and all are audited together."""
-    with plainly("choose another `name` in the launchpad's config"):
-        look_ahead(context, datasets)
-        options = filled(TrainingSetOptions, context.op_execution_context.op_config)
+    with checked(context, datasets, "choose another `name` in the launchpad's config"):
+        options = options_of(config)
         shards = inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
-        request: dict[str, Any] = {
-            "positions": [str(path) for path in shards],
-            "out": str(out),
-            "config": plain(options.join),
-        }
-        page = run_child(
-            "join", request | {"remove": list(options.remove)}, progress=live(context, every=5.0), lock=out
-        )
+        tick = live(context)
+        join = partial(tasks.join, shards, out, options.join, remove=options.remove)
+        page = run_child(join, progress=tick, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
-        request = {"positions": [str(out)], "out": str(folder), "players": options.players}
-        audit = run_child("audit", request, progress=live(context, every=5.0)) if options.audit else None
+        work = partial(tasks.audit, [out], folder, players=options.players)
+        audit = run_child(work, progress=tick) if options.audit else None
     return Result(
         metadata=metadata.of_training_set(out, page, audit, folder),
-        check_results=checks.of_training_set(page),
         data_version=metadata.data_version(page, CODE_VERSION),
     )
 
@@ -130,35 +132,29 @@ def training_set(context: dg.AssetExecutionContext, datasets: Datasets) -> Resul
 @dg.asset(
     deps=[training_set],
     group_name="model",
+    owners=OWNERS,
+    tags={"stage": "training"},
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    config_schema=form(CheckpointOptions),
-    check_specs=checks.CHECKPOINT,
 )
-def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: Compute) -> Result:
+def checkpoint(
+    context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets, compute: Compute
+) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
-    with plainly("choose another `name` in the launchpad's config"):
-        look_ahead(context, datasets)
-        options = filled(CheckpointOptions, context.op_execution_context.op_config)
+    with checked(context, datasets, "choose another `name` in the launchpad's config"):
+        options = options_of(config)
         named = datasets.training_set(options.training_set) if options.training_set else None
         joined = named or newest(training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
-        request: dict[str, Any] = {
-            "positions": [str(joined)],
-            "preset": options.preset,
-            "config": plain(options.train),
-            "out": str(out),
-        }
-        request |= {"engine": compute.name, "processes": options.processes}
-        card = run_child("train", request, progress=live(context, every=1.0), lock=out)
-        first = str(members(joined)[0].directory)
-        request = {"checkpoint": str(out), "positions": first, "split": None, "count": metadata.PROBED, "drawn": 0}
-        probe = run_child("probe", request)
+        length = {"minutes": options.train.minutes, "steps": options.train.steps, "epochs": options.train.epochs}
+        tell(context, preset=options.preset, training_set=joined.name, checkpoint=out.name, **length)
+        work = partial(tasks.train, [joined], options.preset, options.train, out)
+        work = partial(work, engine=compute.name, processes=options.processes)
+        card = run_child(work, progress=live(context), lock=out)
     return Result(
-        metadata=metadata.of_checkpoint(out, card),
-        check_results=checks.of_checkpoint(probe),
+        metadata=metadata.of_checkpoint(out, card) | {TRAINED_ON: dg.MetadataValue.path(joined)},
         data_version=metadata.data_version(card["data"], card["config"], options.preset, CODE_VERSION),
     )
 
@@ -166,57 +162,73 @@ def checkpoint(context: dg.AssetExecutionContext, datasets: Datasets, compute: C
 @dg.asset(
     deps=[checkpoint, positions],
     group_name="reports",
+    owners=OWNERS,
+    tags={"stage": "evaluation"},
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    config_schema=form(ReportOptions),
-    check_specs=checks.REPORT,
 )
-def accuracy_report(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
     """How often the network's first choice is the human's move, on games that it never saw."""
-    with plainly():
-        look_ahead(context, datasets)
-        options = filled(ReportOptions, context.op_execution_context.op_config)
+    with checked(context, datasets):
+        options = options_of(config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
         network = named or newest(checkpoint.key, context)
         shards = inputs(context, datasets, options.positions)
-        where: dict[str, Any] = {"checkpoint": str(network), "split": options.split, "rule": plain(options.rule)}
         folder = datasets.path / "reports" / network.name
         reports = {}
         for path in shards:
-            tick = live(context, every=5.0)
-            reports[path.name] = run_child(
-                "report", where | {"positions": str(path), "out": str(folder / path.name)}, progress=tick
-            )
-        request = where | {"positions": str(shards[0]), "count": metadata.PROBED, "drawn": options.drawn}
-        probe = run_child("probe", request)
+            work = partial(tasks.report, network, path, options.split, options.rule, folder / path.name)
+            reports[path.name] = run_child(work, progress=live(context))
+        probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])
         hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
+        tell(context, checkpoint=network.name, top1=round(metadata.overall(reports)["top1"], 4))
     return Result(
         metadata=metadata.of_report(network, reports, folder, drawings),
-        check_results=checks.of_report(metadata.overall(reports)),
-        data_version=metadata.data_version(hashes, options.split, plain(options.rule), CODE_VERSION),
+        data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 
 
+@dg.asset(
+    deps=[accuracy_report],
+    group_name="reports",
+    owners=OWNERS,
+    tags={"stage": "evaluation"},
+    kinds={"json"},
+    code_version="1",
+)
+def leaderboard(datasets: Datasets) -> Result:
+    """All checkpoints that were ever reported on, by dataset and top-1; equal only where the rules are."""
+    found = metadata.of_leaderboard(datasets.path / "reports")
+    return Result(metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records)))
+
+
 def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
-    """Give the positions datasets to work on, those named or all; UserError where a materialised one is not there."""
-    return datasets.materialised(names, promised(context.instance))
+    """Return the positions datasets to work on, those named or all.
+
+    Raises UserError where a materialised one is not there, or has failed a check that blocks.
+    """
+    found = datasets.materialised(names, promised(context.instance))
+    for path in found:
+        forbidden(context.instance, positions.key, path.name)
+    return found
 
 
 def newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
-    """Give the folder that `folder_of` finds; UserError where it is materialised and not there."""
+    """Return the folder that `folder_of` finds; UserError where it is not there, or has failed a check that blocks."""
     folder = folder_of(key, context.instance, context.run)
     if not folder.is_dir():
         what = key.to_user_string()
         raise UserError(
             f"the {what} that was materialised last is not in {folder}: materialise {what} again, or name one"
         )
+    forbidden(context.instance, key)
     return folder
 
 
-def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun) -> Path:
-    """Give the folder of the asset that this run materialised, or one that it retries; else of the newest."""
+def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun, name: str = "path") -> Path:
+    """Return the folder, metadata `name`, of the asset that this run materialised, or one that it retries; else the newest."""
     kind = dg.DagsterEventType.ASSET_MATERIALIZATION
     runs = [name for name in (run.run_id, run.parent_run_id, run.root_run_id) if name]
     events = [entry.asset_materialization for name in runs for entry in reversed(instance.all_logs(name, of_type=kind))]
@@ -226,23 +238,62 @@ def folder_of(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterRun
     if found is None:
         what = key.to_user_string()
         raise UserError(f"no {what} has been materialised: materialise one, or name one in datasets/{what}s")
-    return Path(str(found.metadata["path"].value))
+    return Path(str(found.metadata[name].value))
 
 
-def live(context: dg.AssetExecutionContext, *, every: float) -> Progress:
-    """Log ticks as observations of the asset, which its Plots view draws while the run goes on."""
-    last = time.monotonic()
+def tell(context: dg.AssetExecutionContext, **values: Any) -> None:
+    """Tag the run as `fianchetto/NAME` with what tells it from others in the list of runs; leave out what is None or 0."""
+    tags = {f"fianchetto/{name}": str(value) for name, value in values.items() if value}
+    context.instance.add_run_tags(context.run.run_id, tags)
+
+
+def live(context: dg.AssetExecutionContext) -> Progress:
+    """Return a progress that logs observations of the asset, which its Plots view draws while the run goes on.
+
+    Beside the tick's own figures there are percent and minutes_left where the whole is known. See `Spacing` for how many.
+    """
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
+    spacing, first, began = Spacing(time.monotonic()), None, time.monotonic()
 
     def progress(tick: Tick) -> None:
-        nonlocal last
-        if time.monotonic() - last < every:
+        nonlocal first
+        first = tick.done if first is None else first
+        now = time.monotonic()
+        if not spacing.due(now):
             return
-        last = time.monotonic()
-        values = {tick.unit: tick.done} | dict(tick.values)
+        values: dict[str, float] = {tick.unit: tick.done} | dict(tick.values)
+        if tick.total:
+            values["percent"] = round(100 * tick.done / tick.total, 1)
+            if tick.done > first:
+                values["minutes_left"] = round((now - began) / 60 * (tick.total - tick.done) / (tick.done - first), 1)
         context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
+
+
+class Spacing:
+    """When observations are due: each second at first, so that a curve shows soon, then after a sixtieth of the time so far.
+
+    At most every 30 seconds: about 320 in the first hour and 120 in each later one, where one a second would be 3,600.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.began = self.last = now
+
+    def due(self, now: float) -> bool:
+        """Return whether one is due, which is then taken for made."""
+        if now - self.last < min(30.0, max(1.0, (now - self.began) / 60)):
+            return False
+        self.last = now
+        return True
+
+
+@contextmanager
+def checked(context: dg.AssetExecutionContext, datasets: Datasets, otherwise: str = "") -> Iterator[None]:
+    """Check the options of all assets of the run before the work of one of them, which is done `plainly`."""
+    with plainly(otherwise):
+        look_ahead(context, datasets)
+        yield
 
 
 @contextmanager

@@ -1,25 +1,26 @@
 """Heavy work in a process of its own, that stops when it is told to and never outlives its run.
 
-`run_child(task, arguments)` starts `python -m pipeline.defs.tasks`, which does one task of a fixed table and answers
-in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
+`run_child(work)` starts `python -m pipeline.defs.child`, which calls `work`, a picklable function of `tasks.py` with its
+arguments (`functools.partial`), and answers in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then
+`{"result": ...}` or `{"error": ...}`.
 
-Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, and its messages go
-through a polled file into Dagster events. Here the child knows no Dagster, one pipe carries everything, and the end of
-that pipe is one more way to notice that the other side is gone.
+Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, its pool workers whenever
+it is stopped, and a child that ignores the signal for ever (docs/decisions.md).
 
 Stopping. Terminate raises in the run worker; `run_child` closes its end, sends SIGTERM, waits a grace and then kills
 the whole process group, pool workers included. The child answers SIGTERM by `stop() == True`, so that the trainer saves
-and returns (tasks that save nothing are interrupted), and exits non-zero. A run worker that is SIGKILLed cannot do any
+and returns (work that takes no `stop` is interrupted), and exits non-zero. A run worker that is SIGKILLed cannot do any
 of that: the kernel's parent-death signal (on Linux) and a watch on the parent's pid (everywhere) start the same
 sequence from within the child.
 """
 
 import contextlib
 import ctypes
-import fcntl
+import inspect
 import json
 import logging
 import os
+import pickle
 import selectors
 import signal
 import subprocess
@@ -27,14 +28,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from filelock import FileLock
+
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.cli.progress import ROOMS
+from pipeline.storage.stores import locked
 
 GRACE = 20.0
 """Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""
@@ -46,41 +51,41 @@ RUN_LOG = logging.getLogger("dagster.builtin")
 RUN_LOG.setLevel(logging.INFO)
 """The logger whose lines Dagster shows in a run's log, as `dagster.get_dagster_logger` gives it."""
 
-Task = Callable[[Mapping[str, Any], Progress, Callable[[], bool]], Mapping[str, Any]]
+Send = Callable[[Mapping[str, Any]], None]
 
 
 class ChildError(RuntimeError):
-    """Say that the child ended without a result, and where its last words are."""
+    """A child that ended without a result; the message has its status and its traceback, if it sent one."""
 
 
 # ---------------------------------------------------------------- the run worker's side
 
 
 def run_child(
-    task: str,
-    arguments: Mapping[str, Any],
+    work: Callable[..., Mapping[str, Any]],
     *,
     progress: Progress = silent,
     lock: Path | None = None,
     grace: float = GRACE,
-    module: str = "pipeline.defs.tasks",
 ) -> dict[str, Any]:
-    """Do `task` in a child process and return its result.
+    """Call `work` in a child process and return its result.
 
-    `lock` names an output that no other child may be writing. Raises UserError with the child's own words where a
-    person can mend it, ChildError for the rest. Whatever raises here, the child and all its workers are gone after it.
+    `work` is called with those of the keywords `progress` and `stop` that it takes. `lock` names an output that no other child
+    may be writing. Raises UserError with the child's own words where a person can mend it, ChildError for the rest. Whatever
+    raises here, the child and all its workers are gone after it.
     """
-    request = {"task": task, "arguments": dict(arguments), "parent": os.getpid(), "grace": grace}
-    request["lock"] = str(lock) if lock is not None else None
     process = subprocess.Popen(
-        [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-m", "pipeline.defs.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None
     final: dict[str, Any] = {}
     try:
         with process.stdin as stdin:
-            stdin.write(json.dumps(request).encode())
+            pickle.dump((work, lock, os.getpid(), grace), stdin)
         for message in _messages(process, process.stdout):
             if "tick" in message:
                 progress(Tick(**message["tick"]))
@@ -97,11 +102,12 @@ def run_child(
     if "error" in final:
         raise UserError(final["error"])
     last_words = final.get("crash", "its error output is in the run's log")
-    raise ChildError(f"the {task} process ended with status {code}: {last_words}")
+    name = getattr(getattr(work, "func", work), "__name__", "child")
+    raise ChildError(f"the {name} process ended with status {code}: {last_words}")
 
 
 def _messages(process: "subprocess.Popen[bytes]", stream: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield what the child says until it is gone, even where an orphaned worker holds the pipe open."""
+    """Yield the child's messages until it is gone, even where an orphaned worker holds the pipe open."""
     buffer = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
@@ -119,7 +125,7 @@ def _messages(process: "subprocess.Popen[bytes]", stream: IO[bytes]) -> Iterator
 
 
 def _end(process: "subprocess.Popen[bytes]", grace: float, *, ask: bool) -> int:
-    """Wait for the child, asking it to stop if `ask`; kill its whole group whatever happens meanwhile."""
+    """Wait for the child, asking it to stop if `ask`; kill its whole group whatever happens meanwhile. Return its status."""
     assert process.stdout is not None
     process.stdout.close()  # a child that still talks is not left blocked on a full pipe
     try:
@@ -142,23 +148,23 @@ def kill_group(group: int) -> None:
 # ---------------------------------------------------------------- the child's side
 
 
-def main(tasks: Mapping[str, Task], asking: Collection[str]) -> None:
-    """Read one request from standard input, do it, and answer on what was standard output.
-
-    Tasks named in `asking` ask `stop` themselves and may save before they return; the others are interrupted.
-    """
+def main() -> None:
+    """Read the work from standard input, do it, and answer on what was standard output."""
     from engine.compiling import announced  # of the child alone: who starts one need not load a compiler
 
-    request = json.load(sys.stdin)
+    work, lock, parent, grace = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the parent's own pipe
     stopping = Stopping()
     send = _answerer(stopping)
-    _tell_logs(send)
-    _listen(stopping, interrupt=request["task"] not in asking)
-    _die_with(request["parent"], request["grace"])
+    _send_logs(send)
+    known = {"progress": _throttled(send), "stop": stopping}
+    keywords = {name: value for name, value in known.items() if name in inspect.signature(work).parameters}
+    _listen(stopping, interrupt="stop" not in keywords)
+    _die_with(parent, grace)
+    held = contextlib.ExitStack()  # never closed: a lock is held until the workers are gone too
     try:
-        _hold(request["lock"], request["grace"])
+        held.enter_context(_held(lock, grace))
         with announced():
-            result = tasks[request["task"]](request["arguments"], _throttled(send), stopping)
+            result = work(**keywords)
         if stopping():
             raise KeyboardInterrupt
     except UserError as error:
@@ -168,30 +174,26 @@ def main(tasks: Mapping[str, Task], asking: Collection[str]) -> None:
         send({"error": "stopped before it was done; run it again and it continues from what is complete"})
         sys.exit(STOPPED)
     finally:
-        if os.getppid() != request["parent"]:  # nobody is left who would take the workers down
+        if os.getppid() != parent:  # nobody is left who would kill the workers
             kill_own_group()
     send({"result": result})
 
 
 class Stopping:
-    """The wish to stop, which a signal's handler may set anywhere: an Event's lock may be in its own thread's hands."""
+    """The request to stop. A signal handler sets it anywhere, so it has no lock that its own thread might hold."""
 
     def __init__(self) -> None:
         self.asked = False
 
-    def set(self) -> None:
-        """Wish it."""
-        self.asked = True
-
     def __call__(self) -> bool:
-        """Tell whether it is wished."""
+        """Return whether to stop."""
         return self.asked
 
 
-class _Told(logging.Handler):
-    """Sends log lines."""
+class _Sender(logging.Handler):
+    """Sends log lines to the run worker."""
 
-    def __init__(self, send: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, send: Send) -> None:
         super().__init__(logging.INFO)
         self.send = send
 
@@ -200,19 +202,17 @@ class _Told(logging.Handler):
         self.send({"log": record.getMessage()})
 
 
-def _tell_logs(send: Callable[[Mapping[str, Any]], None]) -> None:
+def _send_logs(send: Send) -> None:
     """Send what this project logs."""
-    handler = _Told(send)
     for room in ROOMS:
         logging.getLogger(room).setLevel(logging.INFO)
-        logging.getLogger(room).addHandler(handler)
+        logging.getLogger(room).addHandler(_Sender(send))
 
 
-def _answerer(stopping: Stopping) -> Callable[[Mapping[str, Any]], None]:
-    """Keep standard output for messages, give everything else the log, and see to it that a crash is a message."""
+def _answerer(stopping: Stopping) -> Send:
+    """Keep standard output for messages, send everything else to the log, and make a crash a message."""
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print goes to the log, not between the messages
-
     lock = threading.Lock()
 
     def send(message: Mapping[str, Any]) -> None:
@@ -220,7 +220,7 @@ def _answerer(stopping: Stopping) -> Callable[[Mapping[str, Any]], None]:
             with lock:
                 answer.write(json.dumps(message) + "\n")
         except BrokenPipeError:
-            stopping.set()
+            stopping.asked = True
 
     def crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         send({"crash": "".join(traceback.format_exception(kind, error, trace))[-4000:]})
@@ -237,7 +237,7 @@ def _listen(stopping: Stopping, *, interrupt: bool) -> None:
     def asked(*_: object) -> None:
         if os.getpid() != own:
             os._exit(128 + signal.SIGTERM)  # a forked worker has inherited this handler
-        stopping.set()
+        stopping.asked = True
         if interrupt:
             raise KeyboardInterrupt
 
@@ -245,8 +245,8 @@ def _listen(stopping: Stopping, *, interrupt: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _throttled(send: Callable[[Mapping[str, Any]], None], seconds: float = 0.25) -> Progress:
-    """Pass at most a few ticks a second; the last one of a known total always."""
+def _throttled(send: Send, seconds: float = 0.25) -> Progress:
+    """Send at most a few ticks a second; the last one of a known total always."""
     last = 0.0
 
     def progress(tick: Tick) -> None:
@@ -283,22 +283,17 @@ def kill_own_group() -> None:
         kill_group(os.getpid())
 
 
-def _hold(name: str | None, patience: float) -> None:
-    """Lock an output while this process lives, after waiting for the child of a dead run, which may be saving still.
+def _held(path: Path | None, patience: float) -> AbstractContextManager[None]:
+    """Lock an output, after waiting for the child of a dead run, which may still be saving.
 
     The library's own locks, of `ingest` and `train`, are for everybody else, and refuse at once.
     """
-    if name is None:
-        return
-    path = Path(name)
+    if path is None:
+        return contextlib.nullcontext()
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    for attempt in range(int(patience) + 5, -1, -1):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if not attempt:
-                break
-            time.sleep(1.0)
-    raise UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
+    busy = UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
+    return locked(FileLock(path.with_name(f".{path.name}.lock")), busy, patience + 5.0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,51 @@
 """Jobs: what a person starts by one click, and the housekeeping of the instance."""
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
+from pydantic_core import to_jsonable_python
 
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, plainly, positions, training_set
+from pipeline.dataset.files.shards import read_manifest
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, leaderboard, plainly, positions, training_set
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.dumps.fetch import STEM, month_of, published_months
+from pipeline.errors import DatasetError
+from pipeline.ingest.chunk import IngestConfig
 
-build_positions = dg.define_asset_job("build_positions", [dump, positions], description="Turn one dump into positions.")
-train = dg.define_asset_job(
-    "train",
-    [training_set, checkpoint, accuracy_report],
-    description="Join the positions, train a network on them and measure it.",
+build_positions = dg.define_asset_job(
+    "build_positions",
+    [dump, positions],
+    config=dg.PartitionedConfig(dumps, run_config_for_partition_key_fn=lambda key: settings(Datasets().positions(key))),
+    description="Turn one dump into positions; a dump that has some already comes with the options that they were made with.",
 )
+LENGTHS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "train": ("as the form says", {}),
+    "train_quick": ("for 90 seconds, to see that everything works", {"train": {"minutes": 1.5}}),
+    "train_15_minutes": (
+        "for 15 minutes: the network and optimizer that the README recommends",
+        {"preset": "fianchetto-human", "train": {"minutes": 15.0, "optimizer": "muon"}},
+    ),
+    "train_overnight": (
+        "for 8 hours: the network and optimizer that the README recommends",
+        {"preset": "fianchetto-human", "train": {"minutes": 480.0, "optimizer": "muon"}},
+    ),
+}
+"""Launchpad configurations of the checkpoint that come as jobs of their own: name -> (how long, options)."""
+train, *saved = (
+    dg.define_asset_job(
+        name,
+        [training_set, checkpoint, accuracy_report, leaderboard],
+        config={"ops": {"checkpoint": {"config": dict(options)}}} if options else None,
+        description=f"Join the positions, train a network on them and measure it; {length}.",
+    )
+    for name, (length, options) in LENGTHS.items()
+)
+train_quick, train_15_minutes, train_overnight = saved
 # No job holds assets of both kinds: its backfill over dumps would train a network a dump. `Materialize all` trains once.
 finetune = dg.define_asset_job(
     "finetune",
@@ -24,8 +54,18 @@ finetune = dg.define_asset_job(
 )
 
 
+def settings(folder: Path) -> dict[str, Any]:
+    """Return the run configuration that makes positions as those in a folder were made; {} where there are none."""
+    try:
+        made, usual = read_manifest(folder)["config"], to_jsonable_python(IngestConfig())
+    except DatasetError:
+        return {}
+    changed = {name: value for name, value in made.items() if name in usual and value != usual[name]}
+    return {"ops": {positions.op.name: {"config": {"ingest": changed}}}} if changed else {}
+
+
 def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each dump that has none yet, and give their keys."""
+    """Add a partition for each dump that has none yet, and return their keys."""
     assert dumps.name is not None
     new = sorted(set(datasets.dumps()) - set(instance.get_dynamic_partitions(dumps.name)))
     if new:
@@ -46,7 +86,7 @@ def register_dumps() -> None:
 
 
 def register_published(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each month that Lichess has published since the latest that is registered, and give their keys.
+    """Add a partition for each month that Lichess has published since the latest that is registered, and return their keys.
 
     With none registered, that is the latest published one alone: all of Lichess is nobody's first wish.
     """
@@ -73,7 +113,22 @@ def register_months() -> None:
     add_months()
 
 
-new_months = dg.ScheduleDefinition(job=register_months, cron_schedule="0 6 * * *")
+new_months = dg.ScheduleDefinition(
+    job=register_months,
+    cron_schedule="0 6 * * *",
+    description="Daily at 6:00 UTC: add a partition for each month that Lichess has published; nothing is fetched.",
+)
+
+verify = dg.define_asset_job(
+    "verify",
+    dg.AssetSelection.checks_for_assets(positions),
+    description="Check the positions that were not checked for longest against their manifests and dumps, making none again.",
+)
+nightly_verify = dg.ScheduleDefinition(
+    job=verify,
+    cron_schedule="0 2 * * *",
+    description="Daily at 2:00 UTC: check positions again; later runs do not use those that fail a check that blocks.",
+)
 
 
 @dg.op(config_schema={"days": dg.Field(int, default_value=30, description="Age in days of the runs that may go.")})
@@ -98,4 +153,8 @@ def clean_up_runs() -> None:
     delete_old_runs()
 
 
-weekly_clean_up = dg.ScheduleDefinition(job=clean_up_runs, cron_schedule="0 4 * * 1")
+weekly_clean_up = dg.ScheduleDefinition(
+    job=clean_up_runs,
+    cron_schedule="0 4 * * 1",
+    description="Mondays at 4:00 UTC: delete old runs that materialised nothing.",
+)

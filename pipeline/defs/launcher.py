@@ -36,7 +36,7 @@ class WatchfulRunLauncher(DefaultRunLauncher):
 
 
 def alive(pid: int, before: float) -> bool:
-    """Tell whether `pid` is a live process that was there at the time `before` (seconds since 1970).
+    """Return whether `pid` is a live process that was there at the time `before` (seconds since 1970).
 
     One that may not be looked at is taken for it: a healthy run is not failed on a guess.
     """

@@ -48,7 +48,7 @@ class Datasets(dg.ConfigurableResource[None]):
         return found
 
     def source(self, key: str) -> Path:
-        """Give the one file of a partition key."""
+        """Return the one file of a partition key."""
         files = self.dumps().get(key, [])
         if not files:
             raise UserError(f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}")
@@ -62,11 +62,11 @@ class Datasets(dg.ConfigurableResource[None]):
         return {key: files for key, files in self.dumps().items() if files[0].parent.name == "dumps"}
 
     def positions(self, key: str) -> Path:
-        """Give the directory of the shards of a dump."""
+        """Return the directory of the shards of a dump."""
         return self.path / "positions" / key
 
     def materialised(self, names: tuple[str, ...] = (), promised: Collection[str] = ()) -> list[Path]:
-        """Give the positions datasets that are complete, or those named, in order of name.
+        """Return the positions datasets that are complete, or those named, in order of name.
 
         `promised` are the partitions that Dagster calls materialised. Raises UserError where one that is wanted is not there.
         """
@@ -86,20 +86,20 @@ class Datasets(dg.ConfigurableResource[None]):
         return chosen
 
     def checkpoint(self, name: str) -> Path:
-        """Give the directory of a checkpoint."""
+        """Return the directory of a checkpoint."""
         return self.path / "checkpoints" / _plain("checkpoint", name)
 
     def tuned(self, name: str) -> Path:
-        """Give the directory of a fine-tuning."""
+        """Return the directory of a fine-tuning."""
         return self.path / "tuned" / _plain("fine-tuning", name)
 
     def training_set(self, name: str) -> Path:
-        """Give the directory of a training set."""
+        """Return the directory of a training set."""
         return self.path / "training_sets" / _plain("training set", name)
 
 
 def _plain(what: str, name: str) -> str:
-    """Give a name back if it is that of a plain folder."""
+    """Return a name back if it is that of a plain folder."""
     if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
         raise UserError(f"a {what}'s name is a plain folder name that begins with no dot, not {name!r}")
     return name
@@ -127,7 +127,7 @@ def version_of(files: Iterable[Path]) -> str:
 
 
 def key_of(path: Path) -> str | None:
-    """Give a dump file's partition key, its name without the ending; None for anything that is no dump or hidden."""
+    """Return a dump file's partition key, its name without the ending; None for anything that is no dump or hidden."""
     for ending in sorted(ENDINGS, key=len, reverse=True):
         key = path.name.removesuffix(ending)
         if path.name.endswith(ending) and key and not key.startswith(".") and "..." not in key and key.isprintable():

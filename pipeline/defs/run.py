@@ -1,21 +1,23 @@
-"""`python -m pipeline.defs.run`: materialise every asset on one dump from the command line, and say what came of it.
+"""`python -m pipeline.defs.run`: materialise every asset on one dump from the command line, and print what came of it.
 
-The run lands in the instance at DAGSTER_HOME (`dagster_home/` when unset), so that the UI shows it afterwards.
+The run lands in the instance at DAGSTER_HOME (`dagster_home/` when unset), so that the UI shows it afterwards. `dg launch`
+would take a command for each job and no options of ours, and prints every event of Dagster's.
 """
 
 import os
 import sys
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import tyro
-from dagster._core.execution.plan.objects import StepFailureData
 
 import pipeline
 from engine.errors import UserError
+from pipeline.cli.endings import first_run
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.dumps.fetch import month_of
@@ -34,22 +36,16 @@ class RunOptions:
     """Network to train."""
     minutes: float = 1.5
     """Minutes of training."""
-    register_only: bool = False
-    """Only add the dumps that lie in datasets/ to the instance, and run nothing."""
 
 
 def main() -> int:
     """Run it; the exit status is 0 only when every asset is there and every check that blocks has passed."""
     options = tyro.cli(RunOptions, description=__doc__)
-    home = Path(pipeline.__file__).resolve().parents[1] / "dagster_home"
-    os.environ.setdefault("DAGSTER_HOME", str(home))
+    os.environ.setdefault("DAGSTER_HOME", str(Path(pipeline.__file__).resolve().parents[1] / "dagster_home"))
     from pipeline.defs.jobs import register
-    from pipeline.defs.loading import load
 
     with dg.DagsterInstance.get() as instance:
         register(instance, Datasets())
-        if options.register_only:
-            return 0
         try:
             if month_of(options.dump):  # fetched where it is not there
                 instance.add_dynamic_partitions("dumps", [options.dump])
@@ -61,57 +57,61 @@ def main() -> int:
         only = {"positions": [options.dump]}  # other datasets may lie there too
         train = {"train": {"minutes": options.minutes}, "preset": options.preset}
         ops = {"training_set": only, "checkpoint": train, "accuracy_report": only}
-        result = _run(load(), "build_positions", instance, {}, options.dump)
+        result = _run("build_positions", instance, {}, options.dump)
         if result.success:
-            result = _run(load(), "train", instance, ops)
+            result = _run("train", instance, ops)
         if result.success:
-            _conclude(result.asset_materializations_for_node("accuracy_report")[0])
-        if any(INTERRUPTED in _reason(event.step_failure_data) for event in result.get_step_failure_events()):
+            _conclude(result.asset_materializations_for_node("accuracy_report")[0], options)
+        if any(INTERRUPTED in _reason(event) for event in result.get_step_failure_events()):
             raise KeyboardInterrupt
         return 0 if result.success else 1
 
 
 def _run(
-    defs: dg.Definitions, job: str, instance: dg.DagsterInstance, ops: dict[str, Any], partition: str | None = None
+    job: str, instance: dg.DagsterInstance, ops: dict[str, Any], partition: str | None = None
 ) -> dg.ExecuteInProcessResult:
-    """Run a job in this process with the configurations of its assets, telling what happens."""
+    """Run a job in this process with the configurations of its assets, printing what happens."""
+    from pipeline.defs.loading import load
+
     run_id = str(uuid.uuid4())
-    instance.add_event_listener(run_id, Teller())
+    instance.add_event_listener(run_id, printer())
     config = {"ops": {name: {"config": values} for name, values in ops.items()}}
     silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    return defs.resolve_job_def(job).execute_in_process(
+    found = load().resolve_job_def(job)
+    return found.execute_in_process(
         config | silent, instance=instance, run_id=run_id, partition_key=partition, raise_on_error=False
     )
 
 
-class Teller:
-    """Print one line for each event that a person waits for, and an observation now and then."""
+def printer(seconds: float = 10.0) -> Callable[[dg.EventLogEntry], None]:
+    """Return a listener that prints steps, failures and checks, and an observation every so many seconds."""
+    observed = 0.0
 
-    def __init__(self, seconds: float = 10.0) -> None:
-        self.seconds, self.observed = seconds, 0.0
-
-    def __call__(self, entry: dg.EventLogEntry) -> None:
-        """Take one event of the run."""
-        event = entry.dagster_event
-        if event is None:
+    def event(entry: dg.EventLogEntry) -> None:
+        nonlocal observed
+        it = entry.dagster_event
+        if it is None:
             return
-        kind, step = event.event_type, event.step_key
-        if kind == dg.DagsterEventType.STEP_START:
-            _say(f"{step} ...")
-        elif kind == dg.DagsterEventType.STEP_FAILURE:
-            _say(f"{step} failed: {_reason(event.step_failure_data)}")
-        elif kind == dg.DagsterEventType.ASSET_OBSERVATION and entry.timestamp - self.observed >= self.seconds:
-            self.observed = entry.timestamp
-            metadata = event.asset_observation_data.asset_observation.metadata
-            _say("    " + "  ".join(f"{name} {_number(value.value)}" for name, value in metadata.items()))
-        elif kind == dg.DagsterEventType.ASSET_CHECK_EVALUATION:
-            check = event.asset_check_evaluation_data
-            verdict = "passed" if check.passed else f"{check.severity.value}: {check.description}"
-            _say(f"    check {check.check_name}: {verdict}")
+        match it.event_type:
+            case dg.DagsterEventType.STEP_START:
+                _say(f"{it.step_key} ...")
+            case dg.DagsterEventType.STEP_FAILURE:
+                _say(f"{it.step_key} failed: {_reason(it)}")
+            case dg.DagsterEventType.ASSET_OBSERVATION if entry.timestamp - observed >= seconds:
+                observed = entry.timestamp
+                metadata = it.asset_observation_data.asset_observation.metadata
+                _say("    " + "  ".join(f"{name} {_number(value.value)}" for name, value in metadata.items()))
+            case dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+                check = it.asset_check_evaluation_data
+                verdict = "passed" if check.passed else f"{check.severity.value}: {check.description}"
+                _say(f"    check {check.check_name}: {verdict}")
+
+    return event
 
 
-def _reason(failure: StepFailureData) -> str:
-    """Say why a step failed: what a person can mend in one line, anything else as it was raised."""
+def _reason(event: dg.DagsterEvent) -> str:
+    """Return why a step failed: what a person can mend in one line, anything else as it was raised."""
+    failure = event.step_failure_data
     if failure.user_failure_data is not None:
         return failure.user_failure_data.description or ""
     error = failure.error
@@ -120,13 +120,12 @@ def _reason(failure: StepFailureData) -> str:
     return error.message if error is not None else ""
 
 
-def _conclude(report: dg.AssetMaterialization) -> None:
-    """Print the report and how to look at it."""
-    _say("\naccuracy on games that the network never saw")
-    for name in FIGURES:
-        if name in report.metadata:
-            _say(f"    {name:17} {_number(report.metadata[name].value)}")
-    _say("\nTo see all of it in Dagster's web UI: make ui, then open http://127.0.0.1:3000")
+def _conclude(report: dg.AssetMaterialization, options: RunOptions) -> None:
+    """Print what the report's figures mean, and what can be done next."""
+    found = {name: value.value for name, value in report.metadata.items()}
+    figures = {name: found[name] for name in FIGURES if name in found}
+    folder = Path(str(found["path"])) / options.dump
+    _say("\n" + first_run(figures, options.minutes, options.dump == SAMPLE, folder, Path(str(found["checkpoint"]))))
 
 
 def _number(value: Any) -> str:

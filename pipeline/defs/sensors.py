@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
@@ -12,11 +11,9 @@ from dagster._core.storage.tags import PARTITION_NAME_TAG
 
 from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.defs.assets import DUMP_VERSION, dumps, positions
-from pipeline.defs.jobs import build_positions
-from pipeline.defs.launchpad.forms import plain
+from pipeline.defs.jobs import build_positions, settings
 from pipeline.defs.resources import Datasets, version_of
 from pipeline.errors import DatasetError
-from pipeline.ingest.chunk import IngestConfig
 
 SETTLED = 30.0
 """Seconds that a file must not have changed: one that is still being copied is left for a later look."""
@@ -26,7 +23,11 @@ VERSION_TAG = "fianchetto/dump_version"
 """Tag of a run: the file that it was requested for."""
 
 
-@dg.sensor(job=build_positions, minimum_interval_seconds=30)
+@dg.sensor(
+    job=build_positions,
+    minimum_interval_seconds=30,
+    description="Build positions of each file in datasets/dumps/ that has none, or has changed since they were made.",
+)
 def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SensorResult | dg.SkipReason:
     """Turn each file in `datasets/dumps/` into positions that has none, or has changed since they were made.
 
@@ -57,7 +58,7 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
 
 
 def settled(files: Iterable[Path], limit: float) -> bool:
-    """Tell whether files were last written before the time `limit`; one that has gone meanwhile was not."""
+    """Return whether files were last written before the time `limit`; one that has gone meanwhile was not."""
     try:
         return all(file.stat().st_mtime < limit for file in files)
     except FileNotFoundError:
@@ -73,7 +74,7 @@ def version_now(files: Iterable[Path]) -> str | None:
 
 
 def wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, files: list[Path], version: str) -> bool:
-    """Tell whether a dump has no positions, here or by Dagster's books, or has changed since they were made."""
+    """Return whether a dump has no positions, here or by Dagster's books, or has changed since they were made."""
     folder = datasets.positions(key)
     if not (folder / MANIFEST).is_file():
         return True
@@ -86,7 +87,7 @@ def wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, files: li
 
 
 def _made_of(folder: Path, files: list[Path]) -> bool:
-    """Tell whether positions of before versions were recorded are of these files, by name, size and time."""
+    """Return whether positions of before versions were recorded are of these files, by name, size and time."""
     try:
         made = [(source["name"], source["bytes"]) for source in read_manifest(folder)["sources"]]
         facts = [(file.name, file.stat().st_size) for file in files]
@@ -107,13 +108,3 @@ def attempt(instance: dg.DagsterInstance, key: str, version: str, now: float) ->
         return None
     ended = before[0].end_time or before[0].update_timestamp.timestamp()
     return len(before) if now - ended >= PATIENCE * 2 ** (len(before) - 1) else None
-
-
-def settings(folder: Path) -> dict[str, Any]:
-    """Return the run configuration that makes positions as those in a folder were made; {} where there are none."""
-    try:
-        made, usual = read_manifest(folder)["config"], plain(IngestConfig())
-    except DatasetError:
-        return {}
-    changed = {name: value for name, value in made.items() if name in usual and value != usual[name]}
-    return {"ops": {positions.op.name: {"config": {"ingest": changed}}}} if changed else {}

@@ -1,139 +1,153 @@
-"""The table of work that a child process does: each row is one call of the library, from and to JSON.
+"""What a child process is asked to do (pipeline/defs/child.py): each is one call of the library, its result JSON values.
 
-`python -m pipeline.defs.tasks` is that process (pipeline/defs/child.py).
+Work that takes `stop` asks it and keeps what it did; the others write nothing that half of would be worth keeping.
+Heavy libraries are imported in the child alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from engine.progress import Progress
-from pipeline.defs.child import Task, main
-from pipeline.defs.launchpad.forms import filled
+from engine.progress import Progress, Stop
 
-Arguments = Mapping[str, Any]
-Stop = Callable[[], bool]
+if TYPE_CHECKING:
+    from model.training.config import TrainConfig
+    from pipeline.dataset.join import JoinConfig
+    from pipeline.dumps.fetch import FetchConfig
+    from pipeline.evaluation.report import Rule
+    from pipeline.finetune.config import FinetuneConfig
+    from pipeline.ingest.chunk import IngestConfig
 
 
-def ingest(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Turn the dump `source` into positions in `out` and return the manifest.
+def ingest(
+    source: Path,
+    out: Path,
+    config: "IngestConfig",
+    *,
+    workers: int,
+    engine: str,
+    replace: bool,
+    progress: Progress,
+    stop: Stop,
+) -> Mapping[str, Any]:
+    """Turn a dump into positions in `out` and return the manifest.
 
     With `replace`, or where the dump has changed since, they are built anew beside the old ones
     (pipeline/ingest/replacing.py).
     """
     from pipeline.dataset.files.shards import read_manifest
     from pipeline.errors import DamagedError, OtherDumpError
-    from pipeline.executors.by_name import LOCAL, engine_of
-    from pipeline.ingest.chunk import PRELOAD, IngestConfig
+    from pipeline.executors.by_name import engine_of
+    from pipeline.ingest import replacing
     from pipeline.ingest.job import ingest as library
-    from pipeline.ingest.replacing import recover, replace
 
-    out, source = Path(arguments["out"]), arguments["source"]
-    config = filled(IngestConfig, arguments["config"])
-    engine = engine_of(arguments.get("engine", LOCAL), arguments["workers"], preload=PRELOAD)
-    anew = partial(replace, Path(source), out, config, engine=engine, progress=progress, stop=stop)
-    recover(out)
+    runner = engine_of(engine, workers)
+    anew = partial(replacing.replace, source, out, config, engine=runner, progress=progress, stop=stop)
+    replacing.recover(out)
     try:
-        if arguments["replace"]:
+        if replace:
             return anew()
         try:
-            return library([source], out, config, engine=engine, progress=progress, stop=stop)
+            return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
         except OtherDumpError:  # the old positions are of no dump that is there: those of this one take their place
             return anew()
     except DamagedError:  # what came before the damage is a whole dataset, and a check says how it ended
         return read_manifest(out)
 
 
-def fetch(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Fetch a `month` of Lichess into the folder `out` and say what became of it."""
-    from pipeline.dumps.fetch import FetchConfig
+def fetch(month: str, out: Path, config: "FetchConfig", *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+    """Fetch a month of Lichess into the folder `out` and return what became of it."""
     from pipeline.dumps.fetch import fetch as library
 
-    config = filled(FetchConfig, arguments["config"])
-    return library([arguments["month"]], Path(arguments["out"]), config, progress=progress, stop=stop)
+    return library([month], out, config, progress=progress, stop=stop)
 
 
-def verify(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Look for problems in a positions dataset: a list for each question, empty when all is well, and `compared` rows."""
+def verify(positions: Path, source: Path | None, count: int) -> Mapping[str, Any]:
+    """Compare `count` random rows with the dump; return a list of problems by question, and `compared` rows."""
     from pipeline.validation.verify import LIMIT, verify_dataset
 
-    directory, count = Path(arguments["positions"]), arguments["count"]
-    return verify_dataset(directory, [arguments["source"]], games=count // 8, rows=count, limit=LIMIT, stop=stop)
+    return verify_dataset(positions, [str(source)] if source else [], games=count // 8, rows=count, limit=LIMIT)
 
 
-def join(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Join positions into the training set `out`; a dataset in `remove` leaves it."""
-    from pipeline.dataset.join import JoinConfig
+def join(
+    positions: Sequence[Path],
+    out: Path,
+    config: "JoinConfig",
+    *,
+    remove: Sequence[str],
+    progress: Progress,
+    stop: Stop,
+) -> Mapping[str, Any]:
+    """Join positions into the training set `out`, without those named in `remove`; return its description."""
     from pipeline.dataset.join import join as library
 
-    positions, out = [Path(name) for name in arguments["positions"]], Path(arguments["out"])
-    config = filled(JoinConfig, arguments["config"])
-    page = library(positions, out, config, remove=arguments["remove"], progress=progress, stop=stop)
+    page = library(positions, out, config, remove=remove, progress=progress, stop=stop)
     entries = [{name: value for name, value in entry.items() if name != "kept"} for entry in page["datasets"]]
     return page | {"datasets": entries}
 
 
-def audit(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Audit datasets or training sets together; keep it as text, JSON, Markdown and picture in `out`."""
+def audit(positions: Sequence[Path], out: Path, *, players: bool, progress: Progress) -> Mapping[str, Any]:
+    """Audit datasets or training sets together; keep the audit as text, JSON, Markdown and picture in `out`."""
     from pipeline.dataset.training_set import members
     from pipeline.dumps.paths import dumps_of
     from pipeline.validation.audit.audit import audit as library
-    from pipeline.validation.audit.pages import write_audit
+    from pipeline.validation.audit.render import write_audit
 
-    positions = [Path(name) for name in arguments["positions"]]
     sources: dict[str, list[str]] = {}
     for member in (member for path in positions for member in members(path)):
-        dumps = dumps_of(member.directory, member.manifest) if arguments["players"] else None
+        dumps = dumps_of(member.directory, member.manifest) if players else None
         sources |= {member.directory.resolve().name: dumps} if dumps else {}
-    result = library(positions, sources=sources, progress=progress, stop=stop)
-    write_audit(result, Path(arguments["out"]))
+    result = library(positions, sources=sources, progress=progress)
+    write_audit(result, out)
     return result
 
 
-def train(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+def train(
+    positions: Sequence[Path],
+    preset: str,
+    config: "TrainConfig",
+    out: Path,
+    *,
+    engine: str,
+    processes: int,
+    progress: Progress,
+    stop: Stop,
+) -> Mapping[str, Any]:
     """Train the preset on the positions and return the checkpoint's card."""
-    from model.training.config import TrainConfig
-    from pipeline.executors.by_name import LOCAL
     from pipeline.training.by_name import trainer_of
 
-    train_on = trainer_of(arguments.get("engine", LOCAL), arguments.get("processes", 0))
-    positions = [Path(name) for name in arguments["positions"]]
-    config = filled(TrainConfig, arguments["config"])
-    return train_on(positions, arguments["preset"], config, Path(arguments["out"]), progress, stop)
+    return trainer_of(engine, processes)(positions, preset, config, out, progress, stop)
 
 
-def report(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Measure a checkpoint on a split of a positions dataset; keep it as text, JSON and picture in `out`."""
+def report(
+    checkpoint: Path, positions: Path, split: str, rule: "Rule", out: Path, *, progress: Progress
+) -> Mapping[str, Any]:
+    """Measure a checkpoint on a split of a positions dataset; keep the report as text, JSON and picture in `out`."""
     from pipeline.evaluation.render import write_report
-    from pipeline.evaluation.report import Rule
     from pipeline.evaluation.report import report as library
 
-    checkpoint, positions, out = (Path(arguments[name]) for name in ("checkpoint", "positions", "out"))
-    rule = filled(Rule, arguments["rule"])
-    result = library(checkpoint, positions=positions, split=arguments["split"], rule=rule, progress=progress)
+    result = library(checkpoint, positions=positions, split=split, rule=rule, progress=progress)
     write_report(result, out)
     return result
 
 
-def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Load a checkpoint as its users do; give its loss on stored rows and its first choices on some of them."""
+def probe(checkpoint: Path, positions: Path, split: str | None, count: int, drawn: int = 0) -> Mapping[str, Any]:
+    """Load a checkpoint as its users do; return its loss on `count` stored rows and its first choices on `drawn` of them."""
     import numpy as np
 
     from engine.encoding.planes import legal_mask
     from model.inference.evaluator import evaluator
     from pipeline.dataset.files.shards import read_manifest
+    from pipeline.finetune.evaluation import log_policy
     from pipeline.validation.verify import sample_rows
 
-    directory = Path(arguments["positions"])
-    rows = sample_rows(directory, read_manifest(directory), arguments["count"], arguments["split"])
+    rows = sample_rows(positions, read_manifest(positions), count, split)
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
-    logits_RA, _ = evaluator(Path(arguments["checkpoint"]))(planes_RP)
-    masked_RA = np.where(legal_mask(planes_RP), logits_RA.astype(np.float64), -np.inf)
-    shifted_RA = masked_RA - masked_RA.max(axis=1, keepdims=True)
-    log_RA = shifted_RA - np.log(np.exp(shifted_RA).sum(axis=1, keepdims=True))
+    logits_RA, _ = evaluator(checkpoint)(planes_RP)
+    log_RA = log_policy(logits_RA, legal_mask(planes_RP))
     loss = -float(np.mean(log_RA[np.arange(len(rows)), [row["label"] for row in rows]]))
-    first_R3 = np.argsort(-masked_RA, axis=1)[: arguments["drawn"], :3]
+    first_R3 = np.argsort(-log_RA, axis=1)[:drawn, :3]
     choices = [
         [(int(label), float(np.exp(log_A[label]))) for label in first_3 if np.isfinite(log_A[label])]
         for first_3, log_A in zip(first_R3, log_RA, strict=False)
@@ -141,43 +155,23 @@ def probe(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, 
     return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "choices": choices}
 
 
-def finetune(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Fine-tune `checkpoint` in `out` and return the loop's result with its rows."""
-    from pipeline.finetune.config import FinetuneConfig
+def finetune(
+    checkpoint: Path, config: "FinetuneConfig", out: Path, *, human: Sequence[Path], progress: Progress, stop: Stop
+) -> Mapping[str, Any]:
+    """Fine-tune a checkpoint in `out` and return the loop's result with its rows."""
     from pipeline.finetune.loop import finetune as library
     from pipeline.finetune.outputs import row
     from pipeline.finetune.state import State
 
-    out, human = Path(arguments["out"]), [Path(name) for name in arguments["positions"]]
-    config = filled(FinetuneConfig, arguments["config"])
-    result = library(Path(arguments["checkpoint"]), config, out, human=human, progress=progress, stop=stop)
+    result = library(checkpoint, config, out, human=human, progress=progress, stop=stop)
     state = State(out)
     return {**result, "rows": [row(record, state) for record in state.judged]}
 
 
-def strength(arguments: Arguments, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+def strength(
+    tuned: Path, out: Path, options: Mapping[str, Any], *, progress: Progress, stop: Stop
+) -> Mapping[str, Any]:
     """Play the best network of the fine-tuning `tuned` against its seed and outsiders; `against_seed` is that row."""
     from pipeline.finetune.strength import strength as library
 
-    options = {name: arguments[name] for name in ("simulations", "games", "hand_written", "engine", "nodes")}
-    return library(Path(arguments["tuned"]), Path(arguments["out"]), progress=progress, stop=stop, **options)
-
-
-TASKS: Mapping[str, Task] = {
-    "fetch": fetch,
-    "ingest": ingest,
-    "verify": verify,
-    "join": join,
-    "audit": audit,
-    "train": train,
-    "report": report,
-    "probe": probe,
-    "finetune": finetune,
-    "strength": strength,
-}
-ASKING = ("fetch", "ingest", "train", "finetune", "strength")
-"""Tasks that ask `stop` and keep what they did; the others write nothing that half of would be worth keeping."""
-
-
-if __name__ == "__main__":
-    main(TASKS, ASKING)
+    return library(tuned, out, progress=progress, stop=stop, **options)

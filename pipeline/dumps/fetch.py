@@ -22,13 +22,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from engine.json_files import parse_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage.http import BLOCK, Facts, Patience, Stop, WebFile, file_name, never, shown
-from pipeline.storage.stores import file_hash, publish_json, sync_directory
+from pipeline.storage.http import BLOCK, Facts, WebFile, file_name, shown
+from pipeline.storage.retry import Patience
+from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"
 """Where Lichess publishes the games of each month."""
@@ -69,18 +70,18 @@ class FetchConfig(Patience):
 
 
 def is_web(name: str) -> bool:
-    """Tell whether this is an address of the web."""
+    """Return whether this is an address of the web."""
     return name.startswith(("https://", "http://"))
 
 
 def month_of(key: str) -> str:
-    """Give the month of `lichess_db_standard_rated_2013-01`, "" for anything else."""
+    """Return the month of `lichess_db_standard_rated_2013-01`, "" for anything else."""
     month = key.removeprefix(STEM)
     return month if month != key and _MONTH.fullmatch(month) else ""
 
 
 def months(word: str) -> list[str]:
-    """Give the months of `2013-01` or `2013-01..2013-06`; raises ConfigError."""
+    """Return the months of `2013-01` or `2013-01..2013-06`; raises ConfigError."""
     first, dots, last = word.partition("..")
     ends = []
     for text in (first, last if dots else first):
@@ -112,7 +113,7 @@ def published(config: FetchConfig, stop: Stop = never) -> dict[str, str]:
 
 
 def published_months(config: FetchConfig, stop: Stop = never) -> list[str]:
-    """Give the months that are published, the earliest first."""
+    """Return the months that are published, the earliest first."""
     names = published(config, stop)
     return sorted(month for name in names if (month := month_of(name.removesuffix(".pgn.zst"))))
 
@@ -174,7 +175,7 @@ def fetch(
 
 
 def _free(out: Path) -> int:
-    """Give the free bytes of the disk that a folder lies on, or will."""
+    """Return the free bytes of the disk that a folder lies on, or will."""
     while not out.exists():
         out = out.absolute().parent
     return shutil.disk_usage(out).free
@@ -209,13 +210,10 @@ class _Meter:
 def _fetch(file: Wanted, out: Path, config: FetchConfig, meter: _Meter, stop: Stop) -> dict[str, Any]:
     """Fetch one file, unless it is here; no other fetch writes it meanwhile."""
     final = out / file.name
-    try:
-        with FileLock(out / f".{file.name}.lock", timeout=0):
-            if not final.exists():
-                return _complete(file, out, config, meter, stop)
-            digest = file_hash(final)
-    except Timeout as error:
-        raise FetchError(f"another fetch is writing {final}: wait for it") from error
+    with locked(FileLock(out / f".{file.name}.lock"), FetchError(f"another fetch is writing {final}: wait for it")):
+        if not final.exists():
+            return _complete(file, out, config, meter, stop)
+        digest = file_hash(final)
     if file.sha256 and digest != file.sha256:
         raise FetchError(
             f"{final} is here and is not what is published (its sha256 differs): remove it, or move it away"
@@ -261,7 +259,7 @@ def _complete(file: Wanted, out: Path, config: FetchConfig, meter: _Meter, stop:
 
 
 def _parts(file: Wanted, out: Path) -> tuple[Path, Path, Path]:
-    """Give the paths of an unfinished file, of what says which version it is of, and of its pieces' checksums."""
+    """Return the paths of an unfinished file, of what says which version it is of, and of its pieces' checksums."""
     return out / f"{file.name}.part", out / f"{file.name}.part.json", out / f"{file.name}.part.sums"
 
 
@@ -291,7 +289,7 @@ def _trusted(part: Path, sums: Path, size: int | None) -> int:
 
 
 def _begun(file: Wanted, out: Path) -> Facts | None:
-    """Give which version an unfinished file is of; None where it cannot be gone on with."""
+    """Return which version an unfinished file is of; None where it cannot be gone on with."""
     state = _parts(file, out)[1]
     try:
         said = parse_json(state.read_bytes())
@@ -336,7 +334,7 @@ def _write(target: io.FileIO, data: bytes) -> None:
 
 
 def _blocks(path: Path, count: int) -> Iterable[bytes]:
-    """Give the first `count` bytes of a file in blocks."""
+    """Yield the first `count` bytes of a file in blocks."""
     if not count:
         return
     with path.open("rb") as file:

@@ -24,13 +24,14 @@ import pyarrow as pa
 import zstandard
 from numpy.typing import NDArray
 
+from engine.progress import Stop, never
 from pipeline.dumps.formats import parquet
 from pipeline.dumps.formats.recognise import HEAD, begin, recognise
 from pipeline.dumps.formats.text import Pieces
 from pipeline.dumps.zstd_stream import Raw, laid_down, many_frames, unpacked
 from pipeline.errors import DumpError
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
-from pipeline.storage.http import Facts, Stop, file_name, never, shown
+from pipeline.storage.http import Facts, file_name, shown
 from pipeline.storage.objects import Remote, look, open_remote
 from pipeline.storage.stores import is_url
 
@@ -113,7 +114,7 @@ class Source:
         return self._text(compression)
 
     def _text(self, compression: str | None) -> Any:
-        """Give the stream of text: PGN as it is, other inputs turned into it (pipeline/dumps/formats)."""
+        """Return the stream of text: PGN as it is, other inputs turned into it (pipeline/dumps/formats)."""
         first, name = begin(self._head, compression), plain_name(self.name)
         if first.startswith(parquet.MAGIC):
             if self.plain:
@@ -181,12 +182,12 @@ class Source:
 
 
 def short_name(name: str) -> str:
-    """Give a dump's name without its place: of an address no secret of its query, either."""
+    """Return a dump's name without its place: of an address no secret of its query, either."""
     return file_name(name) if is_url(name) else STDIN if name == STDIN else Path(name).name
 
 
 def plain_name(name: str) -> str:
-    """Give a dump's name as a person may read it."""
+    """Return a dump's name as a person may read it."""
     return shown(name) if is_url(name) else name
 
 
@@ -221,56 +222,20 @@ def require(name: str) -> None:
         _open(Path(name)).close()
 
 
-class _Text(io.RawIOBase):
-    """The decompressed bytes of a dump as Python's own readers of text take them."""
-
-    def __init__(self, source: Source) -> None:
-        self.source, self.stream = source, source.open()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, space: Any) -> int:
-        return int(self.stream.readinto(memoryview(space)))
-
-    def close(self) -> None:
-        if not self.closed:
-            self.source.close()
-        super().close()
-
-
 def open_text(path: Path) -> TextIO:
-    """Open a file of text, compressed as a dump may be, for those who read some of it: openings, positions to judge.
+    """Open a text file, compressed as a dump may be: openings, positions to evaluate.
 
     Raises DumpError; OSError, while it is read, where the archive is damaged.
     """
-    return io.TextIOWrapper(io.BufferedReader(_Text(Source(str(path), plain=True))), "utf-8-sig", errors="replace")
+    stream: Any = Source(str(path), plain=True).open()
+    return io.TextIOWrapper(io.BufferedReader(stream), "utf-8-sig", errors="replace")
 
 
-class Salvage:
-    """What a damaged archive still holds behind the text that was read of it: a stream for `readinto`."""
+def salvaged(source: Source, given: int, damage_near: int) -> Iterator[bytes]:
+    """Decompress a damaged dump from its start, in small pieces near the damage; yield the text behind `given` bytes.
 
-    def __init__(self, source: Source, damage_near: int) -> None:
-        """Take a source and the raw bytes that were read when its decoder failed."""
-        self.pieces = _salvaged(source, source.text_bytes, damage_near)
-        self.left = b""
-
-    def readinto(self, space: Any) -> int:
-        """Fill `space` (a memoryview) as far as there is text and give how far."""
-        filled = 0
-        while filled < len(space):
-            self.left = self.left or next(self.pieces, b"")
-            if not self.left:
-                break
-            count = min(len(space) - filled, len(self.left))
-            space[filled : filled + count] = self.left[:count]
-            self.left = self.left[count:]
-            filled += count
-        return filled
-
-
-def _salvaged(source: Source, given: int, damage_near: int) -> Iterator[bytes]:
-    """Decompress a damaged dump from its start, in small pieces near the damage, and give all behind `given` bytes."""
+    `damage_near`: the raw bytes that had been read when the other decoder failed.
+    """
     begin: dict[str, Callable[[], Any]] = {
         "zstd": lambda: zstandard.ZstdDecompressor().decompressobj(),
         "gzip": lambda: zlib.decompressobj(31),
@@ -302,6 +267,7 @@ class _Window:
         self.zeros = bytes(BLOCK)  # laid under each read, so that a failing one shows how far it came
         self.filled = self.scanned = 0
         self.seen = False  # whether any game has begun
+        self.salvaging = False  # whether the stream is of what a damaged archive still holds
         self.splitter = Splitter()
         self.starts = np.empty(0, dtype=np.int64)
 
@@ -318,7 +284,8 @@ class _Window:
             elif self.source.compression is not None and self.source.name != STDIN:
                 # The decoder drops what it made of its last piece; another one reads up to the very damage.
                 self.broken = self.stream  # letting it go would close the source
-                self.stream = Salvage(self.source, self.source.decoded)
+                self.stream = Pieces(salvaged(self.source, self.source.text_bytes, self.source.decoded))
+                self.salvaging = True
                 count = self.stream.readinto(space)
             else:  # it has laid down some of what was good and does not say how much; PGN holds no zero bytes
                 count = laid_down(space)
@@ -329,7 +296,7 @@ class _Window:
                 self.text[self.filled : self.filled + 3] = ord("\n")  # offsets stay true
         self.source.text_bytes += count
         self.filled += count
-        return count > 0 and (not self.source.damage or isinstance(self.stream, Salvage))
+        return count > 0 and (not self.source.damage or self.salvaging)
 
     def find_games(self, final: bool) -> None:
         """Find the games that begin in what was read, up to the last whole line."""
@@ -352,7 +319,7 @@ class _Window:
 
     @property
     def full(self) -> bool:
-        """Tell whether another block would not fit: then even an open game is handed on, cut."""
+        """Return whether another block would not fit: then even an open game is handed on, cut."""
         return self.filled + BLOCK > len(self.text)
 
     def forget(self) -> int:
@@ -377,7 +344,7 @@ class _Window:
 
 
 def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Chunk]:
-    """Give the chunks of one source, indexed and numbered from 0."""
+    """Yield the chunks of one source, indexed and numbered from 0."""
     window = _Window(source.open(), source, chunk_bytes)
     offset = index = game = 0
     more = True
@@ -410,7 +377,7 @@ def _source_chunks(source: Source, number: int, chunk_bytes: int) -> Iterator[Ch
 def chunks(
     sources: list[Source], chunk_bytes: int, on_read: Callable[[int], None] = lambda count: None
 ) -> Iterator[Chunk]:
-    """Give the chunks of all sources in order; `on_read` hears of raw bytes read so far.
+    """Yield the chunks of all sources in order; `on_read` hears of raw bytes read so far.
 
     Raises DumpError for a source that cannot be read, before anything of it is given. Damage ends a source and is noted
     in its `damage`.

@@ -87,7 +87,7 @@ def _games(text: bytes, first: bool, last: bool) -> bytes:
 
 
 def _strata(total: int, length: int, places: int) -> list[int]:
-    """Give offsets, one drawn from each equal part of what lies before `total`; the same ones each time."""
+    """Return offsets, one drawn from each equal part of what lies before `total`; the same ones each time."""
     rng = random.Random(0)  # noqa: S311
     part = total / places
     return [int(part * (place + rng.random() * max(0.0, 1 - length / part))) for place in range(places)]
@@ -155,7 +155,7 @@ def _decompressed(raw: IO[bytes], length: int) -> tuple[bytes, float]:
 
 
 def _blocks(source: Source, stream: IO[bytes], found: Pieces) -> Iterator[bytes]:
-    """Give the text of a stream by blocks; damage is an end."""
+    """Yield the text of a stream by blocks; damage is an end."""
     while True:
         try:
             block = stream.read(BLOCK)

@@ -2,15 +2,16 @@
 
     raw bytes -> whole frames, by their blocks' lengths -> [thread: decompress] -> text in order
 
-One thread decompresses 0.3 to 1.4 GB of text a second, which is what one reader could feed workers with; frames know nothing
-of each other. What is no row of small whole frames, a frame of gigabytes, damage, an archive that breaks off, is left to the
-one decoder that reads all other archives, from the first byte that is not understood: so it says of it what it always says.
+One thread decompresses 0.3 to 1.4 GB of text a second, too little to keep many workers busy; frames are independent of each
+other. Anything but a run of small intact frames (a frame of gigabytes, damage, an archive that breaks off) falls back to the
+sequential decoder from that byte on, which reports the error. pzstd writes a skippable frame of 12 bytes before each frame.
 Source: RFC 8878, section 3.1.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,17 @@ import pyarrow as pa
 import zstandard
 
 from pipeline.dumps.formats.recognise import HEAD
-from pipeline.dumps.zstd_frames import MAGIC, SKIPPABLE
+
+MAGIC = 0xFD2FB528
+SKIPPABLE = 0x184D2A50
+"""First of sixteen magic numbers; pzstd uses this one."""
 
 UNPACKERS = 4
-"""Threads that decompress: with more, the cutting into games by one would be what is waited for."""
+"""Threads that decompress; with more, the one thread that cuts the text into games would be the bottleneck."""
 PIECE = 1 << 22
-"""Bytes of text that are given at a time where one decoder reads."""
+"""Bytes of text that the sequential decoder yields at a time."""
 LARGEST = 1 << 23
-"""Bytes of a frame that is held whole; pzstd's, at level 19, have some five million for 32 MiB of text."""
+"""Bytes of a frame that is decompressed as a whole; pzstd's, at level 19, have some five million for 32 MiB of text."""
 LARGEST_TEXT = 1 << 26
 """Bytes of its text."""
 _READ = 1 << 20
@@ -34,21 +38,21 @@ _RLE, _RESERVED = 1, 3
 
 
 class Raw:
-    """Raw bytes of an archive, of which frames are taken off the front while there are any; a file to pyarrow."""
+    """Raw bytes of an archive: frames are taken off the front while there are any; pyarrow reads the rest as a file."""
 
     closed = False
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
-        """Take what gives the archive's next bytes, none at its end."""
+        """Take the function that returns the archive's next bytes, none at its end."""
         self._read = read
         self._held = b""
         self._next = 0
-        """Bytes of `_held` that were taken: to cut them off for each frame would copy a megabyte for a hundred bytes."""
+        """Bytes of `_held` that were taken; cutting them off for each frame would copy a megabyte for a hundred bytes."""
         self.at = 0
-        """Byte of the archive that is next."""
+        """Offset of the next byte in the archive."""
 
     def frame(self) -> bytes | None:
-        """Take the next frame that holds data; None where no small whole frame stands there, or nothing."""
+        """Take and return the next frame that holds data; None where there is no small whole frame, or nothing."""
         while self._have(8):
             magic, length = self._number(0, 4), self._number(4, 4)
             if magic & ~0xF != SKIPPABLE:
@@ -60,7 +64,7 @@ class Raw:
         return None
 
     def read(self, count: int) -> bytes:
-        """Take up to `count` bytes, none at the end, as who decompresses the rest does."""
+        """Take and return up to `count` bytes, none at the end."""
         if self._next == len(self._held):
             self._held, self._next = self._read(count), 0
         taken = self._held[self._next : self._next + count]
@@ -69,7 +73,7 @@ class Raw:
         return taken
 
     def put_back(self, frames: list[bytes]) -> None:
-        """Let frames be next again."""
+        """Put frames back in front."""
         self._held, self._next = b"".join([*frames, self._held[self._next :]]), 0
         self.at -= sum(map(len, frames))
 
@@ -78,10 +82,10 @@ class Raw:
         return True
 
     def close(self) -> None:
-        """Leave the archive to who opened it."""
+        """Do nothing: the archive is closed by who opened it."""
 
     def ended(self) -> bool:
-        """Tell whether there is nothing more."""
+        """Return whether there is nothing more."""
         return not self._have(1)
 
     def _have(self, count: int) -> bool:
@@ -96,7 +100,7 @@ class Raw:
         return int.from_bytes(self._held[self._next + place : self._next + place + count], "little")
 
     def _length(self) -> int:
-        """Give the length of the frame that begins here, 0 where it is not whole, or no small one."""
+        """Return the length of the frame that begins here, 0 where it is not whole or not small."""
         self._have(_LONGEST_HEADER)
         head = self._held[self._next : self._next + _LONGEST_HEADER]
         try:
@@ -116,8 +120,17 @@ class Raw:
         return at if at <= LARGEST and self._have(at) else 0
 
 
+def count_frames(path: Path) -> int | None:
+    """Return how many frames of an archive hold data; None where they are not all small and whole."""
+    with path.open("rb") as file:
+        raw, count = Raw(file.read), 0
+        while raw.frame() is not None:
+            count += 1
+        return count if raw.ended() else None
+
+
 def many_frames(head: bytes) -> bool:
-    """Tell from its first HEAD bytes whether an archive is likely to be of many frames: as pzstd's, or of short ones."""
+    """Return whether an archive probably has many frames, by its first HEAD bytes: pzstd's mark, or a short first frame."""
     if int.from_bytes(head[:4], "little") & ~0xF == SKIPPABLE:
         return True
     parts = iter([head])
@@ -125,13 +138,13 @@ def many_frames(head: bytes) -> bool:
 
 
 def laid_down(space: memoryview) -> int:
-    """Count the bytes that a read which failed laid down in zeros: it does not say, and PGN holds no zero bytes."""
+    """Return how many bytes a failed read wrote into a space of zeros: it does not say, and PGN holds no zero bytes."""
     good = np.flatnonzero(np.frombuffer(space, dtype=np.uint8))
     return int(good[-1]) + 1 if len(good) else 0
 
 
 def _text(frame: bytes) -> bytes | None:
-    """Decompress a frame; None where it is damaged, or longer than is held."""
+    """Return the text of a frame; None where it is damaged, or longer than LARGEST_TEXT."""
     try:
         with zstandard.ZstdDecompressor().stream_reader(frame) as reader:
             text = bytes(reader.read(LARGEST_TEXT + 1))
@@ -141,10 +154,10 @@ def _text(frame: bytes) -> bytes | None:
 
 
 def unpacked(raw: Raw, threads: int = UNPACKERS, *, to_the_last: bool = False) -> Iterator[Any]:
-    """Give the text of an archive in pieces, `threads` frames being decompressed meanwhile.
+    """Yield the text of an archive in pieces, while `threads` frames are decompressed ahead.
 
-    What reading raises is raised when all text before it was given. `to_the_last`: before damage is raised, what its decoder
-    laid down of the piece is given too, for one who cannot read the archive again.
+    What reading raises is raised after all text before it. `to_the_last`: before damage is raised, what the decoder wrote of
+    the damaged piece is yielded too, for a caller that cannot read the archive again.
     """
     going: deque[tuple[bytes, Future[bytes | None]]] = deque()
     failed: Exception | None = None
@@ -174,7 +187,7 @@ def unpacked(raw: Raw, threads: int = UNPACKERS, *, to_the_last: bool = False) -
 
 
 def _by_one(raw: Raw, to_the_last: bool) -> Iterator[memoryview]:
-    """Decompress what is left with one decoder."""
+    """Decompress what is left with the sequential decoder."""
     stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
     while True:
         space = memoryview(bytearray(PIECE))

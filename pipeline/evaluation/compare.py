@@ -1,4 +1,4 @@
-"""Presets side by side: each trained as long on the same data and machine, measured on the same unseen games, one table."""
+"""A comparison of presets: each is trained for as long on the same data and machine, and measured on the same unseen games."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, silent
-from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.page.page import report_page
+from pipeline.evaluation.render import interval_text, markdown, publish_bytes, publish_table
+from pipeline.evaluation.report import Rule, reports
 from pipeline.storage.claims import CHECKPOINT, COMPARISON, is_free, is_of, require_apart, require_own
 from pipeline.storage.preflight import require_folder
 from pipeline.training.train import BEGUN, JOURNAL, has, train_on
@@ -29,11 +30,13 @@ def compare(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train every preset with one configuration and give `rows`, best top-1 first, and the table as `text`.
+    """Train every preset with one configuration; return `rows`, best top-1 first, and the table as `text`.
 
-    Each preset has a directory in `out` and is not trained again; the figures are of the first dataset's test split.
-    Raises UnknownPresetError and ConfigError before any time is spent, what train_on raises, and Stopped: the same call
-    goes on.
+    All are measured on the same positions, and `report.html` in `out` shows them side by side with paired differences.
+
+    Each preset has a directory in `out`; one that is trained already is not trained again. The figures are of the first
+    dataset's test split. Raises UnknownPresetError and ConfigError before any training, what `train_on` raises, and Stopped,
+    after which the same call continues.
     """
     from model.network.presets import preset
 
@@ -46,50 +49,51 @@ def compare(
     require_folder(out)
     require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
     require_apart(out, positions, ConfigError)
-    rows = []
-    for name in dict.fromkeys(presets):
+    cards, names = [], list(dict.fromkeys(presets))
+    for name in names:
         card = train_on(positions, name, replace(config), out / name, progress, stop)
         if not card["finished"]:
             raise Stopped(f"stopped in {out / name}; run the same command to continue")
-        found = report(out / name, positions=positions[0], rule=rule, progress=progress)
-        rows.append(
-            {
-                "preset": name,
-                "parameters": card["parameters"],
-                "positions": card["positions"],
-                "positions_per_second": round(card["positions"] / max(card["seconds"], 1e-9), 1),
-                "valued": preset(name).value != "none",
-                **{figure: found[figure] for figure in KEPT},
-                "common_rule_top1": found["common_rule"].get("top1"),
-                "rule": found["rule"],
-            }
-        )
+        cards.append(card)
+    found = reports([out / name for name in names], positions=positions[0], rule=rule, progress=progress)
+    rows = [
+        {
+            "preset": name,
+            "parameters": card["parameters"],
+            "positions": card["positions"],
+            "positions_per_second": round(card["positions"] / max(card["seconds"], 1e-9), 1),
+            "valued": preset(name).value != "none",
+            **{figure: one[figure] for figure in KEPT},
+            "common_rule_top1": one["common_rule"].get("top1"),
+            "rule": one["rule"],
+        }
+        for name, card, one in zip(names, cards, found["reports"], strict=True)
+    ]
     rows.sort(key=lambda row: -row["top1"])
-    table = table_of(rows)
-    publish_json(out, "comparison.json", {"rows": rows})  # first, since it tells whose the folder is
-    publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
-    return {"out": str(out), "rows": rows, "text": table}
+    result = publish_table(out, "comparison", rows, table_of(rows))
+    publish_bytes(out, "report.html", report_page(names, found["reports"], found["differences"]))
+    return result
 
 
 def _begun(entry: Path) -> bool:
-    """Tell whether an entry of a comparison's folder is one of its trainings, stopped before it saved anything."""
+    """Return whether a folder is a training of this comparison that was stopped before its first checkpoint."""
     from model.network.presets import presets
 
     return entry.name in presets() and is_free(entry, JOURNAL, *BEGUN)
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Write the table in Markdown: positions seen in training, positions a second, and the figures on unseen games."""
-    lines = [
-        "| preset | parameters | positions seen | a second | top-1 (95 %) | top-3 | top-5 | cross-entropy | Brier |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        low, high = row["top1_low"], row["top1_high"]
-        top1 = f"{row['top1']:.4f} ({'too few games' if low is None else f'{low:.4f} to {high:.4f}'})"
-        brier = f"{row['value_brier']:.4f}" if row["valued"] else "no value"
-        lines.append(
-            f"| {row['preset']} | {row['parameters']:,} | {row['positions']:,} | {row['positions_per_second']:,.0f} "
-            f"| {top1} | {row['top3']:.4f} | {row['top5']:.4f} | {row['cross_entropy']:.4f} | {brier} |"
-        )
-    return "\n".join(lines)
+    """Return the table in Markdown: positions seen in training, positions a second, and the figures on unseen games."""
+    return markdown(
+        "preset|parameters|positions seen|a second|top-1 (95 %)|top-3|top-5|cross-entropy|Brier",
+        (
+            (
+                row["preset"],
+                *(f"{row[name]:,.0f}" for name in ("parameters", "positions", "positions_per_second")),
+                f"{row['top1']:.4f} ({interval_text(row, 'games')})",
+                *(f"{row[name]:.4f}" for name in ("top3", "top5", "cross_entropy")),
+                f"{row['value_brier']:.4f}" if row["valued"] else "no value",
+            )
+            for row in rows
+        ),
+    )

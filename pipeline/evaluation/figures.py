@@ -14,9 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-NO_CLOCK = 65535
-"""What stands for an unknown clock in a batch."""
-
+from pipeline.dataset.files.shards import BATCH_SENTINELS
 
 FEWEST_GAMES = 10
 """Games that an interval needs: fewer do not tell how games differ from each other."""
@@ -39,8 +37,14 @@ def interval(table: pl.DataFrame) -> tuple[float, float] | None:
     which is the ratio estimator's variance over that of independent positions, and at least 1. Where every position was
     hit, or none, nothing tells the effect, and a game counts as one position.
     """
-    games = table.group_by("game").agg(pl.len().alias("n"), (pl.col("rank") == 1).sum().alias("hits"))
-    n, hits = games["n"].to_numpy().astype(float), games["hits"].to_numpy().astype(float)
+    return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
+
+
+def clustered_interval(hit_R: NDArray[np.bool_], game_R: NDArray[Any]) -> tuple[float, float] | None:
+    """Return `interval` of any share of rows: `hit_R` counts as 1, `game_R` says which rows belong together."""
+    _, place_R = np.unique(game_R, return_inverse=True)
+    n = np.bincount(place_R).astype(float)
+    hits = np.bincount(place_R, weights=hit_R)
     count, rows = len(n), n.sum()
     if count < FEWEST_GAMES:
         return None
@@ -51,6 +55,27 @@ def interval(table: pl.DataFrame) -> tuple[float, float] | None:
     return wilson(rate, float(rows / max(effect, 1.0)))
 
 
+def clustered_mean(
+    values_R: NDArray[Any], game_R: NDArray[Any], weights_R: NDArray[Any] | None = None
+) -> tuple[float, float | None, float | None]:
+    """Return the weighted mean of rows and its 95 % interval with games as the sampling unit; None below FEWEST_GAMES.
+
+    The variance is that of the ratio estimator (Cochran 1977, 6.3), its residuals added up by game.
+    """
+    weights_R = np.ones(len(values_R)) if weights_R is None else weights_R
+    mean = float(np.average(values_R, weights=weights_R))
+    _, place_R = np.unique(game_R, return_inverse=True)
+    residuals = np.bincount(place_R, weights=weights_R * (values_R - mean))
+    if (count := len(residuals)) < FEWEST_GAMES:
+        return mean, None, None
+    half = NORMAL_95 * math.sqrt(float(np.square(residuals).sum()) * count / (count - 1)) / float(weights_R.sum())
+    return mean, mean - half, mean + half
+
+
+TENTHS = 10
+"""Bins of a reliability diagram."""
+Rows = list[dict[str, Any]]
+
 BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "by_ply": ("ply", (10, 20, 40, 60, 80), ""),
     "by_elo": ("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""),
@@ -58,20 +83,24 @@ BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
     "by_clock": ("clock", (10, 30, 60, 180, 600), " s"),
 }
 """Slice: its column, the edges between its bands, the unit."""
-UNKNOWN = {"elo": 0, "clock": NO_CLOCK}
 
 
-def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> list[dict[str, Any]]:
-    """Give the figures by bands of a column: below the first edge, between edges, from the last on."""
+def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> Rows:
+    """Return the figures by bands of a column: below the first edge, between edges, from the last on."""
     names = [f"{low}-{high - 1}{unit}" for low, high in zip((0, *edges[:-1]), edges, strict=True)]
     names.append(f"{edges[-1]}{unit} and on")
-    known = table.filter(pl.col(column) != UNKNOWN[column]) if column in UNKNOWN else table
-    place = pl.Series("place", np.searchsorted(edges, known[column].to_numpy(), side="right"))
-    return _by_place(known.with_columns(place), names)
+    return _by_place(placed(table, column, edges), names)
 
 
-def _by_place(table: pl.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Give the figures by the column `place`, which numbers the bands that `names` names."""
+def placed(table: pl.DataFrame, column: str, edges: Sequence[int]) -> pl.DataFrame:
+    """Return the rows whose column is known, with `place`: 0 below the first edge, then between edges, from the last on."""
+    if column in BATCH_SENTINELS:
+        table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
+    return table.with_columns(pl.Series("place", np.searchsorted(edges, table[column].to_numpy(), side="right")))
+
+
+def _by_place(table: pl.DataFrame, names: Sequence[str]) -> Rows:
+    """Return the figures by the column `place`, which numbers `names`."""
     rows = (
         table.group_by("place")
         .agg(
@@ -87,39 +116,68 @@ def _by_place(table: pl.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]
 
 
 TRAIN_BANDS = ("not in train", "in train too")
-"""Whether a position, not its game, stands in train."""
+"""Whether train has the position (not the game)."""
 
 
-def by_train(table: pl.DataFrame, seen: NDArray[np.bool_]) -> list[dict[str, Any]]:
-    """Give the figures of the positions that train does not hold, and of those that it does."""
+def by_train(table: pl.DataFrame, seen: NDArray[np.bool_]) -> Rows:
+    """Return the figures of the positions that train does not have, and of those that it has."""
     return _by_place(table.with_columns(pl.Series("place", seen.astype(np.int64))), TRAIN_BANDS)
 
 
-def slices(table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    """Give the figures by ply, rating, choice of moves and clock, and the value's calibration, as rows of tables."""
-    slices = {name: _by_band(table, *band) for name, band in BANDS.items()}
-    tenth = (pl.col("expected") * 10).floor().clip(0, 9).cast(pl.Int8).alias("tenth")
-    calibration = (
-        table.filter(pl.col("score").is_not_null())  # positions that are of no game have none
-        .with_columns(tenth)
-        .group_by("tenth")
-        .agg(
-            pl.len().alias("positions"),
-            pl.col("expected").mean().alias("expected"),
-            pl.col("score").mean().alias("score"),
+def slices(table: pl.DataFrame) -> dict[str, Rows]:
+    """Return the tables by ply, rating, legal moves and clock, and the calibration of the value."""
+    kept = ("tenth", "positions", "expected", "score")
+    calibration = [{name: row[name] for name in kept} for row in value_reliability(table)]
+    return {**{name: _by_band(table, *band) for name, band in BANDS.items()}, "calibration": calibration}
+
+
+def reliability(table: pl.DataFrame) -> Rows:
+    """Return, for each tenth of the first choice's probability, its mean and the share of hits with its interval."""
+    return _reliability(table, "choice_probability", pl.col("rank") == 1)
+
+
+def value_reliability(table: pl.DataFrame) -> Rows:
+    """Return, for each tenth of the value's expected score, its mean and the mean score with its interval."""
+    return _reliability(table.filter(pl.col("score").is_not_null()), "expected", pl.col("score"))
+
+
+def _reliability(table: pl.DataFrame, said: str, came: pl.Expr) -> Rows:
+    """Return the table of a reliability diagram: `expected` against `score`."""
+    tenth = (pl.col(said) * TENTHS).floor().clip(0, TENTHS - 1).cast(pl.Int8)
+    frame = table.select(pl.col(said).alias("said"), came.cast(pl.Float64).alias("came"), "game", tenth.alias("tenth"))
+    rows = []
+    for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
+        score, game = group["came"].to_numpy(), group["game"].to_numpy()
+        shares = bool(((score == 0) | (score == 1)).all())
+        mean, low, high = clustered_mean(score, game)
+        if shares:  # Wilson's stays within 0..1 and is not empty where all rows are alike
+            low, high = clustered_interval(score == 1, game) or (None, None)
+        rows.append(
+            {
+                "tenth": int(key[0]),
+                "positions": len(group),
+                "expected": float(group["said"].to_numpy().mean()),
+                "score": mean,
+                "low": low,
+                "high": high,
+            }
         )
-    )
-    return {**slices, "calibration": calibration.sort("tenth").to_dicts()}
+    return rows
 
 
-def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str, Any]:
-    """Average the rows into the headline figures."""
+def calibration_error(rows: Rows) -> float:
+    """Return the expected calibration error of a reliability diagram: mean distance from the diagonal (Naeini 2015)."""
+    total = sum(row["positions"] for row in rows)
+    return float(sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1))
+
+
+def headline(table: pl.DataFrame, calibration: Rows) -> dict[str, Any]:
+    """Return the headline figures."""
     from model.metrics import summary
 
     found, games = interval(table), table["game"].n_unique()
     low, high = found or (None, None)
     known = sum(row["positions"] for row in calibration)
-    error = sum(row["positions"] * abs(row["expected"] - row["score"]) for row in calibration) / max(known, 1)
     means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
     return {
         **means,
@@ -128,7 +186,7 @@ def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str
         "top1_high": high,
         "top1_interval": "95 %, games drawn" if found else f"none: {games} games, and it takes {FEWEST_GAMES} or more",
         "games": games,
-        "value_calibration_error": error if known else None,
+        "value_calibration_error": calibration_error(calibration) if known else None,
         **baselines(table),
         "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
         "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
@@ -138,10 +196,10 @@ def headline(table: pl.DataFrame, calibration: list[dict[str, Any]]) -> dict[str
 
 
 def baselines(table: pl.DataFrame) -> dict[str, float | None]:
-    """Give the Brier scores of values that see no board: one number for all, and the players' ratings alone.
+    """Return the Brier scores of values that see no board: one constant for all rows, and the players' ratings alone.
 
-    The number is the mean score of these very rows, which no honest constant can beat. Ratings speak through Elo's formula
-    (Elo 1978), 1 / (1 + 10^(-difference / 400)); where one is unknown, through that number.
+    The constant is the mean score of these rows, the best of all constants. Ratings predict by Elo's formula (Elo 1978),
+    1 / (1 + 10^(-difference / 400)); where one is unknown, the constant is predicted.
     """
     table = table.filter(pl.col("score").is_not_null())
     if not len(table):

@@ -1,6 +1,7 @@
-"""A report for people: text, tables and pictures of what `pipeline.evaluation.report` measured."""
+"""Results as text, Markdown tables and pictures."""
 
 import io
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,18 @@ from pipeline.storage.claims import REPORT, require_own
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+PAGE_ONLY = ("details", "baselines")
+"""Keys of a report that its page shows and its text does not."""
 HEADLINE = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier")
 
 
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Write a result as aligned lines; nested objects are indented, tables of slices drawn by polars."""
+    """Return a result as aligned lines; nested objects are indented, `slices` become tables.
+
+    What only the page shows is left out.
+    """
     lines = []
+    result = {name: value for name, value in result.items() if name not in PAGE_ONLY}
     width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
     for name, value in result.items():
         if name == "slices":
@@ -29,7 +36,7 @@ def plain_text(result: dict[str, Any], indent: int = 0) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Write one value: counts with separators, figures with four places."""
+    """Return one value: counts with separators, figures with four places."""
     if isinstance(value, bool) or value is None:
         return str(value)
     if isinstance(value, int):
@@ -38,7 +45,7 @@ def _shown(value: Any) -> str:
 
 
 def text_table(rows: list[dict[str, Any]]) -> str:
-    """Draw rows as a text table."""
+    """Return rows as a text table."""
     import polars as pl
 
     with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=3):
@@ -60,7 +67,7 @@ def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:
 
 
 def draw_report(result: dict[str, Any]) -> bytes:
-    """Draw a report as one PNG: top-1 by ply, rating, choice of moves and clock, and the value's calibration."""
+    """Return a PNG: top-1 by ply, rating, number of legal moves and clock, and the calibration of the value."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -97,10 +104,68 @@ def draw_report(result: dict[str, Any]) -> bytes:
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `report.txt` and `report.png` in a directory."""
+    """Publish `report.json`, `.txt`, `.png` and `.html` in a directory; ConfigError for a folder of something else."""
+    from pipeline.evaluation.page.page import report_page
+
     require_own(out, REPORT, ConfigError)
+    _publish_report(result, plain_text(result), report_page([result["preset"]], [result]), out)
+    publish_bytes(out, "report.png", draw_report(result))
+
+
+def write_reports(found: dict[str, Any], out: Path) -> None:
+    """Publish `report.json`, `.txt` and `.html` of several checkpoints, as `reports` returns them; raises ConfigError."""
+    from pipeline.evaluation.page.page import report_page
+
+    require_own(out, REPORT, ConfigError)
+    page = report_page(found["names"], found["reports"], found["differences"])
+    _publish_report({"common_rule": found["reports"][0]["common_rule"], **found}, reports_text(found), page, out)
+
+
+def _publish_report(result: dict[str, Any], text: str, page: bytes, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "report.json", result)
-    text, picture = (plain_text(result) + "\n").encode(), draw_report(result)
-    publish(out, "report.txt", 0, lambda target: target.write(text))
-    publish(out, "report.png", 0, lambda target: target.write(picture))
+    publish_bytes(out, "report.txt", (text + "\n").encode())
+    publish_bytes(out, "report.html", page)
+
+
+def reports_text(found: dict[str, Any]) -> str:
+    """Return several reports as a Markdown table: figures, and differences from the first checkpoint by games."""
+    gains = [None, *found["differences"]]
+    return markdown(
+        "checkpoint|top-1 (95 %)|top-3|top-5|cross-entropy|Brier|top-1 less the first's (95 %)",
+        (
+            (
+                name,
+                f"{row['top1']:.4f} ({interval_text(row, 'games')})",
+                *(f"{row[figure]:.4f}" for figure in ("top3", "top5", "cross_entropy")),
+                "-" if row["value_brier"] is None else f"{row['value_brier']:.4f}",
+                "" if gain is None else f"{gain['top1_difference']:+.4f} ({interval_text(gain, 'games', '+')})",
+            )
+            for name, row, gain in zip(found["names"], found["reports"], gains, strict=True)
+        ),
+    )
+
+
+def interval_text(row: dict[str, Any], units: str, sign: str = "") -> str:
+    """Return the ends of the interval of top-1, or that there are too few of what was drawn."""
+    if row["top1_low"] is None:
+        return f"too few {units}"
+    return f"{row['top1_low']:{sign}.4f} to {row['top1_high']:{sign}.4f}"
+
+
+def publish_bytes(out: Path, name: str, content: bytes) -> None:
+    """Publish a file with this content."""
+    publish(out, name, 0, lambda target: target.write(content))
+
+
+def publish_table(out: Path, name: str, rows: list[dict[str, Any]], table: str, **more: Any) -> dict[str, Any]:
+    """Publish `rows` as NAME.json and their Markdown as `table.md`; return `out`, `rows` and `text`."""
+    publish_json(out, f"{name}.json", {**more, "rows": rows})  # first, since it tells whose the folder is
+    publish_bytes(out, "table.md", table.encode() + b"\n")
+    return {"out": str(out), "rows": rows, "text": table}
+
+
+def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not escaped."""
+    lines = [columns.split("|"), ["---"] * (columns.count("|") + 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- ", "|---").replace("--- |", "---|")

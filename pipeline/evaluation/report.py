@@ -1,113 +1,84 @@
-"""What a checkpoint is worth: how often its choice is the human's move, on games it never saw, and by which rule.
+"""What a checkpoint is worth: how often its first choice is the human's move, on games it never saw, and by which rule.
 
-Every figure is a mean over the counted positions; the interval of top-1 treats a *game* as the unit that was drawn, since
-the positions of one game are alike. Beside the network stand the hand-written evaluator and chance, on the same rows.
+Every figure is a mean over the counted positions. Intervals treat a *game* as the sampling unit, since the positions of one
+game are alike. The baselines are measured on the same rows.
 """
 
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash, read_manifest
-from pipeline.dataset.position_keys import position_keys, stand_in
-from pipeline.dataset.strata import mixed
+from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
+from pipeline.dataset.position_keys import stand_in
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
+from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
+from pipeline.evaluation.measure import (
+    BATCH,
+    COLUMNS,
+    COMMON,
+    MATRIX_ROWS,
+    label_frequencies,
+    measured_rows,
+    ratings_told,
+)
+from pipeline.evaluation.measure import Rule as Rule
 from pipeline.training.train import datasets_of
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from model.inference.evaluator import NetworkEvaluator
-
-BATCH = 1024
-COLUMNS = ("planes", "castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "clock", "game")
+    from pipeline.evaluation.puzzles import Puzzle
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Rule:
-    """Which positions count."""
+class Measured(NamedTuple):
+    """One checkpoint's report and the rows that it was counted from."""
 
-    min_ply: int = 0
-    """Half-moves played before the first position that counts."""
-    min_clock: int = 0
-    """Seconds the mover must have left, where the clock is known."""
-    limit: int = 0
-    """Positions at most, drawn at random from all games, however they are given; 0 for all."""
-
-    def __post_init__(self) -> None:
-        """Check what the types do not say."""
-        if min(self.min_ply, self.min_clock, self.limit) < 0:
-            raise ConfigError("min_ply, min_clock and limit are at least 0")
-
-    def describe(self, where: str) -> str:
-        """Say the rule in words."""
-        plies = f"from ply {self.min_ply} on" if self.min_ply else "every ply"
-        clock = f", mover's clock at least {self.min_clock} s where known" if self.min_clock else ""
-        sample = f", a random sample of at most {self.limit:,} positions of all games" if self.limit else ""
-        return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
+    result: dict[str, Any]
+    table: "pl.DataFrame"
 
 
-COMMON = Rule(min_ply=10, min_clock=30)
-"""The rule that published figures of human moves are mostly counted by; its figures stand beside the report's own."""
+class _Where(NamedTuple):
+    """The rows to measure on."""
+
+    positions: Path
+    split: str
+    words: str
+    train: list[Shard]
+    """Shards of train in which positions are looked for."""
+    dumps: Sequence[str]
+    """Dumps of the only dataset, for links to games; none where they are not there."""
 
 
-def _counted(batch: Batch, rule: Rule) -> Batch:
-    """Keep the rows that the rule counts."""
-    keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
-    return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
+@contextmanager
+def _rows_of(
+    positions: Path | None, split: str, pgn: Path | None, against: Sequence[Path], progress: Progress
+) -> Iterator[_Where]:
+    """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
+    if (positions is None) == (pgn is None):
+        raise ConfigError("say what to measure on: either positions or a PGN file")
+    if positions is not None:
+        found = members(positions, progress)
+        train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
+        dumps = dumps_of(found[0].directory, found[0].manifest) if len(found) == 1 else None
+        yield _Where(positions, split, f"the {split} split of {positions.resolve().name}", train, dumps or [])
+        return
+    from pipeline.ingest.chunk import IngestConfig
+    from pipeline.ingest.job import ingest
 
-
-def _unknown(batch: Batch) -> Batch:
-    """Make every player's rating and clock unknown."""
-    from model.network.conditioning import STEPS
-
-    return batch | {name: np.full_like(batch[name], steps.unknown) for name, steps in STEPS.items() if name in batch}
-
-
-def _figures(
-    batches: Iterator[Batch], network: "NetworkEvaluator", rule: Rule, rows: int, players: bool, progress: Progress
-) -> "pl.DataFrame":
-    """Measure every counted row: a table of a row each, with the columns it may be sliced by."""
-    import polars as pl
-
-    from engine.evaluation.handwritten import evaluate
-    from model.metrics import rows as measured
-
-    tables, done, began = [], 0, time.perf_counter()
-    for raw in batches:
-        batch = _counted(raw, rule)
-        done += len(raw["planes"])
-        if not len(batch["planes"]):
-            continue
-        figures = measured(*network(batch["planes"], batch if players else _unknown(batch)), batch)
-        if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
-            raise ConfigError("the network answers with NaN or infinity: its training diverged, or its file is damaged")
-        classical = measured(*evaluate(batch["planes"]), batch)
-        columns = {name: batch[name] for name in COLUMNS if name != "planes"}
-        columns["key"] = position_keys(batch["planes"], batch["castling"])
-        columns["game"] = _games(batch)
-        columns |= figures | {f"classical_{name}": classical[name] for name in ("rank", "nll", "brier")}
-        tables.append(pl.DataFrame(columns))
-        top1 = float((figures["rank"] == 1).mean())
-        progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
-    if not tables:
-        raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
-    return pl.concat(tables).with_columns(pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None))
-
-
-def _games(batch: Batch) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-    """Number the games so that those of several datasets, which each count from 0, stay apart: by what a game's rows share."""
-    elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
-    same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
-    return mixed(mixed(same) ^ batch["game"].astype(np.uint64))
+    assert pgn is not None
+    damage = ""
+    with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
+        try:
+            ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
+        except DamagedError:  # the games before the damage are measured, and the report says so
+            damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
+        train = [shard for path in against for shard in _train_of(path)]
+        yield _Where(Path(folder), "train", f"all games of {pgn.name}{damage}", train, [str(pgn)])
 
 
 def report(
@@ -119,62 +90,81 @@ def report(
     against: Sequence[Path] = (),
     rule: Rule | None = None,
     players: bool = True,
+    puzzles: Path | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file.
 
     `against` are datasets whose train split the positions are looked for in, that of `positions` if there are none.
+    Without `players`, a network that reads ratings and clocks is told that they are unknown. `puzzles` is a CSV file of
+    Lichess puzzles.
 
-    Without `players`, a network that reads ratings and clocks is told that they are unknown.
-
-    Gives `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py says what each is), the interval
+    Returns `positions top1 top3 top5 cross_entropy legal_mass value_brier` (model/metrics.py defines them), the interval
     `top1_low top1_high` (None where the games are too few, which `top1_interval` says), the baselines, `rule` in words,
-    `common_rule` (the same figures by that rule), and `slices`: tables by ply, rating, choice and clock, and by whether the
-    position, of a game that was never seen, stands in train all the same (`top1_not_in_train top1_in_train`).
-    `cross_entropy` is in nats; values and clocks are the mover's.
+    `common_rule` (the same figures by that rule), `slices` (tables by ply, rating, legal moves and clock, and by whether the
+    position, of a game that was never seen, occurs in train all the same: `top1_not_in_train top1_in_train`), and `details`,
+    the rest of what the report page shows. `cross_entropy` is in nats; values and clocks are the mover's.
     """
-    from model.checkpoint import load, read_card
-    from model.inference.evaluator import NetworkEvaluator
+    same: dict[str, Any] = {"split": split, "pgn": pgn, "against": against, "rule": rule, "players": players}
+    found = reports([checkpoint], positions=positions, puzzles=puzzles, progress=progress, **same)
+    return dict(found["reports"][0])
 
-    rule = rule or Rule()
-    if (positions is None) == (pgn is None):
-        raise ConfigError("say what to measure on: either positions or a PGN file")
-    card = read_card(checkpoint)
-    network = NetworkEvaluator(load(checkpoint)[0])
-    if positions is not None:
-        members(positions, progress)
-        train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
-        where = f"the {split} split of {positions.resolve().name}"
-        return _report(card, network, positions, split, where, rule, players, train, progress)
-    from pipeline.ingest.chunk import IngestConfig
-    from pipeline.ingest.job import ingest
 
-    assert pgn is not None
-    damage = ""
-    with tempfile.TemporaryDirectory(prefix="fianchetto-report-") as folder:
-        everything = IngestConfig(test_share=0.0, val_share=0.0)
-        try:
-            ingest([str(pgn)], Path(folder), everything, workers=1)
-        except DamagedError:  # what came before the damage is there, and the report says so
-            damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
-        train = [shard for path in against for shard in _train_of(path)]
-        where = f"all games of {pgn.name}{damage}"
-        return _report(card, network, Path(folder), "train", where, rule, players, train, progress)
+def reports(
+    checkpoints: Sequence[Path],
+    *,
+    positions: Path | None = None,
+    split: str = "test",
+    pgn: Path | None = None,
+    against: Sequence[Path] = (),
+    rule: Rule | None = None,
+    players: bool = True,
+    puzzles: Path | None = None,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Measure several checkpoints on the same rows: `reports` as `report` returns them, and `differences` from the first.
+
+    A difference is paired: of both networks on the same positions, with the interval by games.
+    """
+    from model.checkpoint import read_card
+    from pipeline.evaluation.details import paired
+    from pipeline.evaluation.puzzles import read_puzzles
+
+    for path in checkpoints:  # before minutes of ingest
+        read_card(path)
+    tried = None if puzzles is None else read_puzzles(puzzles)
+    with _rows_of(positions, split, pgn, against, progress) as where:
+        found = [_measured(path, where, rule or Rule(), players, tried, progress) for path in checkpoints]
+    names = _names(checkpoints)
+    differences = [
+        {"name": name, "against": names[0], **paired(found[0].table, one.table)}
+        for name, one in list(zip(names, found, strict=True))[1:]
+    ]
+    return {"names": names, "reports": [one.result for one in found], "differences": differences}
+
+
+def _names(checkpoints: Sequence[Path]) -> list[str]:
+    """Return a name for each checkpoint: its folder's, with the folder above where two are alike."""
+    plain = [path.resolve().name for path in checkpoints]
+    return [
+        name if plain.count(name) == 1 else f"{path.resolve().parent.name}/{name}"
+        for name, path in zip(plain, checkpoints, strict=True)
+    ]
 
 
 def _train_of(directory: Path) -> list[Shard]:
-    """Give the shards of train, which may be none."""
+    """Return the shards of train, which may be none."""
     return [shard for member in members(directory) for shard in member.shards("train")]
 
 
 def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
-    """Say whether the network was trained on these games: `no`, `yes` or `unknown`, by the hashes in its card."""
+    """Return whether the network was trained on these games, by the hashes in its card: yes, unknown or no."""
     said = {_seen_dataset(card, member, split) for member in members(positions) if member.shards(split)}
     return next((word for word in ("yes", "unknown", "no") if word in said), "no, another dump")
 
 
 def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
-    """Say it of one dataset."""
+    """Return it for one dataset."""
     positions, manifest = member.directory, member.manifest
     trained = datasets_of(card["data"])
     if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
@@ -189,50 +179,65 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
 
 
 def _by_common_rule(table: "pl.DataFrame", where: str) -> dict[str, Any]:
-    """Give the headline figures of those counted rows that the literature's usual rule counts."""
+    """Return the headline figures of the counted rows that the usual rule of the literature counts."""
     import polars as pl
 
+    from pipeline.evaluation.details import baseline_rows
     from pipeline.evaluation.figures import headline, slices
 
     kept = table.filter((pl.col("ply") >= COMMON.min_ply) & (pl.col("clock") >= COMMON.min_clock))
-    figures = headline(kept, slices(kept)["calibration"]) if len(kept) else {"positions": 0}
+    figures: dict[str, Any] = {"positions": 0, "baselines": []}
+    if len(kept):
+        figures = headline(kept, slices(kept)["calibration"]) | {"baselines": baseline_rows(kept)}
     return {"rule": COMMON.describe(where), **figures}
 
 
-def _report(
-    card: dict[str, Any],
-    network: "NetworkEvaluator",
-    positions: Path,
-    split: str,
-    where: str,
-    rule: Rule,
-    players: bool,
-    train: Sequence[Shard],
-    progress: Progress,
-) -> dict[str, Any]:
-    from model.data.inputs import reads
-    from model.network.conditioning import STEPS
+def _measured(
+    checkpoint: Path, where: _Where, rule: Rule, players: bool, puzzles: "Sequence[Puzzle] | None", progress: Progress
+) -> Measured:
+    """Measure one checkpoint."""
+    from model.checkpoint import load, read_card
+    from model.data.inputs import input_columns
+    from model.inference.evaluator import NetworkEvaluator
+    from model.network.conditioning import RATINGS, STEPS
+    from pipeline.dataset.strata import RATING_EDGES, band_names
+    from pipeline.evaluation.details import details, with_strata
     from pipeline.evaluation.figures import TRAIN_BANDS, by_train, headline, slices
+    from pipeline.evaluation.page.links import with_games
+    from pipeline.evaluation.puzzles import solve
 
-    columns = tuple(dict.fromkeys((*COLUMNS, *reads(network.preset))))
-    batches = Batches([positions], split, batch_size=BATCH, columns=columns)
+    card = read_card(checkpoint)
+    network = NetworkEvaluator(load(checkpoint)[0])
+    read = input_columns(network.preset)
+    columns = tuple(dict.fromkeys((*COLUMNS, *read)))
+    batches = Batches([where.positions], where.split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
     stream = batches.drawn(rows) if rows < batches.rows else batches.once()
-    table = _figures(stream, network, rule, rows, players, progress)
+    table, boards = measured_rows(stream, network, rule, rows, players, label_frequencies(where.train), progress)
+    table = with_strata(table)
     cut = slices(table)
-    if train:
-        cut["by_train"] = by_train(table, stand_in(table["key"].to_numpy(), train))
+    if where.train:
+        cut["by_train"] = by_train(table, stand_in(table["key"].to_numpy(), where.train))
     top1 = {row["band"]: row["top1"] for row in cut.get("by_train", [])}
-    return {
+    both = {"top1_not_in_train": top1.get(TRAIN_BANDS[0]), "top1_in_train": top1.get(TRAIN_BANDS[1])}
+    more = details(table) | {"boards": with_games(boards.rows(), where.positions, where.dumps)}
+    if players and set(RATINGS) <= set(read):
+        told = ratings_told(batches.drawn(min(MATRIX_ROWS, rows)), network, RATING_EDGES)
+        more["ratings_told"] = {"bands": band_names(RATING_EDGES)[:-1], "rows": told}
+    if puzzles is not None:
+        more["puzzles"] = solve(puzzles, network)
+    result = {
         **headline(table, cut["calibration"]),
-        "common_rule": _by_common_rule(table, where),
-        **({"top1_not_in_train": top1.get(TRAIN_BANDS[0]), "top1_in_train": top1.get(TRAIN_BANDS[1])} if train else {}),
-        "rule": rule.describe(where),
-        "reads": [name for name in reads(network.preset) if name in STEPS] if players else [],
-        "seen_in_training": _seen(card, positions, split),
+        "common_rule": _by_common_rule(table, where.words),
+        **(both if where.train else {}),
+        "rule": rule.describe(where.words),
+        "reads": [name for name in read if name in STEPS] if players else [],
+        "seen_in_training": _seen(card, where.positions, where.split),
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": card["positions"],
         "trained_on": list(dict.fromkeys(dataset["name"] for dataset in datasets_of(card["data"]))),
         "slices": cut,
+        "details": more,
     }
+    return Measured(result, table)

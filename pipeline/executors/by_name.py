@@ -1,13 +1,13 @@
-"""Which engine the work is spread by, named by one setting.
+"""Which engine spreads the work, named by one setting.
 
 | name | what it is |
 |---|---|
 | `local` | processes on this machine, `LocalEngine`; for training (pipeline.training.by_name) this process or torchrun's |
-| `ray` | an own Ray on this machine, its listeners on loopback, gone when the work is done |
+| `ray` | a Ray of its own on this machine, its listeners on loopback, gone when the work is done |
 | `ray:HOST:PORT`, `ray:auto` | a Ray cluster, from one of its nodes |
 | `ray://HOST:PORT` | a Ray cluster, from outside, through its client server |
 
-Nothing of Ray is imported unless it is asked for.
+Nothing of Ray is imported unless it is named.
 """
 
 from pipeline.errors import ConfigError
@@ -16,15 +16,13 @@ from pipeline.executors.local import Engine, LocalEngine
 LOCAL = "local"
 
 
-def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0, preload: str = "") -> Engine:
-    """Give the engine of a name, using at most `workers` cores (0: all that it has).
-
-    `preload` names the module that this machine's workers have imported before they are forked, "" for none.
+def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0) -> Engine:
+    """Return the engine of a name, using at most `workers` cores (0: all that it has).
 
     Raises ConfigError for a name that is none of the table, or where Ray is not installed.
     """
     if name == LOCAL:
-        return LocalEngine(workers, preload=preload)
+        return LocalEngine(workers)
     address = ray_address(name)
     from pipeline.executors.ray import RayEngine
 

@@ -1,4 +1,4 @@
-"""The seam's engine for more than one machine: Ray tasks behind `Engine.map`, with the promise of pipeline/executors/local.py.
+"""`Engine.map` for more than one machine: Ray tasks, with the guarantees of pipeline/executors/local.py.
 
 Ray re-runs nothing here: a task whose worker or node died is handed in again by this module, at most `attempts` times, so
 that the bound holds for whatever killed it (Ray's own retries are endless when its memory monitor is the killer). Items are
@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.jit_cache import sources_hash
+from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
-from pipeline.executors.local import ASKED_SECONDS, Failure, Result, Status, available_cores, never, run_item
+from pipeline.executors.local import ASKED_SECONDS, Failure, Result, Status, available_cores, run_item
 
 AHEAD = 2
 """Tasks handed in for each core: one that runs, and one for the moment that it ends."""
@@ -47,7 +48,7 @@ _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 
 @cache
 def _version() -> str:
-    """Give the hash of the kernels' sources, which every node must share for the same bytes; 20 ms, so once a process."""
+    """Return the hash of the kernels' sources, which every node must share for the same bytes; 20 ms, so once a process."""
     return sources_hash(Path(__file__).resolve().parents[2])
 
 
@@ -78,9 +79,9 @@ class RayEngine:
         self.address, self.workers, self.cpus_per_task, self.attempts = address, workers, cpus_per_task, attempts
 
     def map(
-        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Callable[[], bool] = never
+        self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Give a result an item, in the order of completion; closing the iterator cancels what runs and what waits.
+        """Yield a result an item, in the order of completion; closing the iterator cancels what runs and what waits.
 
         Raises IngestError when the cluster cannot be reached or is lost.
         """
@@ -157,7 +158,7 @@ class _Tasks:
         self.window = 0
 
     def _window(self) -> int:
-        """Give how many tasks may be handed in, the cores counted again now and then."""
+        """Return how many tasks may be handed in, the cores counted again now and then."""
         if time.monotonic() - self.counted >= RECOUNT_SECONDS:
             self.window, self.counted = AHEAD * self.engine.slots(), time.monotonic()
         return self.window
@@ -166,7 +167,7 @@ class _Tasks:
         self.tries[index] = self.tries.get(index, 0) + 1
         self.running[self.work.remote(self.function, self.held[index], self.version)] = index
 
-    def spread(self, items: Iterator[Any], cancelled: Callable[[], bool]) -> Iterator[Result]:
+    def spread(self, items: Iterator[Any], cancelled: Stop) -> Iterator[Result]:
         """Keep the window full until the items end and all are answered, or it is cancelled."""
         coming = enumerate(items)
         again: deque[int] = deque()
@@ -200,7 +201,7 @@ class _Tasks:
                 yield index, status, value
 
     def _outcome(self, task: Any) -> tuple[Status, Any] | None:
-        """Give what a task answered; None when its worker, its node or its item was lost."""
+        """Return what a task answered; None when its worker, its node or its item was lost."""
         errors = self.ray.exceptions
         try:
             answer: tuple[Status, Any] = self.ray.get(task)
@@ -247,5 +248,5 @@ def _signals_kept() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Give the first line of what an error says that says something."""
+    """Return the first line of what an error says that says something."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,10 +1,10 @@
-"""What a process is sent of megabytes goes through memory that both see, and not through the pipe.
+"""Items of megabytes reach a worker through memory that both processes see, and not through the pipe.
 
-A pipe takes 200 kB at a time: a chunk of 8 MiB was copied four times, 3 ms of the driver's and 13 ms of the worker's time, of
-the 500 it is worked on (docs/log.md). Where the system has nameless files in memory (Linux), what pickle gives out of band
-(PEP 574) is written to one, whose handle follows the message; it is gone with the last process that holds it, however that
-ends. Elsewhere it follows the message through the pipe. An object says what of it is large by `pickle.PickleBuffer`
-(`pipeline.dumps.reader.Chunk` does), and gets it back as a read-only memoryview.
+A pipe takes 200 kB at a time: a chunk of 8 MiB is copied four times, for 3 ms of the driver and 13 ms of the worker, of the
+450 that the worker needs for it. On Linux the buffers that pickle gives out of band (PEP 574) are written to a nameless file
+in memory, whose descriptor follows the message; the file is gone with the last process that holds it, however that ends.
+Elsewhere everything goes through the pipe. An object names its large buffer by `pickle.PickleBuffer`, as
+`pipeline.dumps.reader.Chunk` does, and the receiver gets it as a read-only memoryview.
 """
 
 import mmap
@@ -16,78 +16,52 @@ from typing import Any
 
 IN_MEMORY = hasattr(os, "memfd_create")
 LEAST = 1 << 18
-"""Bytes that are worth a file."""
+"""Bytes of a buffer from which on it gets a file."""
 
 
-class Parcel:
-    """A value made ready to be sent, as often as it must be: it is packed while workers work, and sent while one waits."""
+class Message:
+    """A pickled value that can be sent several times: it is pickled while workers work, and sent when one is idle."""
 
     def __init__(self, value: object) -> None:
-        """Pickle a value, and write its large parts where they can be seen."""
-        large: list[memoryview] = []
+        """Pickle a value; its large read-only buffers go to files in memory."""
+        self._files: list[tuple[int, int]] = []  # descriptor, bytes
+        self._pickled = pickle.dumps(value, protocol=5, buffer_callback=self._in_band)
 
-        def in_band(buffer: pickle.PickleBuffer) -> bool:
-            """Keep small buffers in the message, and those that may be written to: who gets them may do so too."""
-            raw = buffer.raw()
-            if raw.nbytes < LEAST or not raw.readonly:
-                return True
-            large.append(raw)
-            return False
+    def _in_band(self, buffer: pickle.PickleBuffer) -> bool:
+        """Return whether a buffer stays in the message: it is small or may be written to, or files are refused."""
+        raw = buffer.raw()
+        if not IN_MEMORY or raw.nbytes < LEAST or not raw.readonly:
+            return True
+        try:
+            with os.fdopen(os.memfd_create("fianchetto"), "wb") as file:
+                file.write(raw)
+                file.flush()
+                self._files.append((os.dup(file.fileno()), raw.nbytes))
+        except OSError:  # a sandbox forbids it, or there is no memory or descriptor left
+            return True
+        return False
 
-        self._message = pickle.dumps(value, protocol=5, buffer_callback=in_band)
-        self._sizes = [part.nbytes for part in large]
-        self._parts = large
-        self._handles: list[int] = []
-        if IN_MEMORY:
-            try:
-                for part in large:
-                    self._handles.append(os.memfd_create("fianchetto"))
-                    _write(self._handles[-1], part)
-                self._parts = []
-            except OSError:  # a sandbox forbids it, or nothing more can be opened: there is the pipe
-                self._let_go()
-
-    def post(self, pipe: Connection) -> None:
-        """Send it; raises OSError where the other end is gone."""
-        pipe.send((self._message, self._sizes, bool(self._handles)))
-        for handle in self._handles:
-            send_handle(pipe, handle, None)
-        for part in self._parts:
-            pipe.send_bytes(part)
+    def send(self, pipe: Connection) -> None:
+        """Send the value; raises OSError where the other end is closed."""
+        pipe.send((self._pickled, [size for _, size in self._files]))
+        for descriptor, _ in self._files:
+            send_handle(pipe, descriptor, None)
 
     def close(self) -> None:
-        """Let go of it: who has received it still has it."""
-        self._let_go()
-        self._parts.clear()
-
-    def _let_go(self) -> None:
-        while self._handles:
-            os.close(self._handles.pop())
-
-
-def _write(handle: int, part: memoryview) -> None:
-    with os.fdopen(handle, "wb", buffering=0, closefd=False) as file:
-        written = 0
-        while written < part.nbytes:
-            written += file.write(part[written:]) or 0
+        """Close the files; a receiver keeps what it maps."""
+        while self._files:
+            os.close(self._files.pop()[0])
 
 
 def receive(pipe: Connection) -> Any:
-    """Receive the value of a parcel; raises EOFError where the other end is gone."""
-    message, sizes, in_memory = pipe.recv()
-    parts = [(_seen if in_memory else _read)(pipe, size) for size in sizes]
-    return pickle.loads(message, buffers=parts)  # noqa: S301 - of the process that made us, as all that comes by a pipe
+    """Return the value of a message; raises EOFError where the other end is closed."""
+    pickled, sizes = pipe.recv()
+    buffers = [_mapped(recv_handle(pipe), size) for size in sizes]
+    return pickle.loads(pickled, buffers=buffers)  # noqa: S301 - from the process that started this one
 
 
-def _seen(pipe: Connection, size: int) -> memoryview:
-    handle = recv_handle(pipe)
+def _mapped(descriptor: int, size: int) -> memoryview:
     try:
-        return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ))
+        return memoryview(mmap.mmap(descriptor, size, prot=mmap.PROT_READ))
     finally:
-        os.close(handle)
-
-
-def _read(pipe: Connection, size: int) -> memoryview:
-    part = bytearray(size)
-    pipe.recv_bytes_into(part)
-    return memoryview(part).toreadonly()
+        os.close(descriptor)

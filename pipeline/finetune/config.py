@@ -11,12 +11,12 @@ from pipeline.selfplay.config import ExploreConfig
 
 
 def gate_test() -> SprtConfig:
-    """Give the gate's test: with it a network 20 Elo worse passes less than once in 20 times (tests: test_gate.py)."""
+    """Return the gate's test: with it a network 20 Elo worse passes less than once in 20 times (tests: test_gate.py)."""
     return SprtConfig(elo0=-15.0, elo1=35.0, alpha=0.05, beta=0.1)
 
 
 def taught_games() -> ExploreConfig:
-    """Give the games that a generation learns from: the hand-written player's, and its searches.
+    """Return the games that a generation learns from: the hand-written player's, and its searches.
 
     On a CPU it searches 25 times as many positions a second as a small network does, so 64 of its simulations cost less than
     16 of the network's. They made a network stronger in an hour on two cores; the network's own games did not (docs/log.md).
@@ -28,7 +28,7 @@ def taught_games() -> ExploreConfig:
 
 
 def tuning() -> TrainConfig:
-    """Give the training of one generation: near the supervised seed, as long as its rows last."""
+    """Return the training of one generation: near the supervised seed, as long as its rows last."""
     return TrainConfig(
         epochs=1.0,
         learning_rate=1e-3,

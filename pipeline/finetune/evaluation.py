@@ -67,7 +67,7 @@ def evaluate(
 
 
 def tested(human: Sequence[Path]) -> list[Path]:
-    """Give the datasets that have test positions."""
+    """Return the datasets that have test positions."""
     return [directory for directory in human if read_manifest(directory)["positions"].get("test", 0) > 0]
 
 
@@ -106,17 +106,17 @@ def divergence(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:
-    """Give the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
+    """Return the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
 
     The mean over rows of the sum over legal moves of p_seed * log(p_seed / p_candidate); `limit`
     rows of each dataset, drawn at random.
     """
     from model.checkpoint import load
-    from model.data.inputs import reads
+    from model.data.inputs import input_columns
     from model.inference.evaluator import NetworkEvaluator
 
     networks = [NetworkEvaluator(load(directory)[0]) for directory in (seed_checkpoint, candidate)]
-    columns = ("planes", *dict.fromkeys(name for network in networks for name in reads(network.preset)))
+    columns = ("planes", *dict.fromkeys(name for network in networks for name in input_columns(network.preset)))
     total, rows = 0.0, 0
     for directory in human:
         batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))
@@ -131,19 +131,21 @@ def divergence(
 def _divergences(
     seed: "NetworkEvaluator", candidate: "NetworkEvaluator", batch: dict[str, NDArray[Any]]
 ) -> NDArray[np.float64]:
-    """Give the divergence of every row, float64[B]."""
+    """Return the divergence of every row, float64[B]."""
     legal_BA = legal_mask(batch["planes"])
-    seed_BA, candidate_BA = (_log_policy(network(batch["planes"], batch)[0], legal_BA) for network in (seed, candidate))
+    seed_BA, candidate_BA = (
+        np.where(legal_BA, log_policy(network(batch["planes"], batch)[0], legal_BA), 0.0)
+        for network in (seed, candidate)
+    )
     terms_BA = np.where(legal_BA, np.exp(seed_BA) * (seed_BA - candidate_BA), 0.0)
     return np.asarray(terms_BA.sum(axis=1))
 
 
-def _log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Give the logarithms of a policy over legal moves, float64[B, A]; 0 where a move is illegal."""
+def log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Return the logarithms of a policy over legal moves, float64[B, A]; -inf where a move is illegal."""
     masked_BA = np.where(legal_BA, logits_BA.astype(np.float64), -np.inf)
     shifted_BA = masked_BA - masked_BA.max(axis=1, keepdims=True)
-    log_BA = shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True))
-    return np.where(legal_BA, log_BA, 0.0)
+    return np.asarray(shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True)))
 
 
 def _go_on(stop: Callable[[], bool]) -> None:

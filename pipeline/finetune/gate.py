@@ -32,7 +32,7 @@ def matches(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play the candidate's matches in `out/best` and `out/seed`; gives their summaries, `seed` None where it was not let
+    """Play the candidate's matches in `out/best` and `out/seed`; returns their summaries, `seed` None where it was not let
     through. Raises Stopped, and what `arena` raises; the same call goes on.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ def matches(
 def _played(
     a: Path, b: Path, match: ArenaConfig, config: GateConfig, out: Path, progress: Progress, stop: Callable[[], bool]
 ) -> dict[str, Any]:
-    """Play one match to its end and give its summary without the text."""
+    """Play one match to its end and return its summary without the text."""
     first, second = (SideConfig(who=str(who), simulations=config.simulations, options=config.options) for who in (a, b))
     summary = arena(first, second, match, out, progress=progress, stop=stop)
     if not summary["finished"]:

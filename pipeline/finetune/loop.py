@@ -21,7 +21,7 @@ from pipeline.finetune import manifest
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.gate import verdict
 from pipeline.finetune.outputs import BEST, lineage, promote, refresh, table
-from pipeline.finetune.stages import Stage, Turn, real
+from pipeline.finetune.stages import Stage, StageContext, default_stages
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
 from pipeline.matches.config import SideConfig
 from pipeline.matches.players import search_of
@@ -39,7 +39,7 @@ def finetune(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Fine-tune a supervised checkpoint by self-play in `out` and give the result; `out/best` is the best network.
+    """Fine-tune a supervised checkpoint by self-play in `out` and return the result; `out/best` is the best network.
 
     `human` are datasets to mix into training and to measure on; without any, nothing guards human top-1. A loop found in
     `out` is gone on with: after a kill, after its minutes, or for more generations. Raises FinetuneError for another
@@ -58,7 +58,7 @@ def finetune(
                 left.unlink(missing_ok=True)
             manifest.claim(out, wanted)
             promote(checkpoint, out / "seed", 0, {"generation": 0})
-            return _Loop(config, out, tuple(human), wanted, stages or real(), progress, stop).go()
+            return _Loop(config, out, tuple(human), wanted, stages or default_stages(), progress, stop).go()
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
@@ -75,12 +75,12 @@ def require(config: FinetuneConfig) -> None:
 
 def _warm_up(stop: Callable[[], bool]) -> None:
     """Compile what games need, before the minutes are counted; Stopped when `stop` says so."""
-    from model.training.asking import Abandoned, Asking
+    from model.training.stopping import StopCheck, WorkInterrupted
 
     try:
-        with interruptible(Asking(stop).check):
+        with interruptible(StopCheck(stop).check):
             warm_up_games()
-    except Abandoned:
+    except WorkInterrupted:
         raise Stopped("stopped while kernels were compiled: run the same command to begin") from None
 
 
@@ -124,7 +124,7 @@ class _Loop:
         return self._result(why)
 
     def _halted(self) -> bool:
-        """Tell whether a stage has to stop: asked to, or out of time."""
+        """Return whether a stage has to stop: asked to, or out of time."""
         minutes = self.config.minutes
         spent = self.state.seconds + time.monotonic() - self.mark
         return self.asked() or (minutes is not None and spent >= 60 * minutes)
@@ -137,23 +137,23 @@ class _Loop:
             seed = state.generations[0]["stages"]["eval"]
             state.judge(record, verdict(record["stages"], seed, self.config.eval) if record["number"] else SEED)
         else:
-            turn = self._turn(record)
-            turn.folder.mkdir(parents=True, exist_ok=True)
+            context = self._turn(record)
+            context.folder.mkdir(parents=True, exist_ok=True)
             self.mark = time.monotonic()
             try:
-                figures = self.stages[name](turn, self._ticks(turn.number), self._halted)
+                figures = self.stages[name](context, self._ticks(context.number), self._halted)
             finally:
                 state.spent(record, name, time.monotonic() - self.mark)
                 self.mark = time.monotonic()
             state.done(record, name, figures)
         self._write()
 
-    def _turn(self, record: Record) -> Turn:
+    def _turn(self, record: Record) -> StageContext:
         """Tell a stage what it has to know."""
         number, best = record["number"], self.state.best
         first = max(1, number - self.config.buffer + 1)
         gate = record["stages"].get("arena", {}).get("best", {})
-        return Turn(
+        return StageContext(
             number=number,
             folder=generation(self.out, number),
             candidate=checkpoint_of(self.out, number),
@@ -192,7 +192,7 @@ class _Loop:
         self._write()
 
     def _result(self, why: str) -> dict[str, Any]:
-        """Give what the command prints."""
+        """Return what the command prints."""
         state = self.state
         lines = [table(state), "", f"best: generation {state.best}, in {self.out / BEST} ({why})"]
         return {

@@ -1,10 +1,8 @@
 """manifest.json of a loop: what it is (and must stay, to be gone on with), where it ran, and what came of it."""
 
-import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,17 +24,14 @@ FREE = {f"config.{name}" for name in FREE_TO_CHANGE} | {f"config.train.{name}" f
 
 
 def identity(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) -> dict[str, Any]:
-    """Give what makes a loop this one: the seed's weights, the human datasets, the configuration."""
+    """Return what makes a loop this one: the seed's weights, the human datasets, the configuration."""
     from model.checkpoint import read_card
 
     card = read_card(checkpoint)
     seed = {"name": checkpoint.resolve().name, "weights_sha256": card["files"]["weights"]["sha256"]}
     seed |= {"preset": card["preset"]["name"], "step": card["step"]}
     about = {"format_version": FORMAT_VERSION, "encoding_version": ENCODING_VERSION, "moves_hash": moves_hash()}
-    settings = finite(asdict(config))
-    found: dict[str, Any] = json.loads(
-        json.dumps({**about, "seed_checkpoint": seed, "human": datasets(human), "config": settings})
-    )
+    found: dict[str, Any] = finite({**about, "seed_checkpoint": seed, "human": datasets(human), "config": config})
     return found
 
 
@@ -44,9 +39,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
     """Write a loop's identity into a free directory, or find the same there; FinetuneError names what differs."""
     path = out / MANIFEST
     if not path.exists():
-        strangers = sorted(name.name for name in out.iterdir() if not name.name.startswith("."))
-        if strangers:
-            raise FinetuneError(f"{out} holds something else ({', '.join(strangers[:3])}): choose a new --out")
+        claims.require_own(out, claims.FINETUNING, FinetuneError)
         publish_json(out, MANIFEST, wanted)
         return
     try:
@@ -61,7 +54,7 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
 
 def differences(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:
     """Describe what differs; a setting that is younger than the manifest did then what its default does now."""
-    defaults = flat(finite({"config": asdict(FinetuneConfig(generations=1))}))
+    defaults = flat(finite({"config": FinetuneConfig(generations=1)}))
     was, now = (
         {name: value for name, value in each.items() if name not in FREE}
         for each in (defaults | flat(before), flat(wanted))

@@ -86,7 +86,7 @@ def promote(source: Path, target: Path, number: int, told: Mapping[str, Any]) ->
 
 
 def row(record: Record, state: State) -> dict[str, Any]:
-    """Give a generation's row: a column each for what the curves, the CSV and the dashboards show, None where unknown."""
+    """Return a generation's row: a column each for what the curves, the CSV and the dashboards show, None where unknown."""
     stages, judged = record["stages"], record.get("verdict")
     games, training = stages.get("explore", {}), stages.get("train", {})
     matches, human = stages.get("arena", {}), stages.get("eval", {})
@@ -125,7 +125,7 @@ MATCH = ("games", "score", "elo", "elo_low", "elo_high")
 
 
 def word(judged: Mapping[str, Any] | None) -> str:
-    """Give a verdict in one word."""
+    """Return a verdict in one word."""
     if judged is None:
         return "under way"
     return "promoted" if judged["promoted"] else "undone" if judged["undone"] else "rejected"

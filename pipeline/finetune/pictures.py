@@ -13,6 +13,7 @@ from pipeline.dataset.files.shards import publish
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SAMPLES = "samples.pgn"
 BOARDS = "samples.svg"
@@ -24,11 +25,9 @@ Row = Mapping[str, Any]
 
 def draw_curves(rows: Sequence[Row]) -> bytes:
     """Draw the curves over generations as a PNG; `rows` are those of generations.csv, the seed's first."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 6.5), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
     panels = figure.subplots(2, 4)
     _elo(panels[0, 0], rows)
     for axes, (title, names) in zip(panels.flat[1:], PANELS.items(), strict=True):
@@ -38,31 +37,29 @@ def draw_curves(rows: Sequence[Row]) -> bytes:
         axes.set_title(title, fontsize=9)
         if len(names) > 1:
             axes.legend(fontsize=7)
-    for axes in panels.flat:
-        axes.grid(alpha=0.3)
-        axes.locator_params(axis="x", integer=True)
-        axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
     for axes in panels[1]:
         axes.set_xlabel("generation", fontsize=8)
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
-    return drawn.getvalue()
+    return _finished(figure, rows)
 
 
 def draw_elo(rows: Sequence[Row]) -> bytes:
     """Draw the one picture that tells the story, as a PNG: Elo against the supervised seed by generation."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     _elo(axes, rows)
     axes.set_xlabel("generation")
     axes.set_ylabel("Elo")
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
-    axes.grid(alpha=0.3)
+    return _finished(figure, rows)
+
+
+def _finished(figure: "Figure", rows: Sequence[Row]) -> bytes:
+    """Set the axes of generations and return the figure as a PNG."""
+    for axes in figure.axes:
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png")
     return drawn.getvalue()
@@ -125,7 +122,7 @@ def draw_boards(games: Sequence[chess.pgn.Game]) -> str:
     for index, game in enumerate(games):
         end = game.end()
         board = end.board()
-        drawn = chess.svg.board(board, lastmove=end.move, size=SIDE, coordinates=False)
+        drawn = chess.svg.board(board, lastmove=end.move, size=SIDE, coordinates=True)
         parts.append(f'<g transform="translate({index * (SIDE + 10)} 0)">{drawn}')
         caption = f"{game.headers.get('Result', '*')}, {board.ply()} half-moves"
         parts.append(f'<text x="4" y="{SIDE + 16}" font-family="sans-serif" font-size="13">{caption}</text></g>')

@@ -1,6 +1,6 @@
 """The four stages of a generation as the loop calls them: each is one call of the library, and can be gone on with.
 
-A stage is given its turn, works in folders of its own and gives figures that JSON can hold. Called again after a kill it
+A stage is given its context, works in folders of its own and gives figures that JSON can hold. Called again after a kill it
 continues; it raises Stopped where it was asked to stop.
 """
 
@@ -19,7 +19,7 @@ from pipeline.finetune.pictures import write_samples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Turn:
+class StageContext:
     """What a stage is told: which generation it works for, and who is who."""
 
     number: int
@@ -48,33 +48,33 @@ class Turn:
     """How often the best's trainings have used the rows of datasets, by their manifests' hashes."""
 
 
-Stage = Callable[[Turn, Progress, Callable[[], bool]], dict[str, Any]]
+Stage = Callable[[StageContext, Progress, Callable[[], bool]], dict[str, Any]]
 
 
-def explore_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def explore_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
     """EXPLORE: play the generation's games, by whom `explore` says; a network is the best so far."""
     from pipeline.selfplay.play import explore
 
-    config = replace(turn.config.explore, seed=turn.config.seed + turn.number)
-    if turn.number == 1 and turn.config.first_explorer != "same":
-        config = replace(config, explorer=turn.config.first_explorer)
+    config = replace(context.config.explore, seed=context.config.seed + context.number)
+    if context.number == 1 and context.config.first_explorer != "same":
+        config = replace(config, explorer=context.config.first_explorer)
     manifest = explore(
-        turn.best,
+        context.best,
         config,
-        turn.folder / "selfplay",
-        generation=min(turn.number, turn.config.anneal) - 1,
-        generations=turn.config.anneal,
-        lineage=dict(turn.lineage),
-        engine=turn.config.engine or LOCAL,
-        workers=turn.config.workers,
+        context.folder / "selfplay",
+        generation=min(context.number, context.config.anneal) - 1,
+        generations=context.config.anneal,
+        lineage=dict(context.lineage),
+        engine=context.config.engine or LOCAL,
+        workers=context.config.workers,
         progress=progress,
         stop=stop,
     )
-    write_samples(turn.folder / "selfplay" / "games.pgn", turn.folder / "eval")
+    write_samples(context.folder / "selfplay" / "games.pgn", context.folder / "eval")
     return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
 
 
-def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def train_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
     """TRAIN: make the candidate of the buffer's rows and human ones, from the best; a diverged run is a failed candidate.
 
     A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
@@ -82,20 +82,20 @@ def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dic
     from model.training.state import DivergedError
     from pipeline.training.tune import spent_after, tune_on
 
-    settings = turn.config
-    begin, end = (_pulled(settings, turn.number - 1), _pulled(settings, turn.number))
+    settings = context.config
+    begin, end = (_pulled(settings, context.number - 1), _pulled(settings, context.number))
     config = replace(settings.train, seed=settings.seed, seed_kl_weight=begin, seed_kl_final=end)
     try:
         card = tune_on(
-            turn.buffer,
-            turn.human,
-            turn.seed,
-            turn.best,
+            context.buffer,
+            context.human,
+            context.seed,
+            context.best,
             config,
-            turn.candidate,
-            human_share=settings.human_share if turn.human else 0.0,
+            context.candidate,
+            human_share=settings.human_share if context.human else 0.0,
             most_uses=settings.most_uses,
-            spent=turn.spent,
+            spent=context.spent,
             progress=progress,
             stop=stop,
         )
@@ -104,38 +104,40 @@ def train_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dic
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
     told = {"step": card["step"], "positions": card["positions"], "weights_sha256": card["files"]["weights"]["sha256"]}
-    return {**told, **card["metrics"], "uses": card["uses"], "spent": spent_after(card, turn.spent)}
+    return {**told, **card["metrics"], "uses": card["uses"], "spent": spent_after(card, context.spent)}
 
 
 def _pulled(config: FinetuneConfig, done: int) -> float:
-    """Give the weight of the pull to the seed after `done` generations, on the line from its first to its last value."""
+    """Return the weight of the pull to the seed after `done` generations, on the line from its first to its last value."""
     share = min(done, config.anneal) / config.anneal
     return config.train.seed_kl_weight + share * (config.train.seed_kl_final - config.train.seed_kl_weight)
 
 
-def arena_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def arena_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
     """ARENA: the candidate against the best, and against the seed when it is let through."""
-    out, seed = turn.folder / "arena", 1000 * turn.config.seed + turn.number
-    return matches(turn.candidate, turn.best, turn.seed, turn.config.gate, out, seed=seed, progress=progress, stop=stop)
+    out, seed = context.folder / "arena", 1000 * context.config.seed + context.number
+    return matches(
+        context.candidate, context.best, context.seed, context.config.gate, out, seed=seed, progress=progress, stop=stop
+    )
 
 
-def eval_stage(turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def eval_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
     """EVAL: measure the candidate; outsiders are met by the seed and by those that the gate has let through."""
     return evaluate(
-        turn.candidate,
-        turn.seed,
-        turn.human,
-        turn.config.eval,
-        turn.config.gate,
-        turn.folder / "eval",
-        outside=turn.accepted,
+        context.candidate,
+        context.seed,
+        context.human,
+        context.config.eval,
+        context.config.gate,
+        context.folder / "eval",
+        outside=context.accepted,
         progress=progress,
         stop=stop,
     )
 
 
-def real() -> dict[str, Stage]:
-    """Give the stages by their names."""
+def default_stages() -> dict[str, Stage]:
+    """Return the stages by their names."""
     return {"explore": explore_stage, "train": train_stage, "arena": arena_stage, "eval": eval_stage}
 
 

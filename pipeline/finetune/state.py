@@ -10,10 +10,11 @@ Stability: FORMAT_VERSION 1; `seconds`, `ended` and `runs` tell times and are th
 the same loop, with what `explore` says of its own speed.
 """
 
-import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
 from engine.json_files import check, read_json, shown
@@ -37,29 +38,23 @@ class FinetuneBusyError(FinetuneError):
 
 
 def now() -> str:
-    """Give the time as a person and a program read it, UTC."""
+    """Return the time as a person and a program read it, UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def generation(out: Path, number: int) -> Path:
-    """Give the folder of a generation."""
+    """Return the folder of a generation."""
     return out / "generations" / f"{number:03}"
 
 
 def checkpoint_of(out: Path, number: int) -> Path:
-    """Give the folder of a generation's network; generation 0 is the seed."""
+    """Return the folder of a generation's network; generation 0 is the seed."""
     return generation(out, number) / "checkpoint" if number else out / "seed"
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that JSON does not have by None, at any depth."""
-    if isinstance(value, dict):
-        return {str(name): finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
+    """Return a value as JSON has it, None for numbers that JSON does not have, at any depth."""
+    return to_jsonable_python(value, inf_nan_mode="null")
 
 
 class State:
@@ -103,7 +98,7 @@ class State:
         return max((record["number"] for record in self.judged if record["verdict"]["promoted"]), default=0)
 
     def current(self, most: int | None) -> Record | None:
-        """Give the generation under way, begun if need be; None when `most` generations are done."""
+        """Return the generation under way, begun if need be; None when `most` generations are done."""
         if self.generations and "verdict" not in self.generations[-1]:
             return self.generations[-1]
         number = len(self.generations)
@@ -113,7 +108,7 @@ class State:
         return self.generations[-1]
 
     def stage(self, record: Record) -> str | None:
-        """Give the stage that comes next in a generation, None when only the verdict is missing."""
+        """Return the stage that comes next in a generation, None when only the verdict is missing."""
         if "failed" in record["stages"].get("train", {}):
             return None  # there is no candidate to play or to measure
         return next((name for name in _stages(record["number"]) if name not in record["stages"]), None)
@@ -137,5 +132,5 @@ class State:
 
 
 def _stages(number: int) -> tuple[str, ...]:
-    """Give the stages of a generation; the seed is only measured."""
+    """Return the stages of a generation; the seed is only measured."""
     return STAGES if number else ("eval",)

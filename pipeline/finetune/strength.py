@@ -9,6 +9,7 @@ from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import outsiders
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED
+from pipeline.finetune.strength_page import write_strength_page
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.ladder import ladder
 
@@ -25,7 +26,9 @@ def strength(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play `tuned/best` at every simulation count against the seed, the hand-written player and an engine, into `out`.
+    """Play `tuned/best` at every simulation count against the seed, the hand-written player and an engine.
+
+    Matches and their page are written into `out`.
 
     Gives `rows` and `text` as a ladder does, and the row `against_seed`, the first, at equal simulations. Where nothing was
     promoted the best network is the seed: that match is not played, `against_seed` is None, and the text begins with
@@ -40,9 +43,10 @@ def strength(
     if against:
         config, best = ArenaConfig(games=games), str(tuned / BEST)
         result = ladder(best, tuple(simulations), against, config, out, progress=progress, stop=stop)
-    if not alike:
-        return result | {"against_seed": result["rows"][0]}
-    return result | {"against_seed": None, "text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()}
+    result |= {"against_seed": None if alike else result["rows"][0]}
+    if result["rows"]:
+        write_strength_page(tuned, out, result)
+    return result | {"text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()} if alike else result
 
 
 def weights_of(checkpoint: Path) -> str:

@@ -1,11 +1,11 @@
 """A chunk's rows by buckets, in a file that lies in `.parts/` until shards are made of it (pipeline/ingest/scatter.py).
 
-    a zstd frame a bucket: records, then planes | bytes of each frame, uint32[B] | rows of each, uint32[B]
+    a zstd frame a bucket: records, then packed positions | bytes of each frame, uint32[B] | rows of each, uint32[B]
 
 A frame carries a checksum. The columns of a record are those of a batch
-(`pipeline.dataset.files.shards.batch_columns`), with the planes apart.
+(`pipeline.dataset.files.shards.batch_columns`), with the positions apart (`pipeline.dataset.files.stored_planes`).
 
-Axes: R rows, P planes, B buckets.
+Axes: R rows, W words of a packed position, B buckets.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from engine.encoding.planes import PLANE_BYTES, PLANES
+from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import schema
 from pipeline.storage.stores import read_span
 
 BUCKETS_PER_MIB = 64
 """Buckets for each MiB of a chunk's text: some 400 rows of train a bucket and chunk, whatever its size."""
 LEVEL = 1
-"""zstd's level: 74 bytes a row where -1 gives 89, and no slower."""
+"""zstd's level."""
 
 
 def bucket_count(chunk_mib: int, share: float) -> int:
@@ -43,20 +43,17 @@ def drawn(
 @cache
 def record_type() -> np.dtype[Any]:
     """Give the record of a row: every column of a human game but the planes."""
-    return np.dtype(
-        [
-            (field.name, field.type.to_pandas_dtype())
-            for field in schema()
-            if field.name not in ("planes", "visits", "root_value")
-        ]
-    )
+    kinds = {
+        field.name: field.type for field in schema("bytes") if field.name not in ("planes", "visits", "root_value")
+    }
+    return np.dtype([(name, kind.to_pandas_dtype()) for name, kind in kinds.items()])
 
 
 def write_buckets(
-    columns: Mapping[str, NDArray[Any]], planes_RP: NDArray[np.uint64], rows_B: NDArray[np.int64], target: Any
+    columns: Mapping[str, NDArray[Any]], packed_RW: NDArray[np.uint64], rows_B: NDArray[np.int64], target: Any
 ) -> None:
     """Write rows that stand bucket after bucket."""
-    records_R = np.empty(len(planes_RP), dtype=record_type())
+    records_R = np.empty(len(packed_RW), dtype=record_type())
     for name in records_R.dtype.names or ():
         records_R[name] = columns[name]
     packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
@@ -65,7 +62,7 @@ def write_buckets(
     for bucket, rows in enumerate(rows_B.tolist()):
         last = first + rows
         if rows:
-            frame = packer.compress(records_R[first:last].tobytes() + planes_RP[first:last].tobytes())
+            frame = packer.compress(records_R[first:last].tobytes() + packed_RW[first:last].tobytes())
             lengths_B[bucket] = target.write(frame)
         first = last
     target.write(lengths_B.tobytes() + rows_B.astype("<u4").tobytes())
@@ -81,11 +78,11 @@ def read_index(path: Path, buckets: int) -> NDArray[np.uint32]:
 
 
 def unpacked(frame: bytes, rows: int) -> tuple[NDArray[Any], NDArray[np.uint64]]:
-    """Give the rows of a bucket: records [R], planes uint64[R, 77]; raises ZstdError or ValueError for a damaged one."""
+    """Return the rows of a bucket: records [R], packed positions uint64[R, W]; ZstdError or ValueError for a damaged one."""
     kind = record_type()
-    size = rows * (kind.itemsize + PLANE_BYTES)
+    size = rows * (kind.itemsize + 8 * PACKED)
     data = zstandard.ZstdDecompressor().decompress(frame)
     if len(data) != size:
         raise ValueError(f"{len(data)} bytes where {rows} rows have {size}")
-    planes = np.frombuffer(data, dtype="<u8", offset=rows * kind.itemsize)
-    return np.frombuffer(data, dtype=kind, count=rows), planes.reshape(rows, PLANES)
+    packed = np.frombuffer(data, dtype="<u8", offset=rows * kind.itemsize)
+    return np.frombuffer(data, dtype=kind, count=rows), packed.reshape(rows, PACKED)

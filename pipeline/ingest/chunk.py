@@ -11,11 +11,8 @@ Axes: G games, R rows.
 
 import hashlib
 import json
-import mmap
-import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
@@ -27,8 +24,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.position import from_fen
-from engine.encoding.planes import PLANE_BYTES, PLANES, TURN_PLANE
-from pipeline.dataset.files.permute import gather_rows
+from engine.encoding.planes import TURN_PLANE
 from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
@@ -36,10 +32,11 @@ from pipeline.dataset.files.shards import (
     number_array,
     publish_json,
     read_note,
-    rows_table,
-    write_rows,
+    write_picked,
 )
+from pipeline.dataset.files.stored_planes import FORMS, Form, packed
 from pipeline.dataset.files.written import forget, note_down
+from pipeline.dataset.hashing import unit_interval
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.ingest.buckets import bucket_count, drawn, write_buckets
@@ -51,9 +48,6 @@ from pipeline.storage.stores import Publisher, place
 
 BLOCK_ROWS = 1 << 19
 """Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
-
-PRELOAD = "pipeline.ingest.preload"
-"""Module that workers have imported before they are forked: it loads what encoding a chunk needs."""
 
 SHARD_ROWS = (1 << 10, 1 << 23)
 """Fewest and most rows that a shard may be set to: 1,024 are 55 kB, 8 million half a GB."""
@@ -73,6 +67,9 @@ class IngestConfig(Filters):
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: float = 0.02
     """Share of games held out for validation while training, by the same hash."""
+    planes: Form = "all"
+    """How shards hold planes: all, the 77 for any reader; or compact, the position, from which this program makes them again
+    bit for bit: half the bytes, and batches several times as fast."""
     order: Literal["shuffled", "game"] = "shuffled"
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
@@ -91,6 +88,8 @@ class IngestConfig(Filters):
         Filters.__post_init__(self)  # a class with slots is made anew by its decorator, and super() knows the old one
         if not (0 <= self.test_share < 1 and 0 <= self.val_share < 1 and self.test_share + self.val_share < 1):
             raise ConfigError("test_share and val_share are shares: each from 0 to 1, and together below 1")
+        if self.planes not in FORMS:
+            raise ConfigError(f"planes are all or compact, not {self.planes!r}")
         if self.order not in ("shuffled", "game"):
             raise ConfigError(f"order is shuffled or game, not {self.order!r}")
         if not 1 <= self.chunk_mib <= 256:
@@ -131,36 +130,15 @@ class Tagged(NamedTuple):
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
 
 
-class _Buffers(NamedTuple):
-    """Memory that a worker keeps from chunk to chunk: fresh pages cost more than the writing of them."""
-
-    rows: replay.Rows
-    planes: NDArray[np.uint64]  # [R, 77] the rows of one shard, in its order
-
-
 @cache
-def _buffers() -> _Buffers:
-    capacity = BLOCK_ROWS + replay.MAX_PLIES + 2
-    return _Buffers(replay.empty_rows(capacity), _ordered_rows(capacity))
-
-
-def _ordered_rows(capacity: int) -> NDArray[np.uint64]:
-    """Make room for planes, uint64[capacity, 77], in small pages of memory.
-
-    They are written and read in their order, which gains nothing by huge pages, and the first touch of those is slow wherever
-    the machine is a virtual one: half a second a worker (docs/log.md). numpy asks for huge ones.
-    """
-    private: dict[str, int] = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if os.name == "posix" else {}
-    memory = mmap.mmap(-1, capacity * PLANE_BYTES, **private)
-    if hasattr(mmap, "MADV_NOHUGEPAGE"):
-        with suppress(OSError):  # a kernel without any
-            memory.madvise(mmap.MADV_NOHUGEPAGE)
-    return np.frombuffer(memory, dtype=np.uint64).reshape(capacity, PLANES)
+def _rows() -> replay.Rows:
+    """Make room for rows, which a worker keeps from chunk to chunk: fresh pages cost more than the writing of them."""
+    return replay.empty_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
 
 
 def release_buffers() -> None:
-    """Give the memory of `_buffers` back, where this process encodes no more for now."""
-    _buffers.cache_clear()
+    """Give the memory of `_rows` back, where this process encodes no more for now."""
+    _rows.cache_clear()
 
 
 def part_name(index: int) -> str:
@@ -242,7 +220,7 @@ def _labels(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Gam
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
     """Give each game's split as an index into SPLITS, from the hash of its moves: two copies of a game never part."""
-    share = (identity >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    share = unit_interval(identity)
     return np.where(share < config.test_share, 2, np.where(share < config.test_share + config.val_share, 1, 0)).astype(
         np.uint8
     )
@@ -254,13 +232,11 @@ def buckets_of(config: IngestConfig, split: int) -> int:
     return bucket_count(config.chunk_mib, held_out[split] or 1.0 - sum(held_out))
 
 
-def _columns(
-    tagged: Tagged, rows: replay.Rows, planes: NDArray[np.uint64], picked: NDArray[np.int64], first_game: int
-) -> dict[str, NDArray[Any]]:
+def _columns(tagged: Tagged, rows: replay.Rows, picked: NDArray[np.int64], first_game: int) -> dict[str, NDArray[Any]]:
     """Take the picked rows' columns, with those that come from the games."""
     columns = replay.columns_of(rows, picked)
     game = rows.game[picked].astype(np.int64)
-    white = planes[:, TURN_PLANE] == 0
+    white = rows.planes[picked, TURN_PLANE] == 0
     white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]
     base, increment = tagged.games.base[game], tagged.increment[game]
     columns["game"] = game_numbers(game, first_game)
@@ -295,16 +271,14 @@ def _write_block(
             picked, rows_B = drawn(picked, buckets_of(task.config, number), seed)
         elif task.config.order == "shuffled":
             picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
-        planes = _buffers().planes[: len(picked)]
-        gather_rows(rows.planes, picked, planes)
-        columns = _columns(tagged, rows, planes, picked, task.chunk.first_game)
+        columns = _columns(tagged, rows, picked, task.chunk.first_game)
         name = f"{split}-{task.chunk.index:05d}-{block}"
         if task.config.shard_rows:
-            write = partial(write_buckets, columns, planes, rows_B)
+            write = partial(write_buckets, columns, packed(rows.planes, picked, columns), rows_B)
             publisher.publish(place(task.out) / PARTS, f"{name}.rows", len(picked), write)
             loose.append({"name": f"{name}.rows", "split": split, "rows": len(picked)})
             continue
-        write = partial(write_rows, rows_table(planes, columns))
+        write = partial(write_picked, rows.planes, columns, task.config.planes, picked)
         done = publisher.publish(place(task.out), f"{name}.parquet", len(picked), write, note_down)
         shards.append(
             {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
@@ -383,7 +357,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         return {**done, "fresh_rows": 0}
     text = np.frombuffer(task.chunk.text, dtype=np.uint8)
     tagged = read_games(text, task.chunk.starts, task.config)
-    rows = _buffers().rows
+    rows = _rows()
     files: list[dict[str, Any]] = []
     loose: list[dict[str, Any]] = []
     dropped: Counter[str] = Counter()

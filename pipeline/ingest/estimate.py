@@ -11,7 +11,7 @@ Axes: K pieces of a source, B bootstrap samples.
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.progress import Progress, silent
-from pipeline.dataset.files.shards import GAMES
+from pipeline.dataset.convert import convert
+from pipeline.dataset.files.shards import GAMES, ROW_GROUP
+from pipeline.dataset.files.stored_planes import FORMS
 from pipeline.dumps.sampling import Pieces, read_pieces
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.executors.local import available_cores
@@ -32,6 +34,8 @@ DRIFT = 0.10
 """Share by which an interval is widened on both sides where the end of a dump was out of reach."""
 PACKING = 0.03
 """Share by which bytes a position differ from one cut of a dump to another."""
+FEW = 0.1
+"""Share by which a row takes less in full row groups than in a sample that does not fill one."""
 SAMPLES = 2000
 SPREAD = (0.95, 0.9, 0.7)
 """What a further worker is worth at best, as expected, and on a busy machine."""
@@ -69,8 +73,20 @@ def estimate(
         counts = _counts(Path(folder) / "out", manifest, read)
         games_bytes = sum(entry["bytes"] for entry in manifest["files"] if entry["name"] == GAMES)
         balance = _balance(Path(folder) / "out") if not config.keep_by_elo else ""
+        stored = {config.planes: _shards(Path(folder) / "out", manifest)}
+        for form in FORMS:
+            if form not in stored:
+                stored[form] = _shards(
+                    Path(folder) / form, convert(Path(folder) / "out", form, Path(folder) / form, stop=stop)
+                )
     figures = _figures(read, counts)
     taken = sum(len(text) for pieces in read for text in pieces.texts)
+    chunk_bytes = config.chunk_mib << 20
+    growth = sum(np.ceil(pieces.text_bytes / chunk_bytes) for pieces in read) / max(np.ceil(taken / chunk_bytes), 1)
+    forms = {
+        form: _bytes(figures, of, games_bytes / manifest["games"]["read"], of.files * growth)
+        for form, of in stored.items()
+    }
     result = {
         "sources": [
             {"name": pieces.name, "bytes": pieces.size, "text_bytes": round(pieces.text_bytes), "basis": pieces.basis}
@@ -79,7 +95,9 @@ def estimate(
         "sampled": {"text_bytes": taken, "games": manifest["games"]["read"], "seconds": round(seconds, 2)},
         "games": {"read": figures["games"], "kept": figures["kept"]},
         "positions": figures["rows"],
-        "bytes": _bytes(figures, manifest["bytes_per_position"], games_bytes / manifest["games"]["read"]),
+        "bytes": forms[config.planes],
+        "planes": config.planes,
+        "bytes_by_planes": forms,
         "minutes": _minutes(read, taken / max(seconds, 1e-6), workers or available_cores()),
         "workers": workers or available_cores(),
         "bytes_per_position": manifest["bytes_per_position"],
@@ -170,15 +188,44 @@ def _interval(value: float, low: float, high: float) -> Interval:
     return {"estimate": round(float(value)), "low": max(0, round(float(low))), "high": round(float(high))}
 
 
-def _bytes(figures: Mapping[str, Interval], a_row: float, a_game: float) -> Interval:
-    """Give the bytes on disk: shards by position, the games' table by game."""
+def _bytes(figures: Mapping[str, Interval], shards: "_Shards", a_game: float, files: float) -> Interval:
+    """Give the bytes on disk: shards by position and file, the games' table by game."""
     of = {
-        bound: figures["rows"][bound] * a_row + figures["games"][bound] * a_game
+        bound: figures["rows"][bound] * shards.a_row + figures["games"][bound] * a_game + files * shards.a_file
         for bound in ("estimate", "low", "high")
     }
     exact = figures["rows"]["low"] == figures["rows"]["high"]
     packing = 0.0 if exact else PACKING
-    return _interval(of["estimate"], of["low"] * (1 - packing), of["high"] * (1 + packing))
+    few = 0.0 if exact or shards.largest >= ROW_GROUP else FEW
+    return _interval(of["estimate"], of["low"] * (1 - packing - few), of["high"] * (1 + packing))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shards:
+    """What the shards of a sample take."""
+
+    a_row: float
+    """Bytes of columns a row."""
+    a_file: float
+    """Bytes of a file besides: its footer."""
+    files: int
+    largest: int
+    """Rows of the largest."""
+
+
+def _shards(out: Path, manifest: Mapping[str, Any]) -> _Shards:
+    entries = [entry for entry in manifest["files"] if entry["split"]]
+    columns = 0
+    for entry in entries:
+        footer = pq.read_metadata(out / entry["name"])
+        columns += sum(
+            footer.row_group(group).column(column).total_compressed_size
+            for group in range(footer.num_row_groups)
+            for column in range(footer.num_columns)
+        )
+    total = sum(entry["bytes"] for entry in entries)
+    rows = [entry["rows"] for entry in entries]
+    return _Shards(columns / sum(rows), (total - columns) / len(entries), len(entries), max(rows))
 
 
 def _minutes(read: Sequence[Pieces], bytes_a_second: float, workers: int) -> Interval:
@@ -214,12 +261,15 @@ def _text(result: Mapping[str, Any]) -> str:
         ("games read", result["games"]["read"], ""),
         ("games kept", result["games"]["kept"], ""),
         ("positions", result["positions"], ""),
-        ("on disk", result["bytes"], "GB"),
+        (f"on disk, {result['planes']}", result["bytes"], "GB"),
         ("minutes", result["minutes"], f"with {result['workers']} workers"),
+    ]
+    rows[-1:-1] = [
+        (f"or, {form}", figure, "GB") for form, figure in result["bytes_by_planes"].items() if form != result["planes"]
     ]
     for name, figure, unit in rows:
         shown = [_shown(figure[bound], unit) for bound in ("estimate", "low", "high")]
-        lines.append(f"{name:<12} {shown[0]:>15}   {shown[1]} to {shown[2]} {unit}".rstrip())
+        lines.append(f"{name:<16} {shown[0]:>15}   {shown[1]} to {shown[2]} {unit}".rstrip())
     for name, shares in (("games dropped", result["dropped"]), ("positions dropped", result["positions_dropped"])):
         if shares:
             lines.append(f"{name}: " + ", ".join(f"{why} {share:.1%}" for why, share in shares.items()))

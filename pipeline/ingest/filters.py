@@ -17,17 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.dataset.hashing import splitmix64, unit_interval
+from pipeline.dataset.strata import CLASSES, speed_class
 from pipeline.errors import ConfigError
 from pipeline.pgn import replay, tags
 
-SPEEDS = ("ultrabullet", "bullet", "blitz", "rapid", "classical")
-SPEED_BOUNDS = (30, 180, 480, 1500)
-"""Lichess's classes by its estimate of a game's seconds, base + 40 x increment: each bound begins the next class."""
+SPEEDS = tuple(name.lower() for name in CLASSES[:-1])
 CORRESPONDENCE = "correspondence"
 """The class of a TimeControl of `-`, which is how Lichess writes games without a clock."""
 TITLES = ("GM", "WGM", "IM", "WIM", "FM", "WFM", "NM", "CM", "WCM", "WNM", "LM")
 BOTS = ("any", "exclude", "only")
-_MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,20 +122,6 @@ def elo_shares(words: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.fl
     return np.array(lows, dtype=np.int64), np.array(shares, dtype=np.float64)
 
 
-def mixed(values: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
-    """Scramble 64-bit values with a seed (splitmix64's finaliser): every bit of the result hangs on every bit given."""
-    with np.errstate(over="ignore"):
-        state = values + np.uint64((seed + 1) * int(_MIX) % (1 << 64))
-        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
-        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)
-    return state ^ (state >> np.uint64(31))
-
-
-def as_share(hashes: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Turn hashes into evenly spread numbers in [0, 1)."""
-    return (hashes >> np.uint64(11)).astype(np.float64) / float(1 << 53)
-
-
 def value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
     """Give the text of a span; invalid UTF-8 is replaced."""
     return text[span[0] : span[1]].tobytes().decode("utf-8", "replace")
@@ -163,12 +148,6 @@ def _dates(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int6
     return np.where((year > 0) & (month > 0) & (date > 0), year * 10_000 + month * 100 + date, 0)
 
 
-def _speed_index(base: NDArray[np.int32], increment: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Give each game's index into SPEEDS, -1 where the time control is unknown."""
-    seconds = base.astype(np.int64) + 40 * increment.astype(np.int64)
-    return np.where(base < 0, -1, np.searchsorted(SPEED_BOUNDS, seconds, side="right"))
-
-
 def movetext_shares(text: NDArray[np.uint8], games: replay.Games, seed: int) -> NDArray[np.float64]:
     """Give each game a number in [0, 1) by a hash of its movetext, white space at the end left out."""
     spans = np.stack([games.movetext, games.start[1:]], axis=1)
@@ -181,7 +160,7 @@ def movetext_shares(text: NDArray[np.uint8], games: replay.Games, seed: int) -> 
         spans[game, 1] = spans[game, 0] + len(text[spans[game, 0] : spans[game, 1]].tobytes().rstrip())
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
-    return as_share(mixed(hashes, seed))
+    return unit_interval(splitmix64(hashes, seed))
 
 
 def filter_games(
@@ -215,7 +194,7 @@ def filter_games(
     _refuse_players(text, spans, filters, refuse)
     if filters.speeds:
         kept = [SPEEDS.index(speed) for speed in filters.speeds if speed != CORRESPONDENCE]
-        wanted = np.isin(_speed_index(games.base, increment), kept)
+        wanted = (games.base >= 0) & np.isin(speed_class(games.base, increment), kept)
         if CORRESPONDENCE in filters.speeds:
             wanted |= which(text, spans[:, tags.TIME_CONTROL], lambda control: control.strip() == "-")
         refuse(replay.FILTER_SPEED, ~wanted)

@@ -14,8 +14,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
-
 from engine.compiling import say_for_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
@@ -44,14 +42,14 @@ from pipeline.errors import (
     StoreError,
 )
 from pipeline.executors.local import Engine, Failure, LocalEngine
-from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
+from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
 from pipeline.ingest.data_card import CARD
 from pipeline.ingest.manifest import build_manifest, plain_config, read_notes
 from pipeline.ingest.rows_code import rows_code
 from pipeline.ingest.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks
 from pipeline.storage.claims import DATASET, require_own
 from pipeline.storage.objects import look
-from pipeline.storage.stores import is_url, lock_of, make_folder, reached, temporaries
+from pipeline.storage.stores import alone, is_url, make_folder, reached, temporaries
 
 MOST_SOURCES = 1 << 16
 """Dumps that the column `source` of `games.parquet` can number."""
@@ -95,12 +93,11 @@ def ingest(
     except OSError as error:
         raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
     try:
-        with lock_of(out), reached(out):
+        busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
+        with alone(out, busy), reached(out):
             manifest = _finished(out, sources, config) or _ingest(
-                sources, out, config, engine or LocalEngine(workers, preload=PRELOAD), progress, stop
+                sources, out, config, engine or LocalEngine(workers), progress, stop
             )
-    except Timeout as error:
-        raise IngestError(f"another ingest is writing {out}: wait for it, or choose another --out") from error
     except StoreError as error:
         raise IngestError(f"{error}: what was finished is kept, run again to continue") from error
     damage = [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]

@@ -16,7 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from pipeline.dataset.files.shards import FORMAT_VERSION, GAMES, MANIFEST, PARTS, SPLITS, publish_json, read_note
+from pipeline.dataset.files.shards import (
+    FORMAT_VERSION,
+    GAMES,
+    MANIFEST,
+    PARTS,
+    ROW_GROUP,
+    SPLITS,
+    publish_json,
+    read_note,
+)
 from pipeline.dataset.files.written import note_down, publish_own
 from pipeline.dumps.reader import Source
 from pipeline.errors import DatasetError
@@ -118,6 +127,8 @@ def build_manifest(
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
+        "planes": config.planes,
+        "row_group": ROW_GROUP,
         "code": code,
         "sources": [source.describe() for source in sources],
         "config": plain_config(config),

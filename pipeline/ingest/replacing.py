@@ -18,8 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
-
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, silent
 from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, PARTS, read_manifest
@@ -31,7 +29,7 @@ from pipeline.ingest.data_card import CARD
 from pipeline.ingest.job import ingest
 from pipeline.ingest.manifest import plain_config
 from pipeline.ingest.rows_code import rows_code
-from pipeline.storage.stores import LOCK, is_local, lock_of, sync_directory, temporaries
+from pipeline.storage.stores import LOCK, alone, is_local, sync_directory, temporaries
 
 JUNK = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
 """Names that systems give to files of theirs in any folder that somebody looks at; they go with the dataset."""
@@ -61,20 +59,17 @@ def replace(
     building = out.with_name(f".{out.name}.building-{_digest(source, config)}")
     _discard_others(out, building)
     damage = None
-    try:
-        with lock_of(_made(out)):
-            _require_no_strangers(out)
-            try:
-                manifest = _built(source, building, config, engine, progress, stop)
-            except DamagedError as error:  # what came before the damage is a whole dataset
-                damage, manifest = error, read_manifest(building)
-            _require_no_strangers(out)
-            try:
-                _swap(building, out)
-            except OSError as error:
-                raise IngestError(f"{out} could not be replaced: {error.strerror}; run it again to go on") from error
-    except Timeout as error:
-        raise IngestError(f"another ingest is writing {out}: wait for it or stop it, then replace it") from error
+    with alone(out, IngestError(f"another ingest is writing {out}: wait for it or stop it, then replace it")):
+        _require_no_strangers(out)
+        try:
+            manifest = _built(source, building, config, engine, progress, stop)
+        except DamagedError as error:  # what came before the damage is a whole dataset
+            damage, manifest = error, read_manifest(building)
+        _require_no_strangers(out)
+        try:
+            _swap(building, out)
+        except OSError as error:
+            raise IngestError(f"{out} could not be replaced: {error.strerror}; run it again to go on") from error
     _discard(out)
     if damage is not None:
         raise damage
@@ -137,12 +132,6 @@ def _real(out: Path) -> Path:
     if real.is_mount():
         raise ConfigError(f"{out} is a disk of its own, and cannot be replaced: let it be a folder on that disk")
     return real
-
-
-def _made(folder: Path) -> Path:
-    """Return a folder that is there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def _built(

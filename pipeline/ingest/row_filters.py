@@ -11,7 +11,8 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.ingest.filters import Filters, mixed
+from pipeline.dataset.hashing import splitmix64
+from pipeline.ingest.filters import Filters
 from pipeline.pgn import replay
 from pipeline.pgn.san import NO_EVAL as UNKNOWN_EVAL
 
@@ -59,7 +60,7 @@ def filter_rows(
     if filters.evals_only:
         refuse(NO_EVAL, rows.eval[:filled] == UNKNOWN_EVAL)
     if filters.max_copies or filters.positions_per_game:
-        drawn = mixed(games.identity[game] ^ (rows.ply[:filled].astype(np.uint64) << np.uint64(48)), seed)
+        drawn = splitmix64(games.identity[game] ^ (rows.ply[:filled].astype(np.uint64) << np.uint64(48)), seed)
         for why, most, group in (
             (COPIES, filters.max_copies, rows.key[:filled]),
             (PER_GAME, filters.positions_per_game, game),
@@ -92,4 +93,4 @@ def by_position(rows: replay.Rows, filled: int, games: replay.Games, parity: NDA
     games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = replay.NO_MOVES  # none that is a label
     game = rows.game[:filled]
     first = np.flatnonzero((rows.ply[:filled] == parity[game]) & (parity[game] != NO_LABELS))
-    games.identity[game[first]] = mixed(rows.key[:filled][first], 0)
+    games.identity[game[first]] = splitmix64(rows.key[:filled][first])

@@ -12,7 +12,7 @@ bytes. Memory is that of one shard's rows, or of ROWS_AT_ONCE, and of the bucket
 1.4 times the room of the dataset until it is done. A dump of which a bucket has more rows than that is read more than once:
 `--chunk-mib` makes more buckets (docs/scale.md).
 
-Axes: R rows, P planes, B buckets, F files.
+Axes: R rows, W words of a packed position, B buckets, F files.
 """
 
 import hashlib
@@ -28,8 +28,9 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from engine.encoding.planes import PLANES
-from pipeline.dataset.files.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, read_note, rows_table, write_rows
+from pipeline.dataset.files.plane_kernels import PACKED
+from pipeline.dataset.files.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, read_note, write_packed
+from pipeline.dataset.files.stored_planes import Form
 from pipeline.dataset.files.written import delete_own, delete_unnoted, forget, publish_own
 from pipeline.errors import DatasetError
 from pipeline.ingest.buckets import read_index, record_type, unpacked
@@ -49,6 +50,7 @@ class ShardTask:
 
     out: str
     split: int
+    form: Form
     seed: int
     plan: str
     """What tells this work from that of other rows: a shard of another plan is made anew."""
@@ -142,6 +144,7 @@ def shard_tasks(out: Path, where: str, planned: Iterable[Plan], config: IngestCo
             yield ShardTask(
                 out=where,
                 split=plan.split,
+                form=config.planes,
                 seed=config.seed,
                 plan=plan.digest,
                 names=plan.names[shard : shard + together],
@@ -165,13 +168,13 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
     if all(note.exists() for note in notes):  # those of other plans are gone: `forget_others`
         return [entry for note in notes for entry in read_note(note, of_shard=True)["files"]]
     release_buffers()  # a worker of Ray has encoded chunks before
-    columns, planes_RP = _rows(task, out)
+    columns, packed_RW = _rows(task, out)
     entries = []
     first = 0
     for name, size, note in zip(task.names, task.sizes, notes, strict=True):
         mine = slice(first, first + size)
-        table = rows_table(planes_RP[mine], {column: values[mine] for column, values in columns.items()})
-        written = publish_own(out, name, size, partial(write_rows, table))
+        values = {column: values[mine] for column, values in columns.items()}
+        written = publish_own(out, name, size, partial(write_packed, packed_RW[mine], values, task.form))
         entry = {
             "name": name,
             "split": SPLITS[task.split],
@@ -187,9 +190,9 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
 
 
 def _rows(task: ShardTask, out: Path) -> tuple[dict[str, NDArray[Any]], NDArray[np.uint64]]:
-    """Read a task's rows in their new order: columns [R], and planes uint64[R, 77]."""
+    """Read a task's rows in their new order: columns [R], and packed positions uint64[R, W]."""
     total, places = sum(task.sizes), _places(task)
-    planes_RP = np.empty((total, PLANES), dtype=np.uint64)
+    packed_RW = np.empty((total, PACKED), dtype=np.uint64)
     records_R = np.empty(total, dtype=record_type())
     taken_B = np.zeros(len(places), dtype=np.int64)
     filled = 0
@@ -205,19 +208,19 @@ def _rows(task: ShardTask, out: Path) -> tuple[dict[str, NDArray[Any]], NDArray[
                 continue
             where_R = places[bucket][taken_B[bucket] : taken_B[bucket] + rows]
             try:
-                records, planes = unpacked(data[at : at + length], rows)
+                records, positions = unpacked(data[at : at + length], rows)
             except (zstandard.ZstdError, ValueError) as error:
                 raise DatasetError(f"{path} is damaged ({error}): delete {out} and ingest again") from error
             inside = (where_R >= 0) & (where_R < total)
             if not inside.all():  # a bucket at either end, which another task has a part of
-                where_R, records, planes = where_R[inside], records[inside], planes[inside]
-            records_R[where_R], planes_RP[where_R] = records, planes
+                where_R, records, positions = where_R[inside], records[inside], positions[inside]
+            records_R[where_R], packed_RW[where_R] = records, positions
             taken_B[bucket] += rows
             filled += len(where_R)
             at += length
     if filled != total:
         raise DatasetError(f"{out / PARTS} is damaged ({filled} rows, not {total}): delete {out} and ingest again")
-    return {name: records_R[name] for name in records_R.dtype.names or ()}, planes_RP
+    return {name: records_R[name] for name in records_R.dtype.names or ()}, packed_RW
 
 
 def _places(task: ShardTask) -> list[NDArray[np.int64]]:

@@ -1,13 +1,14 @@
 """A match with its files: played, continued after a kill, summed up.
 
-The games that stand in the end are the same whether or not the match was killed in between, when neither time nor anything
-else outside decides moves: a game depends on its number only, and a test that ended early counts no pair behind its end.
+A match that was killed and continued ends with the same games, unless time or an external engine decides moves: a game
+depends on its number only, and a test that ends early counts no pair after the one that decided.
 """
 
 import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,13 @@ from engine.progress import Progress, Tick, silent
 from pipeline.dataset.files.shards import publish_json
 from pipeline.dumps.reader import open_text
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.files import SUMMARY, Journal, claim, forget, read_games, require_free, write_all
+from pipeline.matches.files import SUMMARY, Journal, claim, read_games, require_free, write_all
 from pipeline.matches.players import player_of
 from pipeline.storage.stores import alone
 
 
 class MatchBusyError(MatchError):
-    """Somebody plays in the directory."""
+    """Another process plays in the directory."""
 
 
 def arena(
@@ -41,10 +42,10 @@ def arena(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play A against B into `out` and give the summary; games that are there already are not played again.
+    """Play A against B into `out` and return the summary; games that are there already are not played again.
 
-    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchBusyError while another
-    process plays there. A match that was stopped has `finished` False.
+    Raises PlayerError, BookError, MatchFilesError for a directory of another match, and MatchBusyError while another
+    process plays there. In the summary of a match that was stopped, `finished` is False.
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
@@ -60,7 +61,7 @@ def arena(
 
 
 def _openings(config: ArenaConfig) -> list[Opening]:
-    """Give the opening of every pair."""
+    """Return the opening of every pair."""
     pairs = config.games // 2
     if config.book is None:
         return generate(pairs, evaluate, seed=config.seed, plies=config.plies)
@@ -69,7 +70,7 @@ def _openings(config: ArenaConfig) -> list[Opening]:
 
 
 def _rules(config: ArenaConfig) -> dict[str, Any]:
-    """Give what, beside its players, makes a match what it is."""
+    """Return what identifies a match beside its players."""
     book = None if config.book is None else hashlib.sha256(config.book.read_bytes()).hexdigest()
     played = {name: getattr(config.match, name) for name in ("margin", "patience")}
     test = asdict(config.sprt) if config.early else None
@@ -78,7 +79,7 @@ def _rules(config: ArenaConfig) -> dict[str, Any]:
 
 
 class _Match:
-    """A match in its directory."""
+    """A match in its directory: the players, the configuration and the games so far."""
 
     def __init__(
         self,
@@ -93,49 +94,44 @@ class _Match:
         self.before = len(games)
 
     def play(self, openings: Sequence[Opening], stop: Callable[[], bool]) -> dict[str, Any]:
-        """Play what is missing, and write everything."""
+        """Play the missing games, write the files and return the summary."""
         pairs = self._decided()
         if pairs is None and len(self.games) < self.config.games:
-            forget(self.out)
-            journal = Journal(self.out, self.games)
+            (self.out / SUMMARY).unlink(missing_ok=True)  # the games to come will change it
+            with closing(Journal(self.out, self.games)) as journal:
 
-            def report(record: GameRecord) -> None:
-                nonlocal pairs
-                journal.add(record)
-                self.games[record.game] = record
-                pairs = self._decided()
-                self._tick()
+                def report(record: GameRecord) -> None:
+                    nonlocal pairs
+                    journal.add(record)
+                    self.games[record.game] = record
+                    pairs = self._decided()
+                    self._tick()
 
-            try:
+                done = list(self.games)
                 play(
                     self.players,
                     openings,
                     self.config.match,
-                    done=list(self.games),
+                    done=done,
                     report=report,
                     stop=lambda: pairs is not None or stop(),
                 )
-            finally:
-                journal.close()
-        counted = self._counted(pairs)
+        end = self.config.games if pairs is None else 2 * pairs
+        counted = [self.games[number] for number in sorted(self.games) if number < end]
         finished = pairs is not None or len(counted) == self.config.games
         if finished:
-            write_all(self.out, counted, self._names(), self._clock())
+            clocks = {player.limit.clock or "-" for player in self.players}
+            write_all(self.out, counted, self._names(), clocks.pop() if len(clocks) == 1 else "?")
         summary = self._summary(counted, finished)
         publish_json(self.out, SUMMARY, summary)
         return summary
 
     def _decided(self) -> int | None:
-        """Give how many pairs decided the test, None while the match goes on or where the test ends nothing."""
+        """Return how many pairs decided the test; None while it is undecided or does not end the match."""
         if not self.config.early:
             return None
         points = [self.games[number].points if number in self.games else None for number in range(self.config.games)]
         return decided(points, self.config.sprt)
-
-    def _counted(self, pairs: int | None) -> list[GameRecord]:
-        """Give the games that count, by number."""
-        end = self.config.games if pairs is None else 2 * pairs
-        return [self.games[number] for number in sorted(self.games) if number < end]
 
     def _tick(self) -> None:
         points = [game.points for game in self.games.values()]
@@ -148,14 +144,8 @@ class _Match:
         first, second = (player.name for player in self.players)
         return (first, second) if first != second else (f"{first} (A)", f"{second} (B)")
 
-    def _clock(self) -> str:
-        """Give the PGN's TimeControl."""
-        limits = [player.limit for player in self.players]
-        clocks = {limit.clock or "-" for limit in limits}
-        return clocks.pop() if len(clocks) == 1 else "?"
-
     def _summary(self, games: list[GameRecord], finished: bool) -> dict[str, Any]:
-        """Sum the games up; statistics are of whole pairs."""
+        """Return the summary; statistics are of whole pairs."""
         by_number = {game.game: game.points for game in games}
         paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
         counts = pair_counts([by_number[number] for number in paired])
@@ -199,7 +189,7 @@ class _Match:
 
 
 def text_of(summary: dict[str, Any]) -> str:
-    """Write a summary for people."""
+    """Return a summary as text."""
     test = summary["sprt"]
     lines = [
         f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} -{summary['losses']}"
@@ -214,8 +204,7 @@ def text_of(summary: dict[str, Any]) -> str:
         if faults:
             told = ", ".join(f"{count} {name}" for name, count in faults.items())
             lines.append(f"forfeits of {summary[side]}: {told}")
-    if summary["latest_ms"] is not None and not any(summary["forfeits"].values()):
-        lines.append("forfeits: none")
     if summary["latest_ms"] is not None:
+        lines += [] if any(summary["forfeits"].values()) else ["forfeits: none"]
         lines.append(f"latest move: A {summary['latest_ms']['a']} ms, B {summary['latest_ms']['b']} ms behind its time")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
-"""A match as the command line says it: two players, and what they play under; light, since the help is made from it.
+"""Configuration of a match: two players and the conditions. It imports little, because `--help` is made from it.
 
-What `fianchetto arena` calls A and B:
+A player is one of
 
     DIR                 a checkpoint, searching
     hand-written        the hand-written evaluator, searching
@@ -8,8 +8,8 @@ What `fianchetto arena` calls A and B:
     policy:X            X of the above without search: its likeliest move
     uci:COMMAND         any UCI engine, e.g. "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
 
-Options are NAME=VALUE: of an engine its UCI options (Hash=16), of ours fields of SearchConfig (c_puct=2, algorithm=gumbel,
-leaves=8). Gumbel plays without its noise here, unlike in self-play: gumbel_scale=1 brings it back.
+Options are NAME=VALUE: UCI options of an engine (Hash=16), fields of SearchConfig for our players (c_puct=2,
+algorithm=gumbel, leaves=8). Unlike in self-play, Gumbel noise is off; gumbel_scale=1 turns it on.
 """
 
 from dataclasses import dataclass, field
@@ -21,16 +21,16 @@ from engine.match.sprt import SprtConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideConfig:
-    """What one player plays with, as the command line has it."""
+    """One player and its limits."""
 
     who: str
     """A checkpoint's directory, hand-written, uniform, policy:X or uci:COMMAND."""
     simulations: int = 64
-    """Ours: simulations a move, unless time is given."""
+    """Simulations a move of our players, unless a time is given."""
     nodes: int | None = None
-    """An engine: nodes a move, unless time is given."""
+    """Nodes a move of an engine, unless a time is given."""
     movetime: int | None = None
-    """Milliseconds of every move."""
+    """Milliseconds for every move."""
     tc: str | None = None
     """A clock, as seconds+increment (10+0.1) or moves/seconds (40/60)."""
     options: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class SideConfig:
 
     @property
     def limit(self) -> Limit:
-        """What a move may cost."""
+        """Return the limit of a move."""
         if self.movetime is not None:
             return Limit(movetime=self.movetime / 1000)
         if self.tc is None:
@@ -65,22 +65,22 @@ class SideConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArenaConfig:
-    """A match, whoever plays it."""
+    """The conditions of a match."""
 
     games: int = 200
     """Games to play, two of every opening; a finished match is continued by asking for more."""
     seed: int = 0
-    """Of the openings and of what chance there is in our searches."""
+    """Random seed for openings and searches."""
     book: Path | None = None
-    """Openings from this PGN or EPD file instead of ones that are made here."""
+    """PGN or EPD file of openings; none to generate them."""
     plies: int = 8
-    """Half-moves of made openings, and the most that are taken from a PGN book's games; 0 for all of them."""
+    """Half-moves of generated openings, and most half-moves taken from a PGN book's games; 0 for all of them."""
     repeat: bool = False
-    """Let a book that is too short be gone through again."""
+    """Reuse openings of a book that is too short."""
     early: bool = False
-    """End the match when the test has decided."""
+    """End the match as soon as the sequential test has decided."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
-    """The test."""
+    """The sequential test."""
     match: MatchConfig = field(default_factory=MatchConfig)
     """How games are played."""
 

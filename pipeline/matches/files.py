@@ -14,8 +14,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ import chess.pgn
 from engine.errors import UserError
 from engine.json_files import parse_json
 from engine.match.game import GameRecord
-from pipeline.dataset.files.shards import publish
+from pipeline.evaluation.render import publish_bytes
 from pipeline.storage import claims
 
 FORMAT_VERSION = 1
@@ -42,23 +41,23 @@ _TERMINATIONS = {
 
 
 class MatchFilesError(UserError):
-    """A directory that holds something else than this match, or cannot be read."""
+    """A directory that holds something other than this match, or cannot be read."""
 
 
 def require_free(out: Path) -> None:
-    """Raise MatchFilesError unless a directory is free for a match, or is a match's; before anything is written."""
+    """Raise MatchFilesError unless a directory is free for a match or holds one; call it before anything is written."""
     if not (out / MATCH).exists() and (out / JOURNAL).exists():
         raise MatchFilesError(f"{out} has games of an unknown match: choose another directory")
     claims.require_own(out, claims.MATCH, MatchFilesError)
 
 
 def claim(out: Path, identity: Mapping[str, Any]) -> None:
-    """Write who plays whom into a free directory, or find the same there; MatchFilesError names what differs."""
+    """Write who plays whom into a free directory, or compare with what is there; MatchFilesError names the difference."""
     claims.claim(out / MATCH, {"format_version": FORMAT_VERSION, **identity}, MatchFilesError)
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:
-    """Read the finished games by number; a last line that was cut short is left out, other nonsense refused."""
+    """Return the finished games by number. A truncated last line is ignored; MatchFilesError for any other invalid line."""
     try:
         lines = (out / JOURNAL).read_bytes().split(b"\n")
     except FileNotFoundError:
@@ -76,7 +75,7 @@ def read_games(out: Path) -> dict[int, GameRecord]:
 
 
 def _record(line: bytes) -> GameRecord:
-    """Read a game of the journal; raises ValueError for a line that is none, or whose moves cannot be played."""
+    """Return the game of a journal line; ValueError for a line that is no game, or whose moves are illegal."""
     from pydantic import TypeAdapter
 
     row = parse_json(line)
@@ -93,17 +92,16 @@ def _record(line: bytes) -> GameRecord:
 
 
 class Journal:
-    """games.jsonl while a match is played."""
+    """The file games.jsonl while a match is played."""
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
-        """Begin with the games that are known, without what was cut short."""
-        lines = "".join(json.dumps(game.row()) + "\n" for game in games.values())
-        _publish_text(out, JOURNAL, lines)
+        """Write the known games anew, without a truncated last line, and open the file to append."""
+        publish_bytes(out, JOURNAL, _lines(games.values()).encode())
         self.file = (out / JOURNAL).open("ab")
 
     def add(self, game: GameRecord) -> None:
-        """Append a game and put it on the disk."""
-        self.file.write(json.dumps(game.row()).encode() + b"\n")
+        """Append a game and sync it to disk."""
+        self.file.write(_lines([game]).encode())
         self.file.flush()
         os.fsync(self.file.fileno())
 
@@ -113,25 +111,24 @@ class Journal:
 
 
 def write_all(out: Path, games: Sequence[GameRecord], names: tuple[str, str], clock: str) -> None:
-    """Write the journal by number, the PGN and the CSV; `clock` is the PGN's TimeControl."""
-    lines = "".join(json.dumps(game.row()) + "\n" for game in games)
+    """Write the journal by game number, the PGN and the CSV; `clock` is the PGN's TimeControl."""
     pgn = "".join(pgn_of(game, names, clock) + "\n\n" for game in games)
-    for name, text in ((JOURNAL, lines), (PGN, pgn), (TABLE, _table(games, names))):
-        _publish_text(out, name, text)
+    for name, text in ((JOURNAL, _lines(games)), (PGN, pgn), (TABLE, _table(games, names))):
+        publish_bytes(out, name, text.encode())
 
 
-def _publish_text(out: Path, name: str, text: str) -> None:
-    """Publish a text file."""
-    publish(out, name, 0, lambda target: target.write(text.encode()))
+def _lines(games: Iterable[GameRecord]) -> str:
+    """Return games as lines of the journal."""
+    return "".join(json.dumps(game.row()) + "\n" for game in games)
 
 
 def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
-    """Give White's and Black's names."""
+    """Return White's and Black's names."""
     return names if game.game % 2 == 0 else (names[1], names[0])
 
 
 def _table(games: Sequence[GameRecord], names: tuple[str, str]) -> str:
-    """Give the CSV."""
+    """Return the CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["game", "pair", "white", "black", "result", "points_a", "ending", "forfeit", "plies", "detail"])
@@ -142,7 +139,7 @@ def _table(games: Sequence[GameRecord], names: tuple[str, str]) -> str:
 
 
 def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
-    """Write a game as PGN, with what the movers thought from White's view, and clocks where there are any."""
+    """Return a game as PGN with the movers' evaluations, from White's view, and the clocks if there were any."""
     game = chess.pgn.Game()
     game.setup(chess.Board(record.fen))
     game.headers["Event"] = "fianchetto arena"
@@ -167,9 +164,3 @@ def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
         about = f"{loser} forfeits: {record.ending}" + (f" ({record.detail})" if record.detail else "")
         node.comment = " ".join(filter(None, [node.comment, about.translate({ord("{"): "(", ord("}"): ")"})]))
     return str(game)
-
-
-def forget(out: Path) -> None:
-    """Take away a result that the games to come will change."""
-    with suppress(FileNotFoundError):
-        (out / SUMMARY).unlink()

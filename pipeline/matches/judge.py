@@ -1,17 +1,17 @@
-"""Weigh players on positions that a strong engine has judged, move by move: what they play, and what they would be taught.
+"""Measure players on positions whose every legal move a strong engine has scored.
 
-A match of 400 games tells 35 Elo from none. Here every position compares all players, so a thousand tell one per cent of an
-expected score, in a minute; but they tell it by the engine's opinion, and a match is what a claim of strength rests on.
+A match of 400 games distinguishes 35 Elo from none. Here all players are compared on every position, so a thousand positions
+distinguish 1 % of an expected score, in a minute; but by the engine's opinion: a claim of strength needs a match.
 
-Of each player: `policy_loss`, the expected score lost by drawing moves from the bare policy; `taught_loss`, the same for the
-policy that self-play would record of its search; `chosen_loss`, for the move that the search plays; all against the best move.
+For each player, as expected score lost against the best move: `policy_loss` by drawing moves from the policy without search,
+`taught_loss` by drawing from the policy target that self-play would record, `chosen_loss` by the move that the search plays.
 
 Axes: N positions, M legal moves of one of them.
 """
 
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import chess
 import numpy as np
@@ -20,24 +20,23 @@ from numpy.typing import NDArray
 from engine.board.position import from_board
 from engine.encoding.planes import move_of
 from engine.evaluation.evaluator import Evaluator
-from engine.match.players import Player
 from engine.progress import Progress, Tick, silent
 from engine.search import Root, Search, SearchConfig
+from pipeline.evaluation.figures import NORMAL_95
+from pipeline.evaluation.render import markdown
 from pipeline.matches.config import SideConfig
 from pipeline.matches.judgements import Judged, JudgeError
 from pipeline.matches.players import installed, player_of
 from pipeline.storage.preflight import require_program
 
-NORMAL_95 = 1.96
-"""Standard errors on either side of a mean of many, for 95 %."""
 FEWEST = 30
-"""Positions that an interval needs: the mean of fewer is not that of many."""
+"""Positions that an interval needs: the mean of fewer is not normally distributed."""
 BARE = SearchConfig(simulations=1, policy_temperature=1.0)
-"""A root that is opened and nothing more: its priors are the evaluator's policy, its value the evaluator's or a proof."""
+"""A search that only expands the root: its priors are the evaluator's policy, its value the evaluator's or proven."""
 
 
 def judging(engine: str) -> tuple[str, ...]:
-    """Give the words that start the engine that judges, found where Debian puts it too."""
+    """Return the command of the judging engine, looked up in Debian's folder of games too; raises JudgeError."""
     command = tuple(shlex.split(engine))
     if not command:
         raise JudgeError("give the command that starts the engine, as in --engine stockfish")
@@ -45,57 +44,59 @@ def judging(engine: str) -> tuple[str, ...]:
     return command
 
 
-def searchers(sides: Sequence[SideConfig]) -> list[Player]:
-    """Make the players to weigh: JudgeError for one that does not search by simulations, PlayerError for none."""
-    players = [player_of(side, seed=1)[0] for side in sides]
-    if not players:
-        raise JudgeError("give at least one player")
-    for side, player in zip(sides, players, strict=True):
+class Searcher(NamedTuple):
+    """A player that searches by simulations."""
+
+    name: str
+    options: tuple[str, ...]
+    evaluator: Evaluator
+    search: SearchConfig
+
+
+def searchers(sides: Sequence[SideConfig]) -> list[Searcher]:
+    """Return the players; raises JudgeError for one that does not search by simulations or for no player, and PlayerError."""
+    found = []
+    for side in sides:
+        player, _ = player_of(side, seed=1)
         if player.evaluator is None or player.search is None or player.limit.timed:
             raise JudgeError(f"{side.who}: a player that searches by simulations is weighed, and no other")
-    return players
+        found.append(Searcher(player.name, side.options, player.evaluator, player.search))
+    if not found:
+        raise JudgeError("give at least one player")
+    return found
 
 
-def weigh(
-    sides: Sequence[SideConfig],
-    found: Sequence[Judged],
-    progress: Progress = silent,
-    players: Sequence[Player] | None = None,
-) -> dict[str, Any]:
-    """Weigh players, which search by simulations, on judged positions; the first is whom the others are compared with.
+def weigh(players: Sequence[Searcher], found: Sequence[Judged], progress: Progress = silent) -> dict[str, Any]:
+    """Measure players on judged positions; the others are compared with the first.
 
-    Gives `players`, a row each with `chosen_against_first` and its 95 % interval. `players` are `searchers(sides)` where
-    they have been made already. Raises what `searchers` raises.
+    Returns `players`, a row each with `chosen_against_first` and its 95 % interval. Raises JudgeError for no position.
     """
-    players = players or searchers(sides)
     if not found:
         raise JudgeError("give at least one judged position")
     best_N = np.array([one.best for one in found])
     rows, first_N = list[dict[str, Any]](), None
-    for number, (side, player) in enumerate(zip(sides, players, strict=True)):
-        assert player.evaluator is not None, "searchers() has looked"
-        assert player.search is not None, "searchers() has looked"
+    for number, player in enumerate(players, 1):
         row, chosen_N = _weighed(player.evaluator, player.search, found, best_N)
         first_N = chosen_N if first_N is None else first_N
-        rows.append({"player": player.name, "options": list(side.options), **row, **_against(chosen_N - first_N)})
-        progress(Tick(number + 1, len(sides), "players"))
+        rows.append({"player": player.name, "options": list(player.options), **row, **_against(chosen_N - first_N)})
+        progress(Tick(number, len(players), "players"))
     return {"positions": len(found), "best_score": round(float(best_N.mean()), 4), "players": rows}
 
 
 def _weighed(
     evaluator: Evaluator, config: SearchConfig, found: Sequence[Judged], best_N: NDArray[np.float64]
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    """Give a player's row, and what each move that it chose lost, float64[N]."""
+    """Return a player's row, and the loss of each move that it chose, float64[N]."""
     bare, searched = (_searched(evaluator, one, found) for one in (BARE, config))
     policy_N, taught_N, chosen_N = np.zeros((3, len(found)))
     values_N = np.zeros(len(found))
-    labels, promotions = searched.choose(rule="visits")
+    labels, promotions = searched.choose(criterion="visits")
     for at, one in enumerate(found):
         turn, root, opened = chess.Board(one.fen).turn, searched.root(at), bare.root(at)
         chosen_N[at] = one.scores[move_of(int(labels[at]), int(promotions[at]), turn).uci()]
         policy_N[at] = _mean(one, opened, opened.priors, turn)
         values_N[at] = (opened.value + 1) / 2
-        # a root that is proven at once has no visits to share out: what is taught is the move
+        # a root that is proven at once has no visits: the target is the chosen move
         taught_N[at] = _mean(one, root, root.improved, turn) if root.improved.sum() > 0 else chosen_N[at]
     lost = {"policy_loss": policy_N, "taught_loss": taught_N, "chosen_loss": chosen_N}
     error = float(np.sqrt(np.mean((values_N - best_N) ** 2)))
@@ -105,7 +106,7 @@ def _weighed(
 
 
 def _searched(evaluator: Evaluator, config: SearchConfig, found: Sequence[Judged]) -> Search:
-    """Search all positions side by side."""
+    """Return a finished search of all positions."""
     search = Search(evaluator, config, games=len(found), seed=1)
     for slot, one in enumerate(found):
         search.start(slot, from_board(chess.Board(one.fen)))
@@ -114,14 +115,14 @@ def _searched(evaluator: Evaluator, config: SearchConfig, found: Sequence[Judged
 
 
 def _mean(one: Judged, root: Root, weights_M: NDArray[np.float32], turn: chess.Color) -> float:
-    """Give the mean score of a root's moves by their weights."""
+    """Return the weighted mean score of a root's moves."""
     moves = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
     scores_M = np.array([one.scores[move_of(label, promotion, turn).uci()] for label, promotion in moves])
     return float(np.average(scores_M, weights=weights_M))
 
 
 def _against(difference_N: NDArray[np.float64]) -> dict[str, Any]:
-    """Give the mean of paired differences of loss and its interval, None of few; below 0 is better than the first player."""
+    """Return the mean of paired differences of loss and its interval (None below FEWEST); negative: better than the first."""
     mean, count = float(difference_N.mean()), len(difference_N)
     told: dict[str, Any] = {"chosen_against_first": round(mean, 4), "low": None, "high": None}
     if count < FEWEST:
@@ -132,13 +133,22 @@ def _against(difference_N: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def text_of(result: dict[str, Any]) -> str:
-    """Write the table as Markdown."""
-    head = "player|policy loss|taught loss|chosen loss|against the first (95 %)|value error|evaluations"
-    lines = [f"| {' | '.join(head.split('|'))} |", "|" + "---|" * len(head.split("|"))]
-    for row in result["players"]:
-        name = " ".join([row["player"], *row["options"]])
-        between = "too few positions" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
-        against = f"{row['chosen_against_first']:+.4f} ({between})"
-        losses = " | ".join(f"{row[key]:.4f}" for key in ("policy_loss", "taught_loss", "chosen_loss"))
-        lines.append(f"| {name} | {losses} | {against} | {row['value_error']:.4f} | {row['evaluations']:.1f} |")
-    return "\n".join(lines)
+    """Return the table in Markdown."""
+    return markdown(
+        "player|policy loss|taught loss|chosen loss|against the first (95 %)|value error|evaluations",
+        (
+            (
+                " ".join([row["player"], *row["options"]]),
+                *(f"{row[key]:.4f}" for key in ("policy_loss", "taught_loss", "chosen_loss")),
+                f"{row['chosen_against_first']:+.4f} ({_interval(row)})",
+                f"{row['value_error']:.4f}",
+                f"{row['evaluations']:.1f}",
+            )
+            for row in result["players"]
+        ),
+    )
+
+
+def _interval(row: dict[str, Any]) -> str:
+    """Return the interval of the difference."""
+    return "too few positions" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"

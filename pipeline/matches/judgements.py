@@ -1,9 +1,8 @@
-"""What a strong engine thinks of every legal move of many positions: the scale that `pipeline/matches/judge.py` weighs
-players on.
+"""A strong engine's scores of every legal move of many positions, by which `pipeline/matches/judge.py` measures players.
 
     games.pgn -> positions by chance -> the engine, all moves at one depth -> judged.jsonl, a line a position
 
-A line is written when its position is judged, so a stopped or killed run goes on where it was. Scores are expected scores of
+A line is written when its position is judged, so a stopped or killed run continues from there. Scores are expected scores of
 the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy), and 1 or 0 where the move forces mate.
 """
 
@@ -33,17 +32,17 @@ from pipeline.storage.stores import alone, file_hash
 
 FORMAT_VERSION = 1
 NAMES = ("judge.json", "judged.jsonl")
-"""Who judged what, and the judgements."""
+"""The configuration of a judging, and its judgements."""
 CURVE = 0.00368208
 """Lichess's logistic slope, a centipawn."""
 FIRST_PLY = 4
-"""Positions before it are the same in most games."""
+"""First ply that is judged: earlier positions are the same in most games."""
 A_GAME = 2
-"""Positions of one game, at most: neighbours are alike."""
+"""Most positions of one game: neighbours are similar."""
 
 
 class JudgeError(UserError):
-    """Positions that cannot be judged, or players that cannot be weighed."""
+    """Positions that cannot be judged, or players that cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,12 @@ class Judged:
 
     @property
     def best(self) -> float:
-        """Give the best move's score."""
+        """Return the best move's score."""
         return max(self.scores.values())
 
 
 def expected(score: chess.engine.Score) -> float:
-    """Give the expected score, 0..1, of who the engine's score is for."""
+    """Return an engine's score as an expected score, 0..1, from the same side's view."""
     mate = score.mate()
     if mate is not None:
         return 1.0 if mate > 0 or score == chess.engine.MateGiven else 0.0
@@ -69,7 +68,7 @@ def expected(score: chess.engine.Score) -> float:
 
 
 def drawn(pgn: Path, count: int, seed: int) -> list[str]:
-    """Draw positions, as FEN, from the first games of a PGN file: at most two a game, each once and with a choice of moves."""
+    """Return FENs drawn from the first games of a PGN file: at most two a game, no duplicates, more than one legal move."""
     chance, found = np.random.Generator(np.random.PCG64(seed)), dict[str, None]()
     try:
         with open_text(pgn) as file:
@@ -134,7 +133,7 @@ def judged(
 
 
 def _torn(path: Path) -> bool:
-    """Tell whether the last line of a file has no end."""
+    """Return whether the last line of a file lacks its line feed."""
     told = path.read_bytes() if path.exists() else b""
     return told != b"" and not told.endswith(b"\n")
 
@@ -162,7 +161,7 @@ def _line(one: Judged) -> str:
 def _judge(
     fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Callable[[], bool]
 ) -> Iterator[Judged]:
-    """Judge each position by an engine a thread, in the order in which they end."""
+    """Yield each judged position in the order of completion; every thread has an engine."""
     mine, engines = local(), list[chess.engine.SimpleEngine]()
 
     def judge(fen: str) -> Judged | None:

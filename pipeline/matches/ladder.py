@@ -7,8 +7,8 @@ from typing import Any
 
 from engine.match.config import PlayerError
 from engine.progress import Progress, silent
-from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import Stopped
+from pipeline.evaluation.render import markdown, publish_table
 from pipeline.matches.arena import arena
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
@@ -20,9 +20,9 @@ from pipeline.storage.preflight import require_folder
 def opponents(
     engine: str, nodes: Sequence[int], elos: Sequence[int], elo_nodes: int, hand_written: int, tc: str | None = None
 ) -> list[SideConfig]:
-    """List the opponents: the hand-written player, the engine of limited strength, the engine at fixed nodes.
+    """Return the opponents: the hand-written player, the engine at limited strengths, the engine at fixed nodes.
 
-    With a clock `tc` the first two play on it.
+    With a clock `tc`, the first two play on it.
     """
     found = [SideConfig(who="hand-written", simulations=hand_written, tc=tc)] if hand_written else []
     for elo in elos:
@@ -41,10 +41,10 @@ def ladder(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play every match, in a directory each, and give `rows` and the table as `text`; also written into `out`.
+    """Play every match, each in a directory of its own; return `rows` and the table as `text`, which are written to `out`.
 
-    `rungs` are what the player has for a move: simulations, or a clock as SideConfig writes it. Every player is made once
-    before the first match. Raises what `arena` raises, and Stopped when it was asked to: the same call goes on.
+    `rungs` are the player's limits: simulations, or clocks as in SideConfig. Every player is started once before the first
+    match. Raises what `arena` raises, and Stopped, after which the same call continues.
     """
     if not rungs or not against:
         raise PlayerError("a ladder needs at least one simulation count and one opponent")
@@ -65,17 +65,14 @@ def ladder(
                 raise Stopped(f"stopped in {place}; run the same command to continue")
             row = {name: summary[name] for name in _KEPT}
             rows.append({"tc" if isinstance(rung, str) else "simulations": rung, "match": place.name, **row})
-    table = table_of(rows)
-    publish_json(out, "ladder.json", {"player": who, "rows": rows})  # first, since it tells whose the folder is
-    publish(out, "table.md", len(rows), lambda target: target.write(table.encode() + b"\n"))
-    return {"out": str(out), "rows": rows, "text": table}
+    return publish_table(out, "ladder", rows, table_of(rows), player=who)
 
 
 _KEPT = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los", "forfeits")
 
 
 def _place(opponent: SideConfig) -> str:
-    """Give an opponent's part of a directory's name."""
+    """Return an opponent's part of a directory's name."""
     words = [
         opponent.who.removeprefix("uci:"),
         *(option for option in opponent.options if option.startswith("UCI_Elo")),
@@ -85,19 +82,23 @@ def _place(opponent: SideConfig) -> str:
 
 
 def _plain(words: str) -> str:
-    """Write words as a directory's name may have them."""
+    """Return words with every run of other characters than letters, digits, `.`, `=` and `+` as a hyphen."""
     return re.sub(r"[^A-Za-z0-9.=+]+", "-", words).strip("-")
 
 
 def table_of(rows: Sequence[dict[str, Any]]) -> str:
-    """Write the table in Markdown: Elo of the player against each opponent, with the 95 % interval and the games."""
-    lines = [
-        "| player | opponent | Elo difference (95 %) | score | + = - | forfeits |",
-        "|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        faults = sum(sum(kinds.values()) for kinds in row["forfeits"].values())
-        elo = f"{row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}]"
-        games = f"{row['wins']} {row['draws']} {row['losses']}"
-        lines.append(f"| {row['a']} | {row['b']} | {elo} | {row['score']:.3f} | {games} | {faults} |")
-    return "\n".join(lines)
+    """Return the table in Markdown: Elo of the player against each opponent, with the 95 % interval and the games."""
+    return markdown(
+        "player|opponent|Elo difference (95 %)|score|+ = -|forfeits",
+        (
+            (
+                row["a"],
+                row["b"],
+                f"{row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}]",
+                f"{row['score']:.3f}",
+                f"{row['wins']} {row['draws']} {row['losses']}",
+                f"{sum(sum(kinds.values()) for kinds in row['forfeits'].values())}",
+            )
+            for row in rows
+        ),
+    )

@@ -1,4 +1,4 @@
-"""Players by the words of a command line: from a SideConfig (pipeline/matches/config.py says which words) to who plays."""
+"""From a SideConfig (pipeline/matches/config.py lists the words) to a player."""
 
 import shlex
 import shutil
@@ -19,7 +19,7 @@ DEBIANS_GAMES = "/usr/games"
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
-    """Make a player and what identifies it to those who would continue its match; PlayerError where there is none."""
+    """Return a player and the identity by which its match is continued; raises PlayerError."""
     if side.who.startswith("uci:"):
         return _engine(side)
     greedy = side.who.startswith("policy:")
@@ -37,7 +37,7 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
 
 
 def _evaluator(who: str) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Give an evaluator, its name and its identity."""
+    """Return an evaluator, its name and its identity."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who)
@@ -53,7 +53,7 @@ def _evaluator(who: str) -> tuple[Evaluator, str, dict[str, Any]]:
 
 
 def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
-    """Make an external player, after starting it once."""
+    """Return a UCI engine, which is started once, and its identity."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
         raise PlayerError("uci: is followed by the command that starts an engine, as in uci:stockfish")
@@ -70,15 +70,15 @@ def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
 
 
 def installed(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Give the words that start an engine, by its path where it is found; Debian's games are looked through too."""
+    """Return an engine's command with its full path if it is found; Debian's folder of games is searched too."""
     found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
     return (found, *command[1:])
 
 
 def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Make a search's configuration from its options; PlayerError for one that is none.
+    """Return the configuration of a search from its options; PlayerError for an unknown or invalid one.
 
-    Gumbel's noise is for learning: mctx evaluates without it, and so do matches.
+    Gumbel noise is off unless an option asks for it, as in mctx's evaluation.
     """
     known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
     values: dict[str, Any] = {"simulations": side.simulations}
@@ -100,7 +100,7 @@ def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
 
 
 def _pair(who: str, option: str) -> tuple[str, str]:
-    """Take NAME=VALUE apart."""
+    """Split NAME=VALUE."""
     name, equals, value = option.partition("=")
     if not equals or not name:
         raise PlayerError(f"{who}: an option is NAME=VALUE, not {option!r}")
@@ -108,7 +108,7 @@ def _pair(who: str, option: str) -> tuple[str, str]:
 
 
 def _value(name: str, text: str, kind: type) -> Any:
-    """Read an option's value."""
+    """Return an option's value as `kind`."""
     if kind is bool:
         if text.lower() not in ("true", "false"):
             raise PlayerError(f"{name} is true or false, not {text!r}")

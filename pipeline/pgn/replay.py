@@ -181,7 +181,7 @@ def columns_of(rows: Rows, picked_R: NDArray[np.int64]) -> dict[str, NDArray[Any
 
 
 def _moves_before(rows: Rows, picked_R: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """Give the moves that led to rows; NO_LAST_MOVE where a game begins."""
+    """Return the moves that led to rows; NO_LAST_MOVE where a game begins."""
     before_R = np.maximum(picked_R - 1, 0)
     first_R = (picked_R == 0) | (rows.game[before_R] != rows.game[picked_R])
     return np.where(first_R, np.uint16(NO_LAST_MOVE), last_moves(rows.label[before_R]))
@@ -275,7 +275,7 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, fir
 
 @njit(cache=True, nogil=True)
 def _judge(position: Any, planes: Any, result: Any) -> Any:
-    """Give USED or CONTRADICTION for a final position and White's result: mate and stalemate decide the game."""
+    """Return USED or CONTRADICTION for a final position and White's result: mate and stalemate decide the game."""
     checkers = legal_planes(position, planes)
     if count_moves(position, planes) > 0:
         return USED

@@ -31,7 +31,7 @@ _TYPES = type_table()  # numba freezes module tables into the machine code
 
 @njit(cache=True, nogil=True)
 def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Give (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none, AMBIGUOUS for several."""
+    """Return (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none, AMBIGUOUS for several."""
     kind, found = ILLEGAL, U(0)
     movers = position[word] & sources
     while movers != EMPTY:
@@ -47,7 +47,7 @@ def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any)
 
 @njit(cache=True, nogil=True)
 def _piece_word(char: Any) -> Any:
-    """Give the word of the mover's pieces for a SAN letter, -1 if it is none."""
+    """Return the word of the mover's pieces for a SAN letter, -1 if it is none."""
     if char == 78:  # N
         return KNIGHT
     if char == 66:  # B
@@ -63,7 +63,7 @@ def _piece_word(char: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _promotion(char: Any) -> Any:
-    """Give the python-chess piece type of a promotion letter, 0 if it is none; a king (6) is read, and never legal."""
+    """Return the python-chess piece type of a promotion letter, 0 if it is none; a king (6) is read, and never legal."""
     upper = char & 0xDF
     if upper == 78:
         return 2
@@ -80,7 +80,7 @@ def _promotion(char: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _castle(text: Any, at: Any, end: Any) -> Any:
-    """Give how many bytes at `at` castle: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
+    """Return how many bytes at `at` castle: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
     letter = text[at]
     if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
         return 0
@@ -91,7 +91,7 @@ def _castle(text: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _zeros(text: Any, at: Any, end: Any) -> Any:
-    """Tell whether UCI's null move `0000` begins at `at`."""
+    """Return whether UCI's null move `0000` begins at `at`."""
     if at + 4 > end or (at + 4 < end and 48 <= text[at + 4] <= 57):
         return False
     return text[at] == 48 and text[at + 1] == 48 and text[at + 2] == 48 and text[at + 3] == 48
@@ -149,7 +149,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _skip_variation(text: Any, at: Any, end: Any) -> Any:
-    """Give the byte after the `)` that closes the `(` at `at`, or `end`; depth is a counter, so it may be any."""
+    """Return the byte after the `)` that closes the `(` at `at`, or `end`; depth is a counter, so it may be any."""
     depth = 0
     while at < end:
         char = text[at]
@@ -232,7 +232,7 @@ def read_comment(text: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def read_result(text: Any, at: Any, end: Any) -> Any:
-    """Give White's result where `1-0`, `0-1` or `1/2-1/2` begins at `at`, UNKNOWN_RESULT elsewhere."""
+    """Return White's result where `1-0`, `0-1` or `1/2-1/2` begins at `at`, UNKNOWN_RESULT elsewhere."""
     if at + 2 < end and text[at + 1] == 45:
         if text[at] == 49 and text[at + 2] == 48:
             return 1
@@ -290,7 +290,7 @@ _SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE = range(7)
 
 
 def _byte_kinds() -> NDArray[np.uint8]:
-    """Give what each byte between moves does, uint8[256]; a-h, B..R with O, Z - @ begin a move, { a comment, * a result."""
+    """Return what each byte between moves does, uint8[256]; a-h, B..R with O, Z - @ begin a move, { a comment, * a result."""
     kinds = np.full(256, _SKIPPED, dtype=np.uint8)
     kinds[97:105] = kinds[66:83] = _BEGINS
     kinds[[ord(char) for char in "Z-@{*"]] = _BEGINS

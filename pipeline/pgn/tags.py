@@ -42,7 +42,7 @@ class Splitter:
 
 @njit(cache=True, nogil=True)
 def is_space(char: Any) -> Any:
-    """Tell whether a byte is white space, line ends included."""
+    """Return whether a byte is white space, line ends included."""
     return char == 32 or 9 <= char <= 13
 
 
@@ -52,7 +52,7 @@ LOOK = 64
 
 @njit(cache=True, nogil=True)
 def _line_stop(text: Any, at: Any, end: Any) -> Any:
-    """Give the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
+    """Return the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
     while at + LOOK <= end:
         found, first = np.uint8(0), np.uint64(at)
         for offset in range(LOOK):  # no way out and no negative index, so that the compiler looks at all at once
@@ -68,7 +68,7 @@ def _line_stop(text: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _line_end(text: Any, at: Any, end: Any) -> Any:
-    """Give the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
+    """Return the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
     at = _line_stop(text, at, end)
     while at < end and text[at] == 59:
         at = _line_stop(text, at + 1, end)
@@ -79,7 +79,7 @@ def _line_end(text: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _is_event(text: Any, at: Any, end: Any) -> Any:
-    """Tell whether `[Event ` begins at `at`."""
+    """Return whether `[Event ` begins at `at`."""
     return (
         at + 7 <= end
         and text[at + 1] == 69
@@ -93,7 +93,7 @@ def _is_event(text: Any, at: Any, end: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _is_letter(char: Any) -> Any:
-    """Tell whether a byte is an ASCII letter."""
+    """Return whether a byte is an ASCII letter."""
     return 65 <= (char & 0xDF) <= 90
 
 
@@ -181,7 +181,7 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
 
 
 def _names() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Give the wanted tag names as one row of bytes each, and their lengths."""
+    """Return the wanted tag names as one row of bytes each, and their lengths."""
     width = max(len(name) for name in TAGS)
     table = np.zeros((len(TAGS), width), dtype=np.uint8)
     for row, name in enumerate(TAGS):
@@ -194,7 +194,7 @@ _NAMES, _LENGTHS = _names()
 
 @njit(cache=True, nogil=True)
 def _tag_index(text: Any, at: Any, length: Any) -> Any:
-    """Give the index in TAGS of the name at `at`, -1 for another tag."""
+    """Return the index in TAGS of the name at `at`, -1 for another tag."""
     for index in range(len(_LENGTHS)):
         if _LENGTHS[index] == length and text[at] == _NAMES[index, 0]:
             same = True
@@ -263,7 +263,7 @@ def integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def after(text: Any, spans: Any, char: Any) -> Any:
-    """Give the spans of what follows the last `char` in each span (the whole span where it is absent), int64[G, 2]."""
+    """Return the spans of what follows the last `char` in each span (the whole span where it is absent), int64[G, 2]."""
     rest = spans.copy()
     for game in range(len(spans)):
         for at in range(spans[game, 0], spans[game, 1]):

@@ -1,7 +1,7 @@
 """The embedded sample: a dump in Lichess's layout of games between this project's own hand-written players.
 
-The games are the same on every machine (pipeline/samples/play.py). The compressed file is the same byte for byte with
-the same version of zstd, since another version may compress otherwise; its text is the same always.
+The games are the same on every machine (pipeline/samples/play.py). The compressed file may differ between versions of zstd;
+its text does not.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from engine.encoding.planes import move_of
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.samples import play as sample_play
+from pipeline.samples.shipped import SAMPLE as SAMPLE
 from pipeline.storage.preflight import require_folder
 from pipeline.storage.stores import publish
 
-SAMPLE = Path(__file__).resolve().parents[2] / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 SEED = 20260101
 LEVEL = 19
-"""zstd's level."""
+"""Compression level of zstd."""
 SITE = "https://fianchetto.invalid/"
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _START = datetime(2026, 1, 1)
@@ -60,7 +60,7 @@ PLAYERS = (
 TIME_CONTROLS = ((60, 0), (180, 0), (180, 2), (300, 0), (300, 3), (600, 0), (600, 5), (900, 10))
 """Seconds and increment in seconds."""
 
-# Longest line that begins the game, SAN.
+# A game gets the code of the longest line that it begins with, SAN.
 _LINES = """
 A00; A01 b3; A02 f4; A04 Nf3; A10 c4; A20 c4 e5; A30 c4 c5
 A40 d4; A45 d4 Nf6; A50 d4 Nf6 c4; A80 d4 f5; D00 d4 d5; D02 d4 d5 Nf3; D06 d4 d5 c4; D10 d4 d5 c4 c6; D20 d4 d5 c4 dxc4
@@ -119,8 +119,7 @@ def _game(number: int, seed: int) -> Game:
     plies, ending = sample_play.play(position, state, strengths, base, increment, moves)
     board, sans = chess.Board(), []
     for label, promotion, _ in moves[:plies].tolist():
-        move = move_of(label, promotion, board.turn)
-        sans.append(_san(board, move))
+        sans.append(board.san_and_push(move_of(label, promotion, board.turn)))
     result, termination = _verdict(board, ending)
     return Game(
         number=number,
@@ -138,15 +137,8 @@ def _game(number: int, seed: int) -> Game:
     )
 
 
-def _san(board: chess.Board, move: chess.Move) -> str:
-    """Write a move and play it."""
-    san = board.san(move)
-    board.push(move)
-    return san
-
-
 def _verdict(board: chess.Board, ending: int) -> tuple[str, str]:
-    """Give the result and Lichess's word for how the game ended, from the last board."""
+    """Return the result and Lichess's word for the termination, from the last board."""
     termination = "Time forfeit" if ending == sample_play.FLAGGED else "Normal"
     lost = ending in (MATE, sample_play.RESIGNED, sample_play.FLAGGED)
     if not lost or (ending == sample_play.FLAGGED and board.has_insufficient_material(not board.turn)):
@@ -155,19 +147,19 @@ def _verdict(board: chess.Board, ending: int) -> tuple[str, str]:
 
 
 def _eco(sans: tuple[str, ...]) -> str:
-    """Give the code of the longest known line."""
+    """Return the code of the longest known line."""
     return next((_ECO[line] for plies in range(5, -1, -1) if (line := " ".join(sans[:plies])) in _ECO), "?")
 
 
 def _event(base: int, increment: int) -> str:
-    """Name the game by its speed, as Lichess estimates it: base and forty increments."""
+    """Return Lichess's event of a rated game; the speed follows from base and forty increments."""
     seconds = base + 40 * increment
     speed = "Bullet" if seconds < 180 else "Blitz" if seconds < 480 else "Rapid" if seconds < 1500 else "Classical"
     return f"Rated {speed} game"
 
 
 def pgn(game: Game) -> str:
-    """Write a game as Lichess's dumps do: tags, movetext on one line with clocks, empty lines after both."""
+    """Return a game as in Lichess's dumps: tags, movetext with clocks on one line, an empty line after each."""
     day, second = game.started.strftime("%Y.%m.%d"), game.started.strftime("%H:%M:%S")
     tags = {
         "Event": _event(game.base, game.increment),
@@ -194,19 +186,19 @@ def pgn(game: Game) -> str:
 
 
 def sample(out: Path, games: int = 2000, seed: int = SEED, progress: Progress = silent) -> dict[str, object]:
-    """Make the dump at `out` (.pgn or .pgn.zst), atomically; give games, plies, bytes, hash and how games ended.
+    """Write the dump to `out` (.pgn or .pgn.zst), atomically; return games, plies, bytes, hash, results and terminations.
 
-    The hash, `sha256`, is of the text before compression. Raises SampleError for another file name, no games, or a file of
-    other content at `out`, which is left as it is.
+    The hash, `sha256`, is of the text before compression. Raises SampleError for another suffix, no games, or an existing
+    file of other content at `out`, which is left as it is.
     """
     import zstandard
 
     if not out.name.endswith((".pgn", ".pgn.zst")):
         raise SampleError(f"{out}: name the sample .pgn or .pgn.zst")
     if games < 1:
-        raise SampleError(f"{games} games make no sample: ask for at least one")
+        raise SampleError(f"--games is {games}: ask for at least one game")
     require_folder(out.parent)
-    taken = f"{out} is there and is another file: remove it, or choose another --out"
+    taken = f"{out} exists and has other content: remove it, or choose another --out"
     if out.is_dir():
         raise SampleError(taken)
     parts: list[bytes] = []

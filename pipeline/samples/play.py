@@ -1,8 +1,8 @@
-"""Games between hand-written players, compiled and in integer arithmetic: one seed, the same games on every machine.
+"""Games between hand-written players, compiled and in integer arithmetic: a seed gives the same games on every machine.
 
-A player scores the legal moves (engine/evaluation/handwritten.py), the better ones also look one ply ahead, and plays a
-move with probability proportional to exp(score / temperature). The exponentials come from a table made of integer products, so
-that no processor's rounding can change a game. Time is simulated in whole seconds.
+A player scores the legal moves (engine/evaluation/handwritten.py), and plays a move with probability proportional to
+exp(score / temperature); stronger players also look one ply ahead. The exponentials come from a table made of integer
+products, so that rounding cannot differ between processors. Time is simulated in whole seconds.
 """
 
 from typing import Any
@@ -12,24 +12,24 @@ from numba import njit
 
 from engine.board.bitboard import EMPTY, U
 from engine.board.movegen import MOVE_PLANES, TYPES, en_passant_legal, legal_planes, step_target
-from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, PAWN, key, push
+from engine.board.position import MAX_MOVES, PAWN, key, push
 from engine.board.rng import draw
-from engine.board.rules import FIFTY, FIFTY_MOVES, GOES_ON, MATE, MATERIAL, REPETITION, STALEMATE, insufficient
+from engine.board.rules import FIFTY, GOES_ON, REPETITION, ending_of_position, insufficient
 from engine.evaluation.handwritten import WEIGHTS, score_moves
-from engine.evaluation.static_evaluation import centipawns
+from engine.evaluation.static_evaluation import static_evaluation
 from engine.evaluation.static_exchange import MAX_EXCHANGE
 
 RESIGNED, FLAGGED, AGREED = range(FIFTY + 1, FIFTY + 4)
-"""How a game ends beside by the rules. The side to move at the end has resigned or has lost on time."""
+"""Endings other than by the rules: the side to move has resigned or lost on time, or a draw was agreed."""
 MAX_PLIES = 300
-"""Then the players agree to a draw."""
+"""Length at which the players agree to a draw."""
 
 _STEPS = 64
 _REACH = 16 * _STEPS
 
 
 def _decay() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Give 2**30 * exp(-i / 64) for i in 0..1023 by integer products, uint64[1024]."""
+    """Return 2**30 * exp(-i / 64) for i in 0..1023 by integer products, uint64[1024]."""
     table, value = [], 1 << 62
     for _ in range(_REACH):
         table.append(value >> 32)
@@ -42,7 +42,7 @@ _DECAY = _decay()
 
 @njit(cache=True, nogil=True)
 def _seen(keys: Any, ply: Any, wanted: Any) -> Any:
-    """Count how often a key is among keys[0..ply-1], uint64 keys."""
+    """Return how often `wanted` is among keys[:ply]."""
     times = 0
     for index in range(ply):
         if keys[index] == wanted:
@@ -52,7 +52,7 @@ def _seen(keys: Any, ply: Any, wanted: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _look_ahead(position: Any, ply: Any, count: Any, share: Any, moves: Any, keys: Any, work: Any) -> None:
-    """Mix into each move's score `share` percent of the value after it; a position seen before is worth 0."""
+    """Mix `share` percent of the static evaluation after each move into its score; repetitions are worth 0."""
     labels, scores = moves
     gains, planes = work
     child = np.empty_like(position)
@@ -61,7 +61,7 @@ def _look_ahead(position: Any, ply: Any, count: Any, share: Any, moves: Any, key
         child[:] = position
         push(child, source, step_target(kind, source), 0)
         legal_planes(child, planes)
-        value = -centipawns(planes, gains)
+        value = -static_evaluation(planes, gains)
         if insufficient(child) or _seen(keys, ply + 1, key(child, en_passant_legal(child, planes))) >= 1:
             value = np.int64(0)
         scores[index] = (scores[index] * (100 - share) + value * share) // 100
@@ -88,7 +88,7 @@ def _choose(scores: Any, count: Any, temperature: Any, state: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _think(state: Any, ply: Any, base: Any, remaining: Any, choices: Any) -> Any:
-    """Give the seconds spent on a move, int64: skewed, longer with more choice, hurried when little is left."""
+    """Return the seconds spent on a move: mostly few, more with several moves to choose from, fewer when time is short."""
     if ply < 2:
         return np.int64(0)  # clocks start after each side's first move
     percent = draw(state, 100) * draw(state, 100) // 100 * (2 if choices > 4 else 1)
@@ -100,36 +100,22 @@ def _think(state: Any, ply: Any, base: Any, remaining: Any, choices: Any) -> Any
 
 
 @njit(cache=True, nogil=True)
-def _over(position: Any, planes: Any, count: Any, checkers: Any, times: Any) -> Any:
-    """Give how the rules end the game here, -1 when they do not."""
-    if count == 0:
-        return MATE if checkers else STALEMATE
-    if insufficient(position):
-        return MATERIAL
-    if times >= 2:
-        return REPETITION
-    if position[COUNTERS] & HALFMOVE_MASK >= U(FIFTY_MOVES):
-        return FIFTY
-    return GOES_ON
-
-
-@njit(cache=True, nogil=True)
 def _gives_up(state: Any, ply: Any, value: Any, resigns: Any) -> Any:
-    """Tell whether the player to move ends the game by resigning or agreeing to a draw; -1 when not."""
+    """Return RESIGNED or AGREED if the player to move ends the game, else GOES_ON."""
     if ply > 24 and value < -1000 and draw(state, 100) < resigns:
         return RESIGNED
     if ply > 90 and -30 < value < 30 and draw(state, 100) < 6:
         return AGREED
-    return -1
+    return GOES_ON
 
 
 @njit(cache=True, nogil=True)
 def play(position: Any, state: Any, players: Any, base: Any, increment: Any, moves: Any) -> Any:
-    """Play a game from `position`, which ends as the last one: (plies, how it ended).
+    """Play a game from `position`, which is changed to the last one; return (plies, ending).
 
-    `players` int64[2, 3] (White, Black): temperature in centipawns a nat, percent of looking ahead, percent of
-    resigning when lost. `moves` int64[MAX_PLIES, 3] takes label, promotion and the mover's seconds left. `state` is the
-    random numbers', uint64[1].
+    `players` int64[2, 3] (White, Black): temperature in centipawns per nat, percent of the static evaluation after the move,
+    percent of resigning when lost. `moves` int64[MAX_PLIES, 3] receives label, promotion and the mover's seconds left.
+    `state` uint64[1] is the state of the random numbers.
     """
     labels, scores = np.empty(MAX_MOVES, dtype=np.int64), np.empty(MAX_MOVES, dtype=np.int64)
     gains = np.empty(MAX_EXCHANGE, dtype=np.int64)
@@ -141,9 +127,11 @@ def play(position: Any, state: Any, players: Any, base: Any, increment: Any, mov
         checkers = legal_planes(position, planes)
         keys[ply] = key(position, en_passant_legal(position, planes))
         count = score_moves(planes, WEIGHTS, labels, scores, (gains, scratch))
-        ending = _over(position, planes, count, checkers, _seen(keys, ply, keys[ply]))
+        ending = ending_of_position(position, planes, checkers)
+        if ending == GOES_ON and _seen(keys, ply, keys[ply]) >= 2:
+            ending = np.int64(REPETITION)
         if ending < 0:
-            ending = _gives_up(state, ply, centipawns(planes, gains), players[side, 2])
+            ending = _gives_up(state, ply, static_evaluation(planes, gains), players[side, 2])
         if ending >= 0:
             return ply, ending
         if players[side, 1] > 0:

@@ -1,8 +1,7 @@
 """How a generation of self-play is made: who plays, how it searches, how games begin and end, how much chance there is."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -52,7 +51,7 @@ class ExploreConfig(SelfPlayConfig):
     sampled_plies: int = 8
     """Most half-moves after the opening that are drawn from the policy without search; each game draws how many."""
     resign: float = 0.95
-    """Give up when the value is below minus this, between 0 and 1; 0 never does."""
+    """Return up when the value is below minus this, between 0 and 1; 0 never does."""
     resign_moves: int = 2
     """Moves of one side in a row that must look that bad."""
     played_on: float = 0.1
@@ -83,26 +82,15 @@ class ExploreConfig(SelfPlayConfig):
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         SelfPlayConfig.__post_init__(self)
-        for name, least in (
-            ("games", 1),
-            ("seed", 0),
-            ("book_plies", 0),
-            ("made_openings", 0),
-            ("cache_mib", 0),
-            ("groups", 0),
-        ):
-            if getattr(self, name) < least:
+        for name in ("games", "seed", "book_plies", "made_openings", "cache_mib", "groups"):
+            if getattr(self, name) < (least := int(name == "games")):
                 raise ExploreError(f"{name} must be at least {least}, not {getattr(self, name)}")
-        if self.explorer not in ("network", "hand-written", "uniform", "mixture"):
-            raise ExploreError(f"explorer is network, hand-written, uniform or mixture, not {self.explorer!r}")
-        for name in ("device", "amp"):
+        for name in ("explorer", "device", "amp"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
                 raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
-        for name in ("hand_written_share", "noise_first", "draw_penalty", "draw_material"):
+        for name in ("hand_written_share", "noise_first", "noise_last", "draw_penalty", "draw_material"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ExploreError(f"{name} must be between 0 and 1, not {getattr(self, name)}")
-        if not 0.0 <= self.noise_last <= 1.0:
-            raise ExploreError(f"noise_last must be between 0 and 1, not {self.noise_last}")
         if self.full_share == 0.0:
             raise ExploreError("with a full_share of 0 no move would become a row")
         if self.book is not None and self.made_openings:
@@ -111,27 +99,27 @@ class ExploreConfig(SelfPlayConfig):
 
     @property
     def uses_network(self) -> bool:
-        """Tell whether a checkpoint is needed."""
+        """Return whether a checkpoint is needed."""
         return self.explorer in ("network", "mixture")
 
     def ingest(self) -> IngestConfig:
-        """Give what the rows are made with."""
+        """Return what the rows are made with."""
         return IngestConfig(test_share=self.test_share, val_share=self.val_share, seed=self.seed)
 
     def noise(self, generation: int, generations: int) -> float:
-        """Give the factor of noise of a generation, 0 .. generations - 1."""
+        """Return the factor of noise of a generation, 0 .. generations - 1."""
         if not 0 <= generation < max(generations, 1):
             raise ExploreError(f"there is no generation {generation} among {generations}: they count from 0")
         late = generation / (generations - 1) if generations > 1 else 0.0
         return self.noise_first + late * (self.noise_last - self.noise_first)
 
     def search_in(self, generation: int, generations: int) -> SearchConfig:
-        """Give how a generation searches."""
+        """Return how a generation searches."""
         noise, search = self.noise(generation, generations), self.search
         return replace(search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise)
 
     def seed_in(self, generation: int) -> int:
-        """Give the seed of a generation's games."""
+        """Return the seed of a generation's games."""
         return int(np.random.SeedSequence((self.seed, generation)).generate_state(1, np.uint32)[0])
 
     def explorer_of(self, number: int, seed: int) -> str:
@@ -142,14 +130,8 @@ class ExploreConfig(SelfPlayConfig):
         return "hand-written" if drawn < self.hand_written_share else "network"
 
 
-def plain(config: ExploreConfig) -> dict[str, Any]:
-    """Give a configuration as JSON has it."""
-    made: dict[str, Any] = json.loads(json.dumps(asdict(config), default=str))
-    return made
-
-
 def draw_score(config: ExploreConfig, record: Mapping[str, Any]) -> float:
-    """Give what is added to White's `root_value` for a drawn game's material, in -1..1; 0 for a game that was decided."""
+    """Return what is added to White's `root_value` for a drawn game's material, in -1..1; 0 for a game that was decided."""
     if record["result"] != "1/2-1/2":
         return 0.0
     return float(config.draw_material * np.tanh(record["material"] / 3.0))

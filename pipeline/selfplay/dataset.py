@@ -48,7 +48,7 @@ CHUNK_BYTES = 4 << 20
 
 
 def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the dataset of a generation whose games are all in the journal, and give its manifest; the journal then goes."""
+    """Make the dataset of a generation whose games are all in the journal, and return its manifest; the journal then goes."""
     lines = [found.places[number] for number in range(config.games)]
 
     def write_pgn(target: Any) -> None:
@@ -158,7 +158,7 @@ def _root_values(
     rows_T: NDArray[np.int64],
     config: ExploreConfig,
 ) -> NDArray[np.float32]:
-    """Give the search's values, mover's view, with what the configuration says of drawn games."""
+    """Return the search's values, mover's view, with what the configuration says of drawn games."""
     values_T = np.array([thought[2] for thought in thoughts], dtype=np.float64)
     if not (config.draw_penalty or config.draw_material):
         return values_T.astype(np.float32)
@@ -175,7 +175,6 @@ def _write(
 ) -> list[dict[str, Any]]:
     """Write a shard a split, its rows shuffled: give the files."""
     files = []
-    place = schema().get_field_index("visits")
     for number, split in enumerate(SPLITS):
         mine = np.flatnonzero(splits_T == number)
         if not len(mine):
@@ -185,8 +184,9 @@ def _write(
         columns = pgn.columns_of(rows, picked)
         columns["game"] = game_numbers(rows.game[picked], task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
-        table = rows_table(rows.planes[picked], columns)
-        table = table.set_column(place, schema().field(place), told["visits"].take(number_array(mine)))
+        table = rows_table(rows.planes, columns, task.config.planes, picked)
+        place = table.schema.get_field_index("visits")
+        table = table.set_column(place, table.schema.field(place), told["visits"].take(number_array(mine)))
         name = f"{split}-{task.chunk.index:05d}-0.parquet"
         done = publish_own(Path(task.out), name, len(mine), partial(write_rows, table))
         files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})

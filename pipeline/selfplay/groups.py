@@ -14,7 +14,7 @@ PATIENCE = 1.0
 
 
 def side_by_side(groups: Sequence[Iterator[T]], over: Event) -> Generator[T | None, None, None]:
-    """Run each iterator in a thread of its own and give what they give, as it comes; None when nothing does for a while.
+    """Run each iterator in a thread of its own and return what they give, as it comes; None when nothing does for a while.
 
     What one of them raises is raised here, once the others have ended. `over` is set when one has raised something or nobody
     listens any more: the iterators are to look at it.

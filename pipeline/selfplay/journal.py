@@ -38,7 +38,7 @@ class Journal:
 
     @property
     def due(self) -> bool:
-        """Tell whether something waits for a `sync`, and it is time."""
+        """Return whether something waits for a `sync`, and it is time."""
         return self.waiting and time.monotonic() - self.synced >= self.wait
 
     def sync(self, work: Mapping[str, Any]) -> None:
@@ -134,7 +134,7 @@ class Watch:
         self.read = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
 
     def look(self) -> int:
-        """Give the games finished since this began to watch."""
+        """Return the games finished since this began to watch."""
         for path in self.folder.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self.read.get(path, 0))

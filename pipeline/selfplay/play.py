@@ -9,14 +9,14 @@ position may differ in its last bits with the size of the batch that it stands i
 """
 
 import hashlib
-import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.evaluation.handwritten import evaluate
@@ -27,7 +27,7 @@ from pipeline.dumps.reader import open_text
 from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.executors.local import Engine
-from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
+from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import spread
@@ -55,7 +55,7 @@ def explore(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Play a generation of games into the dataset `out` and give its manifest; what is there already is not played again.
+    """Play a generation of games into the dataset `out` and return its manifest; what is there already is not played again.
 
     `generation` of `generations`, from 0, decides how much noise there is. `lineage` is written into the manifest. `workers`
     are processes, 0 for one a core, or one where the network runs on a GPU. `engine` is what they run on, as in
@@ -76,7 +76,11 @@ def explore(
         raise ExploreError(f"{out} holds something else than self-play: choose another directory")
     require_own(out, SELFPLAY, ExploreError)
     require_apart(out, [] if checkpoint is None else [checkpoint], ExploreError)
-    with _alone(out):
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
+    with alone(out, ExploreError(f"another process plays into {out}: wait for it, or choose another directory")):
         _claim(out, identity)
         if (out / MANIFEST).exists():
             manifest = read_manifest(out)
@@ -105,7 +109,7 @@ def explore(
 
 
 def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
-    """Play what is missing, and give all games; Stopped when it was asked to stop before."""
+    """Play what is missing, and return all games; Stopped when it was asked to stop before."""
     task.journal.mkdir(exist_ok=True)
     for folder in (task.journal.parent, task.journal, task.journal.parent / PARTS):  # files that a killed run left open
         for left in temporaries(folder):
@@ -139,7 +143,7 @@ def _identity(
     generations: int,
     lineage: Mapping[str, Any] | None,
 ) -> tuple[dict[str, Any], tuple[Opening, ...]]:
-    """Give what makes the games what they are, and the openings that they begin with."""
+    """Return what makes the games what they are, and the openings that they begin with."""
     noise = config.noise(generation, generations)
     player = None
     if config.uses_network:
@@ -165,27 +169,14 @@ def _identity(
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "checkpoint": player,
-        "config": plain(config),
+        "config": config,
         "book_sha256": book,
         "generation": generation,
         "generations": generations,
         "noise": noise,
         "lineage": dict(lineage or {}),
     }
-    made: dict[str, Any] = json.loads(json.dumps(identity, default=str))
-    return made, tuple(openings)
-
-
-@contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """Make the directory, and keep others out of it meanwhile."""
-    busy = ExploreError(f"another process plays into {out}: wait for it, or choose another directory")
-    with ExitStack() as held:
-        try:
-            held.enter_context(alone(out, busy))
-        except OSError as error:
-            raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
-        yield
+    return to_jsonable_python(identity), tuple(openings)
 
 
 def _claim(out: Path, identity: Mapping[str, Any]) -> None:
@@ -202,7 +193,7 @@ def _claim(out: Path, identity: Mapping[str, Any]) -> None:
 
 
 def _more(found: Journals, identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Give what a self-play manifest says beside an ingest's."""
+    """Return what a self-play manifest says beside an ingest's."""
     records = (found.places[number].read()["record"] for number in sorted(found.places))
     told = statistics(records)
     told["timing"] = timing(found.work, told["games"], found.damaged)

@@ -17,7 +17,7 @@ import numpy as np
 from engine.board.position import to_board, to_fen
 from engine.encoding.planes import move_of
 from engine.evaluation.score import centipawns
-from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, Thought
+from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, SearchResult
 
 SITE = "https://fianchetto.invalid/selfplay/"
 RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
@@ -34,7 +34,7 @@ def entry_of(game: PlayedGame, explorer: str, generation: int) -> dict[str, Any]
         moves.append(move_of(label, promotion, board.turn))
         board.push(moves[-1])
     searched = int((~np.isnan(game.values)).sum())
-    thoughts = [[ply, *_told(thought)] for ply, thought in enumerate(game.thoughts) if thought is not None]
+    thoughts = [[ply, *_told(thought)] for ply, thought in enumerate(game.searches) if thought is not None]
     record = {
         "number": game.number,
         "explorer": explorer,
@@ -54,8 +54,8 @@ def entry_of(game: PlayedGame, explorer: str, generation: int) -> dict[str, Any]
     return {"record": record, "thoughts": thoughts, "pgn": _pgn(game, moves, explorer, generation)}
 
 
-def _told(thought: Thought) -> tuple[float, float, list[int], list[float]]:
-    """Give a thought's value, draw, labels and their shares."""
+def _told(thought: SearchResult) -> tuple[float, float, list[int], list[float]]:
+    """Return a thought's value, draw, labels and their shares."""
     labels, places = np.unique(thought.labels, return_inverse=True)
     shares = np.bincount(places, weights=thought.shares).round(DIGITS)
     kept = shares > 0.0
@@ -63,7 +63,7 @@ def _told(thought: Thought) -> tuple[float, float, list[int], list[float]]:
 
 
 def _material(board: chess.Board) -> int:
-    """Give by how many pawns' worth White is ahead."""
+    """Return by how many pawns' worth White is ahead."""
     return sum(
         worth * (len(board.pieces(kind, chess.WHITE)) - len(board.pieces(kind, chess.BLACK)))
         for kind, worth in WORTH.items()

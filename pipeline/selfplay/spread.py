@@ -12,7 +12,6 @@ from dataclasses import replace
 from engine.compiling import say_for_workers
 from engine.progress import Progress, Tick
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
-from pipeline.ingest.chunk import PRELOAD
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
 from pipeline.selfplay.worker import Task, play_task
@@ -54,14 +53,14 @@ def spread(
             with _one_thread(task):
                 play_task(task, lambda: tick(finished + 1), stop)
         else:
-            _many(_parts(task, processes), LocalEngine(processes, preload=PRELOAD), before, tick, stop)
+            _many(_parts(task, processes), LocalEngine(processes), before, tick, stop)
     finally:
         with suppress(OSError):
             task.go_on.unlink()
 
 
 def _suited(task: Task) -> int:
-    """Give how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
+    """Return how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
     if task.config.uses_network:
         from model.training.precision import device_for
 

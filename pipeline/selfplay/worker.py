@@ -57,7 +57,7 @@ class Task:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether the games are still waited for."""
+        """Return whether the games are still waited for."""
         parent = multiprocessing.parent_process()  # the driver, also where a server forked this process for it
         driven = parent is not None and parent.pid == self.owner and parent.is_alive()
         alive = driven or self.owner is None or self.owner == os.getpid()
@@ -83,7 +83,7 @@ class Timed:
 
 
 def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
-    """Give an explorer's evaluator, and on what it runs: a device and its arithmetic, or COMPILED."""
+    """Return an explorer's evaluator, and on what it runs: a device and its arithmetic, or COMPILED."""
     if explorer != "network":
         return (uniform if explorer == "uniform" else evaluate), COMPILED
     import torch
@@ -137,7 +137,7 @@ class _Player:
         self.over = Event()
 
     def stop(self) -> bool:
-        """Tell whether to leave it at that; asked before every move."""
+        """Return whether to leave it at that; asked before every move."""
         return self.over.is_set() or self.asked() or not self.task.wanted
 
     def play(self, explorer: str, numbers: list[int]) -> Generator[dict[str, Any] | None, None, None]:

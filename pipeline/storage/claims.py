@@ -1,7 +1,7 @@
-"""Whose a folder is, and what it is of: nothing is written into the folder of somebody else, or of another kind.
+"""Checks of output folders: nothing is written into a folder that holds other files or work of another kind.
 
-A command that fills a folder asks `require_own` before it writes anything, and `require_apart` where it has inputs. `claim`
-then writes down what the work is of when it begins, and compares that for whoever would go on with it.
+A command that fills a folder calls `require_own` before it writes anything, and `require_apart` where it has inputs. `claim`
+then records what the work is made from, and refuses to continue it as something else.
 """
 
 import json
@@ -15,23 +15,23 @@ from engine.temporaries import is_temporary
 from pipeline.storage.stores import LOCK, is_local, publish_json
 
 TOLD = 4
-"""Differences that a refusal names."""
+"""Differences that an error message names."""
 
 SYSTEM = frozenset(
     {".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot", "lost+found"}
     | {"Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"}
 )
-"""Names that systems and people put into folders that are empty otherwise: they are left alone, and are in nobody's way."""
+"""Files of systems and people in otherwise empty folders: they are ignored and kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of folder: what it is called, and the files of which any one makes a folder of this kind."""
+    """A kind of folder: its name, and the files any one of which marks a folder as this kind."""
 
     name: str
     marks: tuple[str, ...]
     key: str = ""
-    """A key that the mark, a JSON object, has; "" where whoever goes on with the folder reads and checks the mark anyway."""
+    """A key that the mark, a JSON object, must have; "" where the mark is read and checked elsewhere."""
 
 
 DATASET = Kind("a dataset", ("manifest.json", ".parts/run.json"))
@@ -45,7 +45,7 @@ LADDER = Kind("a ladder", ("ladder.json",), "player")
 COMPARISON = Kind("a comparison", ("comparison.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
-# the more special ones first: a generation of self-play is a dataset too
+# special kinds first: a generation of self-play is a dataset too
 KINDS = (SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS, LADDER, COMPARISON, REPORT, AUDIT, DATASET)
 
 
@@ -58,9 +58,8 @@ def require_own(
 ) -> None:
     """Raise `refusal`, naming what is there, unless a folder is absent, empty, or of this kind already.
 
-    Call it before anything is written, the lock included. What systems leave in folders (SYSTEM), an empty lock and temporary
-    files of ours do not count, nor does an entry that `ours` says is part of such a folder, as the matches of a ladder are.
-    Whoever is let in still has to compare what the folder is of (`claim`).
+    Call it before anything is written, the lock included. SYSTEM files, an empty lock and our temporary files do not count,
+    nor does an entry that `ours` accepts, as the matches of a ladder. What the folder is made from is checked by `claim`.
     """
     if is_local(folder) and folder.is_symlink() and not folder.exists():
         raise refusal(f"{folder} is a link to nothing: choose another directory")
@@ -78,17 +77,17 @@ def require_own(
 
 
 def is_of(folder: Path, kind: Kind) -> bool:
-    """Tell whether a folder is of a kind, by its marks."""
+    """Return whether a folder is of a kind, by its marks."""
     return any(_marked(folder / mark, kind.key) for mark in kind.marks)
 
 
 def is_free(folder: Path, *but: str) -> bool:
-    """Tell whether a folder is there and as good as empty, files of the names `but` left out."""
+    """Return whether a folder exists and holds nothing that counts, besides files named in `but`."""
     return folder.is_dir() and all(entry.name in but or _counts_not(entry) for entry in folder.iterdir())
 
 
 def _marked(mark: Path, key: str) -> bool:
-    """Tell whether a mark is there and, where there must be a key, is a JSON object with it."""
+    """Return whether a mark exists and, where a key is required, is a JSON object with it."""
     if not mark.is_file() or not key:
         return mark.is_file()
     try:
@@ -99,12 +98,12 @@ def _marked(mark: Path, key: str) -> bool:
 
 
 def _counts_not(entry: Path) -> bool:
-    """Tell whether an entry of a folder leaves it as good as empty."""
+    """Return whether an entry of a folder does not count."""
     if entry.name in SYSTEM or is_temporary(entry.name) or entry.name.startswith(".nfs"):
         return True
-    if entry.name == LOCK:  # a lock of ours is empty; taking one empties what was in it
+    if entry.name == LOCK:  # our locks are empty, and taking one truncates the file
         return not is_local(entry) or (entry.is_file() and not entry.is_symlink() and not entry.stat().st_size)
-    hidden = entry.name in (".parts", ".journal")  # made, and killed before anything was in it
+    hidden = entry.name in (".parts", ".journal")  # made by a process that was killed before it wrote there
     return hidden and not entry.is_symlink() and entry.is_dir() and all(is_temporary(it.name) for it in entry.iterdir())
 
 
@@ -118,14 +117,14 @@ def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -
 
 
 def _resolved(path: Path) -> str:
-    """Give what two names of one folder have in common."""
+    """Return the one name of a folder that may have several."""
     return path.resolve().as_posix() if is_local(path) else str(path).rstrip("/")
 
 
 def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> None:
-    """Publish `identity` as the JSON file `path` where there is none, or find the same there.
+    """Publish `identity` as the JSON file `path`, or compare it with the one that is there.
 
-    Raises `refusal`, naming what differs, where the folder was begun otherwise, or `path` is no such file.
+    Raises `refusal`, naming what differs, or where `path` cannot be read.
     """
     if not path.exists():
         publish_json(path.parent, path.name, identity)
@@ -143,13 +142,13 @@ def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> 
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Tell in which names two flat objects differ, a phrase each."""
+    """Return a phrase for each name in which two flat objects differ."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     return [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names]
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Give the leaves of nested objects by their dotted names."""
+    """Return the leaves of nested objects by dotted name."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     leaves: dict[str, Any] = {}

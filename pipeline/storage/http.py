@@ -1,9 +1,9 @@
-"""Files of the web, read in order and through breaks: what `fetch` downloads and `ingest` streams come this way.
+"""Files of the web, read in order and through broken connections, for `fetch` and for an `ingest` of an address.
 
     request -> bytes -> a break, a stall, "come back later" -> wait -> request from that byte on -> bytes -> the end
 
-A request that goes on names the version it wants (If-Range), so a file that was replaced meanwhile is noticed and never
-joined to the old one. Waits double, and a server that names one (Retry-After) is waited for as long.
+A request that continues names the version it wants (If-Range), so a file that was replaced meanwhile is noticed and its parts
+are never joined to the old one's. Waits double (pipeline/storage/retry.py); one that the server names (Retry-After) is kept.
 """
 
 import email.utils
@@ -14,63 +14,29 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
+from engine.progress import Stop, never
+from pipeline.errors import ChangedError, ConfigError, FetchError
+from pipeline.storage.retry import Patience, Retry
 
 if TYPE_CHECKING:
     import requests
 
 BLOCK = 1 << 18
-"""Most bytes that are taken off a connection at a time."""
+"""Bytes that one read of a connection takes at most."""
 
 REDIRECTS = 10
-"""Redirects that are followed, one after another."""
+"""Redirects in a row that are followed."""
 
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Answers that may be different in a while."""
-
-Stop = Callable[[], bool]
-
-
-def never() -> bool:
-    """Ask for no stop."""
-    return False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long what does not come is waited for."""
-
-    attempts: int = 6
-    """Requests in a row that may bring nothing before the file is given up."""
-    connect_seconds: float = 15.0
-    """Seconds until a connection must stand."""
-    stall_seconds: float = 60.0
-    """Seconds without a byte after which a connection is given up."""
-    first_wait: float = 1.0
-    """Seconds before the second request; each later wait is twice as long."""
-    longest_wait: float = 300.0
-    """Seconds of the longest wait; a server that asks for a longer one is not asked again."""
-
-    def __post_init__(self) -> None:
-        """Check what the types do not say."""
-        if not 1 <= self.attempts <= 1000:
-            raise ConfigError(f"attempts is from 1 to 1000, not {self.attempts}")
-        if self.connect_seconds <= 0 or self.stall_seconds <= 0:
-            raise ConfigError("connect_seconds and stall_seconds are above 0")
-        if not 0 <= self.first_wait <= self.longest_wait:
-            raise ConfigError("first_wait is from 0 to longest_wait")
-
-    def wait(self, failures: int) -> float:
-        """Give the seconds to wait after so many failures in a row."""
-        return min(self.first_wait * 2.0 ** min(failures - 1, 30), self.longest_wait)
+"""Statuses that may be different after a while."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What a server says of a file, by which one version of it is told from another."""
+    """What a server says of a file: what distinguishes its versions."""
 
     size: int | None = None
-    """Bytes, None where it is not said."""
+    """Bytes, None where the server does not say."""
     etag: str = ""
     """The server's name for this version, "" where it has none."""
     modified: str = ""
@@ -78,16 +44,16 @@ class Facts:
 
     @property
     def version(self) -> str:
-        """What names this version of the file: the ETag, or when it was changed, or "" ."""
+        """The name of this version: the ETag, else the time of the last change, else ""."""
         return self.etag or self.modified
 
     @property
     def validator(self) -> str:
-        """What If-Range may hold: a strong ETag, or the time of change, or "" ."""
+        """The value for If-Range: a strong ETag, else the time of the last change, else ""."""
         return self.modified if self.etag.startswith("W/") else self.version
 
     def differs(self, other: "Facts") -> bool:
-        """Tell whether this is of another version, by the best that both have."""
+        """Return whether this is another version, by the best field that both have."""
         if self.etag and other.etag:
             return self.etag.removeprefix("W/") != other.etag.removeprefix("W/")
         if self.modified and other.modified and self.modified != other.modified:
@@ -95,36 +61,27 @@ class Facts:
         return None not in (self.size, other.size) and self.size != other.size
 
 
-class _Broken(Exception):  # noqa: N818 - caught here, always
-    """A request that may do better later."""
+class _Broken(Exception):  # noqa: N818 - always caught here
+    """A request that may succeed later; `wait` is the seconds that the server asks for."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
         self.wait = wait
 
 
-def rest(seconds: float, stop: Stop) -> None:
-    """Wait, and raise Stopped as soon as it is asked for."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        if stop():
-            raise Stopped("stopped while waiting for the server; run the same command to continue")
-        time.sleep(min(left, 0.2))
-
-
 def file_name(url: str) -> str:
-    """Give the last part of a URL's path, without the query, which may hold a secret."""
+    """Return the last part of a URL's path, without the query, which may hold a secret."""
     return unquote(_split(url).path.rpartition("/")[2])
 
 
 def shown(url: str) -> str:
-    """Give a URL as it may be shown: no user, password or query."""
+    """Return a URL as it may be shown: without user, password and query."""
     parts = _split(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _split(url: str) -> SplitResult:
-    """Take an address apart; raises ConfigError where it is none."""
+    """Return the parts of a URL; raises ConfigError where it is none."""
     try:
         return urlsplit(url)
     except ValueError as error:
@@ -132,9 +89,9 @@ def _split(url: str) -> SplitResult:
 
 
 class WebFile:
-    """A file of the web from byte `begin` on; one that was `begun` before must still be the same version.
+    """A file of the web from byte `begin` on; where `begun` is given, the file must still be that version.
 
-    Raises FetchError where it cannot be had, ChangedError where it is another version than it was, Stopped.
+    Its methods raise FetchError where the file cannot be had, ChangedError where it is another version than it was, Stopped.
     """
 
     def __init__(
@@ -146,31 +103,32 @@ class WebFile:
         begin: int = 0,
         begun: Facts | None = None,
     ) -> None:
-        self.url, self.patience, self.stop = url, patience or Patience(), stop
+        self.url = url
+        self._retry = Retry(patience or Patience(), stop)
         self.position = begin
         """Byte of the file that the next read begins at."""
         self.facts = begun or Facts()
         self.breaks = 0
         """Requests so far that broke off or were put off."""
         self._known = begun is not None
-        self._failures = self._skip = 0
+        self._skip = 0
         self._body: requests.Response | None = None
         self._session = _session()
 
     def look(self) -> Facts:
-        """Ask what the file is, for the price of its first byte."""
+        """Return what the server says of the file, by a request for its first byte."""
         self._persist(lambda: self._ask("bytes=0-0"))
         self.close()
         return self.facts
 
     def open(self) -> Facts:
-        """Begin to read, and say what the file is."""
+        """Begin to read, and return what the server says of the file."""
         if not self._ended():
             self._persist(self._ask)
         return self.facts
 
     def read(self, count: int) -> bytes:
-        """Read up to `count` bytes as they come; nothing means the end."""
+        """Return up to `count` bytes as they come, none at the end."""
         while True:
             data: bytes = self._persist(lambda: self._take(min(count, BLOCK)))
             if not data:
@@ -178,27 +136,27 @@ class WebFile:
             if self._skip:  # the server begins at 0 again, whatever was asked
                 data, self._skip = data[self._skip :], max(0, self._skip - len(data))
             if data:
-                self._failures = 0
+                self._retry.failures = 0
                 self.position += len(data)
                 return data
 
     @property
     def whole(self) -> bool:
-        """Whether the server, asked for a part, has begun at the first byte."""
+        """Whether the server, asked for a part, sends the whole file."""
         return self._skip > 0
 
     def tell(self) -> int:
-        """Give the byte that the next read begins at."""
+        """Return the byte that the next read begins at."""
         return self.position
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         if self._body is not None:
             self._body.close()
         self._body = None
 
     def _take(self, count: int) -> bytes:
-        """Take what has come; raises _Broken where the stream ends before the file."""
+        """Return what has come; raises _Broken where the stream ends before the file."""
         if self._body is None and not self._ended():
             self._ask()
         if self._ended() or self._body is None:
@@ -212,11 +170,11 @@ class WebFile:
         return self._known and self.position == self.facts.size
 
     def _ask(self, wanted: str = "") -> None:
-        """Make one request, from where the reading is, and look at its answer."""
+        """Make one request, from the position on, and check its answer."""
         headers = {"Range": wanted or f"bytes={self.position}-"} if wanted or self.position else {}
         if self.position and self._known and self.facts.validator:
             headers["If-Range"] = self.facts.validator
-        patience = (self.patience.connect_seconds, self.patience.stall_seconds)
+        patience = (self._retry.patience.connect_seconds, self._retry.patience.stall_seconds)
         self._body = answer = self._answer(headers, patience)
         if answer.status_code in _LATER:
             raise _Broken(f"the server answered {answer.status_code}", _retry_after(answer.headers))
@@ -256,45 +214,35 @@ class WebFile:
         raise FetchError(f"{shown(self.url)} leads nowhere: TooManyRedirects, over {REDIRECTS} of them")
 
     def _persist(self, request: Callable[[], Any]) -> Any:
-        """Make a request, or take its bytes, until it does or patience is at its end."""
-        import requests
+        """Make a request, or take its bytes, again until it succeeds or patience is at its end."""
         import urllib3
 
-        wrong = (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema)
-        while True:
-            if self.stop():
-                raise Stopped("stopped; run the same command to continue")
-            try:
-                return request()
-            except wrong as error:
-                raise FetchError(f"{shown(self.url)} leads nowhere: {type(error).__name__}") from error
-            except (_Broken, OSError, urllib3.exceptions.HTTPError) as error:  # requests' own are OSErrors
-                if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                    raise FetchError(f"{shown(self.url)}: the server's certificate is not to be trusted") from error
-                self._pause(error)
+        transient = (_Broken, OSError, urllib3.exceptions.HTTPError)  # requests' own errors are OSErrors
+        return self._retry.run(request, lambda: transient, self._refused)
 
-    def _pause(self, error: Exception) -> None:
-        """Wait for the next try, or give up."""
+    def _refused(self, error: Exception, last: bool) -> FetchError | None:
+        """Return what is raised for a request that failed for good, None for one that may succeed later."""
+        import requests
+
+        name, failures, longest = shown(self.url), self._retry.failures, self._retry.patience.longest_wait
+        wrong = (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema)
+        if isinstance(error, wrong):
+            return FetchError(f"{name} leads nowhere: {type(error).__name__}")
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            return FetchError(f"{name}: the server's certificate is not to be trusted")
         self.close()
-        self._failures += 1
         self.breaks += 1
-        reason = _reason(error)
-        if self._failures >= self.patience.attempts:
-            tries = f"{self._failures} tries in a row" if self._failures > 1 else "the first try"
-            raise FetchError(
-                f"{shown(self.url)}: given up at byte {self.position:,} after {tries} ({reason})"
-            ) from error
-        wait = self.patience.wait(self._failures)
-        asked = error.wait if isinstance(error, _Broken) else None
-        if asked is not None and asked > self.patience.longest_wait:
-            raise FetchError(
-                f"{shown(self.url)}: {reason} and asks for {asked:,.0f} seconds: come back then"
-            ) from error
-        rest(wait if asked is None else asked, self.stop)
+        if last:
+            tries = f"{failures} tries in a row" if failures > 1 else "the first try"
+            return FetchError(f"{name}: given up at byte {self.position:,} after {tries} ({_reason(error)})")
+        asked = getattr(error, "wait", None)
+        if asked is not None and asked > longest:
+            return FetchError(f"{name}: {_reason(error)} and asks for {asked:,.0f} seconds: come back then")
+        return None
 
 
 def _session() -> "requests.Session":
-    """Make a session that asks for bytes as they lie; proxies and certificates come from the environment."""
+    """Return a session that asks for uncompressed transfer; proxies and certificates come from the environment."""
     import requests
 
     session = requests.Session()
@@ -303,7 +251,7 @@ def _session() -> "requests.Session":
 
 
 def _said(status: int, headers: Mapping[str, str]) -> tuple[Facts, int]:
-    """Read what an answer says of its file, and the byte that its body begins at."""
+    """Return what an answer says of its file, and the byte that its body begins at."""
     size, start = headers.get("Content-Length", ""), 0
     if status != 200:
         span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", headers.get("Content-Range", "").strip())
@@ -315,7 +263,7 @@ def _said(status: int, headers: Mapping[str, str]) -> tuple[Facts, int]:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read how many seconds a server asks to be left alone, None where it does not say."""
+    """Return the seconds of Retry-After, None where the server does not say."""
     text = headers.get("Retry-After", "").strip()
     if text.isdecimal():
         return float(text)
@@ -326,7 +274,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Say why a request failed in few words, none of which are the URL's."""
+    """Return in few words why a request failed; the URL, which may hold a secret, is not in them."""
     if isinstance(error, _Broken):
         return str(error)
     names = {type(error).__name__}

@@ -1,57 +1,60 @@
-"""Dumps that lie elsewhere, read in order and never kept: `open_remote` gives bytes of the web or of an object store.
+"""Remote dumps, read in order and never kept: `open_remote` reads the web (pipeline/storage/http.py) or an object store.
 
-Of a store the next block is asked for while one is used; the version of the object is asked for with each, so an object
-that is replaced meanwhile is noticed. The web is read by `pipeline.storage.http`.
+Of a store the next block is requested while one is used. A failed read and the last one compare the object's version, so an
+object that is replaced meanwhile is noticed.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from engine.progress import Stop, never
 from pipeline.errors import ChangedError, FetchError
-from pipeline.storage.http import Facts, Patience, Stop, WebFile, never, rest, shown
-from pipeline.storage.stores import drivers, store_errors
+from pipeline.storage.http import Facts, WebFile, shown
+from pipeline.storage.retry import Retry
+from pipeline.storage.stores import REQUESTS, drivers, is_credentials, one_line, store_errors
 
 BLOCK = 1 << 23
-"""Bytes of an object that are asked for at a time."""
+"""Bytes of an object that one request asks for."""
 
 
 class Remote(Protocol):
-    """A file elsewhere: its facts, and its bytes in order."""
+    """A remote file: what its server says of it, and its bytes in order."""
 
     facts: Facts
 
     def read(self, count: int) -> bytes:
-        """Read up to `count` bytes; nothing means the end."""
+        """Return up to `count` bytes, none at the end."""
         ...
 
     def tell(self) -> int:
-        """Give the byte that the next read begins at."""
+        """Return the byte that the next read begins at."""
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
-def open_remote(name: str, stop: Stop = never, begun: Facts | None = None, patience: Patience | None = None) -> Remote:
-    """Open an address at its first byte; one that was `begun` before must still be of the same version.
+def open_remote(name: str, stop: Stop = never, begun: Facts | None = None) -> Remote:
+    """Open an address at its first byte; where `begun` is given, it must still be that version.
 
-    Raises FetchError, ChangedError, ConfigError (a scheme that nobody knows, or a driver that is not installed).
+    Raises FetchError, ChangedError, ConfigError (an unknown scheme, or a driver that is not installed).
     """
     if name.startswith(("https://", "http://")):
-        web = WebFile(name, patience, stop, begun=begun)
+        web = WebFile(name, stop=stop, begun=begun)
         web.open()
         return web
-    return ObjectFile(name, patience, stop, begun)
+    return ObjectFile(name, stop, begun)
 
 
 def read_part(name: str, begin: int, count: int, stop: Stop = never) -> bytes | None:
-    """Read `count` bytes of an address from `begin` on, fewer at its end; None of a server that begins at 0 whatever is asked.
+    """Return `count` bytes of an address from `begin` on, fewer at its end; None where the server sends no parts.
 
     Raises what `open_remote` raises.
     """
     if not name.startswith(("https://", "http://")):
-        file = ObjectFile(name, stop=stop)
+        file = ObjectFile(name, stop)
         try:
             return file.part(begin, begin + count)
         finally:
@@ -70,23 +73,21 @@ def read_part(name: str, begin: int, count: int, stop: Stop = never) -> bytes | 
 
 
 def look(name: str, stop: Stop = never) -> Facts:
-    """Ask what lies at an address; raises as `open_remote` does."""
+    """Return what the server says of an address; raises as `open_remote` does."""
     if name.startswith(("https://", "http://")):
         return WebFile(name, stop=stop).look()
-    file = ObjectFile(name, stop=stop)
+    file = ObjectFile(name, stop)
     file.close()
     return file.facts
 
 
 class ObjectFile:
-    """An object of a store that fsspec has a driver for, a block ahead."""
+    """An object of a store that fsspec has a driver for, read one block ahead."""
 
-    def __init__(
-        self, name: str, patience: Patience | None = None, stop: Stop = never, begun: Facts | None = None
-    ) -> None:
+    def __init__(self, name: str, stop: Stop, begun: Facts | None = None) -> None:
         from fsspec.core import url_to_fs
 
-        self.name, self.patience, self.stop = name, patience or Patience(attempts=4), stop
+        self.name, self.stop = name, stop
         self.position = 0
         self._left, self._asked = b"", 0
         self._ahead: Future[bytes] | None = None
@@ -95,16 +96,16 @@ class ObjectFile:
             self.fs, self.path = url_to_fs(name, use_listings_cache=False)
         info = self._persist(lambda: self.fs.info(self.path))
         if info.get("type") == "directory":
-            raise FetchError(f"{shown(name)} is no object, but a prefix of others: name one")
+            raise FetchError(f"{shown(name)} is a prefix and not an object: name one object below it")
         self.facts = _facts(info)
         if self.facts.size is None:
-            raise FetchError(f"{shown(name)}: its store does not say how large it is, so it cannot be read in parts")
+            raise FetchError(f"{shown(name)}: its store does not say how large it is: copy it to this machine first")
         if begun is not None and begun.differs(self.facts):
             raise ChangedError(f"{shown(name)} was replaced by another version")
         self._file: Any = None
 
     def read(self, count: int) -> bytes:
-        """Read up to `count` bytes; nothing means the end."""
+        """Return up to `count` bytes, none at the end."""
         if not self._left:
             if self._ahead is None:
                 self._ask()
@@ -116,20 +117,20 @@ class ObjectFile:
         return data
 
     def part(self, begin: int, end: int) -> bytes:
-        """Read the bytes from `begin` to before `end`, wherever the reading in order is."""
+        """Return the bytes from `begin` to before `end`; the position of `read` stays."""
         last = min(end, self.facts.size or 0)
         data: bytes = self._persist(lambda: self._block(min(begin, last), last))
         return data
 
     def _ask(self) -> None:
-        """Ask for the next block."""
+        """Request the next block, on the thread that reads ahead."""
         begin = self._asked
         self._asked = min(begin + BLOCK, self.facts.size or 0)
         end = self._asked
         self._ahead = self._reader.submit(self._persist, lambda: self._block(begin, end))
 
     def _block(self, begin: int, end: int) -> bytes:
-        """Get the bytes from `begin` to `end` with one request."""
+        """Return the bytes from `begin` to before `end`, by one request."""
         if begin == end:
             return b""
         if self._file is None:
@@ -137,7 +138,7 @@ class ObjectFile:
         try:
             self._file.seek(begin)
             data: bytes = self._file.read(end - begin)
-        except store_errors():  # among them what a store says of another version, in words of its own
+        except store_errors():  # a store's own error for another version is among them
             self._compare()
             raise
         if len(data) != end - begin:
@@ -151,41 +152,33 @@ class ObjectFile:
         if self.facts.differs(_facts(self.fs.info(self.path))):
             raise ChangedError(f"{shown(self.name)} was replaced while it was read")
 
-    def _persist(self, request: Any) -> Any:
-        """Do a request, and again after a wait; raises FetchError where that does not help."""
-        failures = 0
-        while True:
-            try:
-                return request()
-            except FileNotFoundError as error:
-                raise FetchError(f"{shown(self.name)} does not exist") from error
-            except PermissionError as error:
-                raise FetchError(f"{shown(self.name)} may not be read: {_said(error)}") from error
-            except store_errors() as error:
-                failures += 1
-                if failures >= self.patience.attempts or "Credentials" in type(error).__name__:
-                    raise FetchError(
-                        f"{shown(self.name)}: given up at byte {self.position:,} ({_said(error)})"
-                    ) from error
-                rest(self.patience.wait(failures), self.stop)
+    def _persist(self, request: Callable[[], Any]) -> Any:
+        """Make a request, again until it succeeds or patience is at its end."""
+        return Retry(REQUESTS, self.stop).run(request, store_errors, self._refused)
+
+    def _refused(self, error: Exception, last: bool) -> FetchError | None:
+        """Return what is raised for a request that failed for good, None for one that may succeed later."""
+        if isinstance(error, FileNotFoundError):
+            return FetchError(f"{shown(self.name)} does not exist")
+        if isinstance(error, PermissionError):
+            return FetchError(f"{shown(self.name)} may not be read: {one_line(error)}")
+        if last or is_credentials(error):
+            return FetchError(f"{shown(self.name)}: given up at byte {self.position:,} ({one_line(error)})")
+        return None
 
     def tell(self) -> int:
-        """Give the byte that the next read begins at."""
+        """Return the byte that the next read begins at."""
         return self.position
 
     def close(self) -> None:
-        """Let go of the object; a block under way is waited for."""
+        """Close the object; waits for a block under way."""
         self._reader.shutdown(cancel_futures=True)
         if self._file is not None:
             self._file.close()
 
 
 def _facts(info: dict[str, Any]) -> Facts:
-    """Read what a driver says of an object; each has words of its own."""
+    """Return what a driver says of an object; each driver has its own keys."""
     named = next((str(info[key]) for key in ("ETag", "etag", "generation", "md5Hash") if info.get(key)), "")
     changed = next((str(info[key]) for key in ("LastModified", "updated", "mtime", "created") if info.get(key)), "")
     return Facts(size=info.get("size"), etag=named, modified=changed)
-
-
-def _said(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What is checked before any time is spent: a mistake in the last step's options is said before the first begins."""
+"""Checks made before a command starts, so that a mistake in its last step's options costs no time."""
 
 import os
 import shutil

@@ -1,13 +1,13 @@
-"""Where files lie, and how one gets its name there: whole or not at all.
+"""Folders of this machine and of object stores, and files that appear there under their name whole or not at all.
 
 A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`, whatever fsspec has a driver
-for). Both are used through the methods of `pathlib.Path`: `place` gives a Path for the one and a UPath for the other.
+for). Both are used through the methods of `pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
 
-    publish: write -> temporary file -> fsync -> rename            on this machine
+    publish: write -> temporary file -> fsync -> rename            on this machine (engine/temporaries.py)
              write -> nameless file -> one upload                  to a store, where a name appears when its upload is complete
 
 A writer that is killed leaves a temporary file, or an upload that was never completed: neither is seen under a name, and
-`pipeline.dataset.files.sweep` takes both away. Nothing of fsspec is imported for a place on this machine.
+`pipeline.dataset.files.sweep` deletes both. Nothing of fsspec is imported for a place on this machine.
 """
 
 import hashlib
@@ -16,27 +16,29 @@ import mmap
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Semaphore
 from typing import IO, Any, cast
 
 from filelock import FileLock, Timeout
 
-from engine.temporaries import abandoned, temporary_name
+from engine.temporaries import abandoned, new_file
+from engine.temporaries import sync_directory as sync_directory
 from pipeline.errors import ConfigError, StoreError
+from pipeline.storage.retry import Patience, Retry
 
-ATTEMPTS = 4
-"""Times that an upload is tried; the drivers try again by themselves before."""
+REQUESTS = Patience(attempts=4)
+"""For requests to a store; its driver has tried again by itself before."""
 GATHERED = 1 << 20
-"""Bytes that are gathered before the system is asked to write them: a Parquet page is some 8 kB."""
+"""Bytes of the write buffer: a Parquet page is some 8 kB."""
 SETTLING = 4
-"""Files of one writer that are on their way to the disk at a time; a file system settles them together."""
+"""Files of one writer that are synchronised or uploaded at a time; a file system settles them together."""
 AT_ONCE = 1 << 26
-"""Bytes of a file that is held in memory for its upload; of a larger one only the parts under way are."""
+"""Bytes of a file that is uploaded from memory; of a larger one only the parts under way are in memory."""
 
 LOCK = ".lock"
 """The lock of a folder of this machine: an empty file."""
@@ -45,14 +47,14 @@ _INSTALLED_BY = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 
 
 def is_url(name: str) -> bool:
-    """Tell whether a name is an address and no path."""
+    """Return whether a name is an address and no path."""
     return "://" in name
 
 
 def place(name: str | Path) -> Path:
-    """Give a folder or file of this machine or of a store by its name; raises ConfigError for an address of neither.
+    """Return the folder or file of this machine or of a store that a name means; raises ConfigError for any other address.
 
-    What is given for a store is a UPath, which is no Path but has all the methods of one that are used here.
+    For a store that is a UPath, which is no Path but has all of its methods that are used here.
     """
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
@@ -66,14 +68,14 @@ def place(name: str | Path) -> Path:
     from upath import UPath
 
     with drivers(scheme):
-        made = UPath(name, use_listings_cache=False)  # another process may have written since it was last listed
+        made = UPath(name, use_listings_cache=False)  # another process may write meanwhile
         made.fs  # noqa: B018 - the driver is imported now, where its absence can be explained
     return cast("Path", made)
 
 
 @contextmanager
 def drivers(scheme: str) -> Iterator[None]:
-    """Say what to install where the driver of a store is not there, and refuse a scheme that nobody knows."""
+    """Raise ConfigError where a store's driver is not installed, naming what to install, or its scheme is unknown."""
     try:
         yield
     except ImportError as error:
@@ -81,21 +83,21 @@ def drivers(scheme: str) -> Iterator[None]:
         how = f"pip install 'fianchetto[{extra}]'" if extra else str(error)
         raise ConfigError(f"{scheme}:// needs a driver that is not installed: {how}") from error
     except ValueError as error:
-        raise ConfigError(f"{scheme}:// is no kind of store that is known here: {error}") from error
+        raise ConfigError(f"{scheme}:// is not a known kind of store: {error}") from error
 
 
 def is_local(where: object) -> bool:
-    """Tell whether a place is of this machine."""
+    """Return whether a place is of this machine."""
     return isinstance(where, (str, Path))
 
 
 def opened(path: Path) -> Any:
-    """Give what pyarrow and polars take for a file: its path on this machine, an open file of a store."""
+    """Return what pyarrow and polars take for a file: its path on this machine, an open file of a store."""
     return path if is_local(path) else path.open("rb")
 
 
 def read_span(path: Path, begin: int, end: int) -> bytes:
-    """Read a part of a file, its bytes from `begin` to before `end`; fewer where it ends before that. Raises OSError."""
+    """Return the bytes of a file from `begin` to before `end`, fewer where it ends before that. Raises OSError."""
     if not is_local(path):
         store = cast("Any", path)
         data: bytes = b""
@@ -108,21 +110,21 @@ def read_span(path: Path, begin: int, end: int) -> bytes:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it; a store has no folders, and its buckets are their owner's to make."""
+    """Make a folder, and those above it; a store has no folders, and its buckets are made by their owner."""
     if is_local(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def temporaries(folder: Path) -> list[Path]:
-    """List the temporary files that killed writers left in a folder (engine/temporaries.py); stores have none."""
+    """Return the temporary files that killed writers left in a folder (engine/temporaries.py); a store has none."""
     return abandoned(folder) if is_local(folder) else []
 
 
 def lock_of(folder: Path) -> FileLock:
-    """Give the lock of a dataset's folder. A store's keeps off the processes of this machine only.
+    """Return the lock of a folder; that of a store's folder excludes the processes of this machine only.
 
-    Two machines that ingest the same into one store publish the same bytes, and what differs is refused, by `run.json` and by
-    the notes of chunks; no lock is portable between stores.
+    No lock is portable between stores. Two machines that ingest the same into one store publish the same bytes, and what
+    differs is refused, by `run.json` and by the records of chunks.
     """
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)
@@ -132,11 +134,17 @@ def lock_of(folder: Path) -> FileLock:
 
 @contextmanager
 def alone(folder: Path, busy: Exception) -> Iterator[None]:
-    """Make a folder of this machine and keep others out of it meanwhile; raises `busy` where somebody is at work there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = lock_of(folder)
+    """Make a folder and hold its lock meanwhile; raises `busy` where another process holds it."""
+    make_folder(folder)
+    with locked(lock_of(folder), busy):
+        yield
+
+
+@contextmanager
+def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[None]:
+    """Hold a lock meanwhile; raises `busy` where another process holds it, after waiting for `seconds`."""
     try:
-        lock.acquire()
+        lock.acquire(timeout=seconds)
     except Timeout as error:
         raise busy from error
     try:
@@ -146,7 +154,7 @@ def alone(folder: Path, busy: Exception) -> Iterator[None]:
 
 
 def store_errors() -> tuple[type[Exception], ...]:
-    """Give what may be raised of a store or network: OSError, and what the drivers that are loaded have beside it."""
+    """Return the errors of stores and networks: OSError, and those of the drivers that are loaded."""
     names = {
         "botocore.exceptions": ("BotoCoreError", "ClientError"),
         "aiohttp": ("ClientError",),
@@ -159,33 +167,34 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def reached(where: Path) -> Iterator[None]:
-    """Turn what goes wrong with a store into a StoreError of one line; what goes wrong on this machine passes."""
+    """Turn the errors of a store into a StoreError of one line; errors of this machine pass."""
     try:
         yield
     except store_errors() as error:
         if is_local(where) or isinstance(error, StoreError):
             raise
-        raise StoreError(f"{where}: {_plain(error)}") from error
+        raise StoreError(f"{where}: {one_line(error)}") from error
 
 
-def _plain(error: BaseException) -> str:
-    """Say in one line what a driver said."""
+def one_line(error: BaseException) -> str:
+    """Return in one line what a driver said."""
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(said).split())[:300]
 
 
-def persist(what: str, request: Callable[[], Any], attempts: int = ATTEMPTS) -> Any:
-    """Do a request to a store, again when it fails and might not; raises StoreError."""
-    for attempt in range(1, attempts + 1):
-        try:
-            return request()
-        except (PermissionError, FileNotFoundError, IsADirectoryError) as error:
-            raise StoreError(f"{what}: {_plain(error)}") from error
-        except store_errors() as error:
-            if attempt == attempts or "Credentials" in type(error).__name__:
-                raise StoreError(f"{what}: {_plain(error)}") from error
-            time.sleep(0.5 * 2.0**attempt)
-    raise AssertionError("attempts is at least 1")
+def is_credentials(error: Exception) -> bool:
+    """Return whether a driver misses credentials, which no second request brings."""
+    return "Credentials" in type(error).__name__
+
+
+def persist(what: str, request: Callable[[], Any]) -> Any:
+    """Return what a request to a store returns, made again where that may help; raises StoreError."""
+
+    def refused(error: Exception, last: bool) -> StoreError | None:
+        hopeless = isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError) or is_credentials(error)
+        return StoreError(f"{what}: {one_line(error)}") if hopeless or last else None
+
+    return Retry(REQUESTS).run(request, store_errors, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,16 +230,6 @@ class _HashingFile:
         self.closed = True
 
 
-def sync_directory(directory: Path) -> None:
-    """Make a rename last through a power cut, so that no manifest outlives a shard it names; a no-op where unsupported."""
-    with suppress(OSError):
-        handle = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 def unguarded(directory: Path, file: Published) -> None:
     """Let any file get its name."""
 
@@ -238,42 +237,24 @@ def unguarded(directory: Path, file: Published) -> None:
 def _written(
     directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
 ) -> tuple[Published, Callable[[], None]]:
-    """Let `write` fill a file: give what it will be, and what brings it to the disk and then gives it its name."""
+    """Let `write` fill a file; return what it will be, and the function that synchronises it and gives it its name."""
     if not is_local(directory):
-        return _publish_to_store(directory, name, rows, write, guard), lambda: None
-    temporary = directory / temporary_name(name)
-    target = _HashingFile(temporary.open("wb", buffering=GATHERED))
-
-    @contextmanager
-    def or_nothing() -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            with suppress(OSError):  # on a full disk closing fails as writing did
-                target.file.close()
-            temporary.unlink(missing_ok=True)
-            raise
-
-    def settle() -> None:
-        with or_nothing():
-            os.fsync(target.file.fileno())
-            target.file.close()
-            guard(directory, published)
-            temporary.replace(directory / name)
-
-    with or_nothing():
+        return _written_for_store(directory, name, rows, write, guard)
+    with ExitStack() as stack:
+        named = new_file(directory / name, buffering=GATHERED, before_rename=lambda: guard(directory, published))
+        file = stack.enter_context(named)
+        target = _HashingFile(file)
         write(target)
-        target.file.flush()
-        size = target.file.tell()
-    published = Published(name, rows, size, target.hash.hexdigest())
-    return published, settle
+        target.flush()
+        published = Published(name, rows, file.tell(), target.hash.hexdigest())
+        return published, stack.pop_all().close
 
 
 def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded) -> Published:
-    """Let `write` fill a file and give it its final name only when it is whole and on disk.
+    """Let `write` fill a file, which gets its name only when it is whole and on the disk; return what it is.
 
     The name appears by atomic rename after fsync, in a store by the end of one upload; whatever stops the writing leaves
-    nothing under the name, and the temporary file is taken away. Raises StoreError, an OSError, and what `guard` raises.
+    nothing under the name, and the temporary file is deleted. Raises StoreError, an OSError, and what `guard` raises.
     """
     published, settle = _written(directory, name, rows, write, guard)
     settle()
@@ -281,22 +262,22 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None],
 
 
 class Publisher:
-    """Publishes files one after another as `publish` does; one is brought to the disk while the next is written.
+    """Publishes files one after another as `publish` does; some are synchronised or uploaded while the next is written.
 
-    All have their names when it closes without an exception. Of the time that a chunk takes, waiting for the disk is a
-    thirtieth to an eighth otherwise, by the disk's hour.
+    All have their names when it closes without an exception. At most SETTLING files are under way. Waiting for each would take
+    a thirtieth to an eighth of an ingest's time on a disk, and most of it with a store.
     """
 
     def __init__(self) -> None:
-        """Start no thread before there is a file."""
         self._pool = ThreadPoolExecutor(SETTLING, "publish")
         self._coming: list[Future[None]] = []
+        self._room = Semaphore(SETTLING)
 
     def __enter__(self) -> "Publisher":
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Wait for all; raises the error of the first that failed, unless something else has gone wrong already."""
+        """Wait for all files; raises the error of the first that failed, unless another error is on its way."""
         self._pool.shutdown()
         if kind is None:
             for one in self._coming:
@@ -305,36 +286,53 @@ class Publisher:
     def publish(
         self, directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded
     ) -> Published:
-        """Let `write` fill a file: what it raises is raised here; the name appears later."""
-        published, settle = _written(directory, name, rows, write, guard)
-        self._coming.append(self._pool.submit(settle))
+        """Let `write` fill a file, and return what it will be; what `write` raises is raised here, the name appears later."""
+        self._room.acquire()
+        try:
+            published, settle = _written(directory, name, rows, write, guard)
+            future = self._pool.submit(settle)
+        except BaseException:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        self._coming.append(future)
         return published
 
 
-def _publish_to_store(directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard) -> Published:
-    """Write a nameless file of this machine, then upload it; a large one goes in parts, which the store joins at the end."""
+def _written_for_store(
+    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
+) -> tuple[Published, Callable[[], None]]:
+    """Let `write` fill a nameless file of this machine; return what it will be, and the function that uploads it.
+
+    A large file goes in parts, which the store joins at the end.
+    """
     path = cast("Any", directory / name)
-    with tempfile.TemporaryFile() as file:
+
+    def upload() -> None:
+        with held:
+            guard(directory, published)
+            if published.bytes <= AT_ONCE:
+                file.seek(0)
+                data = file.read()
+                persist(str(path), lambda: path.fs.pipe_file(path.path, data))
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                persist(str(path), lambda: path.fs.pipe_file(path.path, mapped, chunksize=AT_ONCE // 4))
+
+    with ExitStack() as stack:
+        file = stack.enter_context(tempfile.TemporaryFile())
         target = _HashingFile(file)
         write(target)
         file.flush()
-        size = file.tell()
-        published = Published(name, rows, size, target.hash.hexdigest())
-        guard(directory, published)
-        if size <= AT_ONCE:
-            file.seek(0)
-            data = file.read()
-            persist(str(path), lambda: path.fs.pipe_file(path.path, data))
-        else:
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                persist(str(path), lambda: path.fs.pipe_file(path.path, mapped, chunksize=AT_ONCE // 4))
-    return published
+        published = Published(name, rows, file.tell(), target.hash.hexdigest())
+        held = stack.pop_all()
+        return published, upload
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: Guard = unguarded) -> Published:
-    """Publish a JSON file, keys in their order, two spaces deep.
+    """Publish a JSON file, keys in their order, indented by two spaces.
 
-    Notes and manifests vouch for other files, of their folder or the one above, so the names of those are made to last first.
+    It vouches for other files, of its folder or the one above, so the renames of those are synchronised first.
     """
     local = is_local(directory)
     if local:
@@ -348,6 +346,6 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: 
 
 
 def file_hash(path: Path) -> str:
-    """Give a file's sha256 in hex."""
+    """Return a file's sha256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,7 +9,7 @@ from pipeline.executors.by_name import LOCAL, ray_address
 
 
 def trainer_of(name: str, processes: int = 0) -> Callable[..., dict[str, Any]]:
-    """Give what trains by the engine of a name: `pipeline.training.train.train_on`, or a function with its parameters.
+    """Return what trains by the engine of a name: `pipeline.training.train.train_on`, or a function with its parameters.
 
     `processes` share each batch; 0 for one a GPU that Ray has, or one where it has none. Raises ConfigError for a name that
     is none of the table, and for processes that are torchrun's to start.

@@ -368,7 +368,7 @@ def _train(job: _Job, desk: Any) -> None:
 
 
 def _saved(out: Path) -> int:
-    """Give the step of the save that a run continues from, 0 for none."""
+    """Return the step of the save that a run continues from, 0 for none."""
     from model.checkpoint import CARD, read_card
 
     return int(read_card(out)["step"]) if (out / CARD).exists() else 0

@@ -81,7 +81,7 @@ def train_on(
     stop: Callable[[], bool] = lambda: False,
     start: Path | None = None,
 ) -> dict[str, Any]:
-    """Train a preset on the train splits of datasets and give the checkpoint's card; a stopped run is continued.
+    """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run is continued.
 
     `start` is a checkpoint whose weights a fresh run begins with, and the seed that it is kept near where the configuration
     says so; the card names it and what it was trained on.
@@ -91,7 +91,7 @@ def train_on(
     checkpoint that does not fit.
     """
     from engine.encoding.views import require
-    from model.data.inputs import needs
+    from model.data.inputs import training_columns
     from model.network.presets import preset
     from model.training.distributed import world
     from model.training.train import train
@@ -112,7 +112,7 @@ def train_on(
         world=place.size,
         columns=columns_of(config),
     )
-    require(needs(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
+    require(training_columns(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
     if batches.rows < config.batch_size:
         raise DatasetError(
             f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: choose a smaller batch size"
@@ -131,7 +131,7 @@ def train_on(
         stop=stop,
         epoch_rows=batches.rows,
         start=start,
-        teacher=start,
+        reference=start,
         admit=lambda: admit(out, [*positions, *([] if start is None else [start])]),
     )
 
@@ -145,19 +145,19 @@ def admit(out: Path, inputs: Sequence[Path]) -> None:
 
 
 def _begun(entry: Path) -> bool:
-    """Tell whether an entry is of a run that was killed before its first card was written."""
+    """Return whether an entry is of a run that was killed before its first card was written."""
     if entry.name == JOURNAL:
         return entry.is_file() and entry.stat().st_size == 0
     return entry.name in BEGUN
 
 
 def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
-    """Give a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
+    """Return a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
     batches = Batches(positions, "val")
     batches.batch_size = min(batch_size, 1024, batches.rows)
     return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
 
 
 def has(positions: Sequence[Path], split: str) -> bool:
-    """Tell whether every dataset or training set has positions in a split."""
+    """Return whether every dataset or training set has positions in a split."""
     return all(any(member.shards(split) for member in members(path)) for path in positions)

@@ -35,11 +35,11 @@ class _Use:
 
     @property
     def hashes(self) -> list[str]:
-        """Give its manifests' hashes."""
+        """Return its manifests' hashes."""
         return [str(entry["manifest_sha256"]) for entry in self.entries]
 
     def source(self) -> Source:
-        """Give it as the mixture reads it."""
+        """Return it as the mixture reads it."""
         return Source(self.batches, self.first, self.takes)
 
     def row(self, drawn: int) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def tune_on(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Train the checkpoint `start` on self-play and human datasets and give the new one's card; a stopped run is continued.
+    """Train the checkpoint `start` on self-play and human datasets and return the new one's card; a stopped run is continued.
 
     `human_share` of each batch are human rows (none without human datasets), the rest self-play rows, of each dataset in
     proportion to the uses that its rows have left. The policy is kept near that of `seed_checkpoint` by
@@ -74,7 +74,7 @@ def tune_on(
     card's `uses` says it of this run, and `spent_after` adds it up.
 
     Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
-    DatasetError (no rows, or none left to use), TeacherError, and what model.training.train says of a checkpoint that
+    DatasetError (no rows, or none left to use), ReferencePolicyError, and what model.training.train says of a checkpoint that
     does not fit.
     """
     from model.training.distributed import world
@@ -119,7 +119,7 @@ def tune_on(
         progress=progress if place.first else silent,
         stop=stop,
         start=start,
-        teacher=seed_checkpoint,
+        reference=seed_checkpoint,
         admit=lambda: admit(out, [*selfplay, *human, start, seed_checkpoint]),
     )
     drawn = mixture.counts(0, card["step"]).tolist()
@@ -127,14 +127,14 @@ def tune_on(
 
 
 def spent_after(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Give what the next `tune_on` is told has been spent, by the card of the last and what that was told."""
+    """Return what the next `tune_on` is told has been spent, by the card of the last and what that was told."""
     return {**(spent or {}), **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
 
 
 def _checked(
     selfplay: Sequence[Path], human: Sequence[Path], config: "TrainConfig", human_share: float, most_uses: float
 ) -> Fraction:
-    """Give the human share as a fraction, or raise ConfigError for what cannot be."""
+    """Return the human share as a fraction, or raise ConfigError for what cannot be."""
     if not selfplay:
         raise ConfigError("name at least one self-play dataset to train on")
     if not 0 <= human_share < 1:  # true for NaN too
@@ -150,11 +150,11 @@ def _preset(start: Path, config: "TrainConfig") -> "Preset":
     """Find the network of the checkpoint, which must be one that shards have all columns for."""
     from engine.encoding.views import require
     from model.checkpoint import read_card
-    from model.data.inputs import needs
+    from model.data.inputs import training_columns
     from model.network.preset import preset_from_row
 
     preset = preset_from_row(read_card(start)["preset"])
-    require(needs(preset), dict.fromkeys(columns_of(config)), f"the preset {preset.name!r}")
+    require(training_columns(preset), dict.fromkeys(columns_of(config)), f"the preset {preset.name!r}")
     return preset
 
 
@@ -218,6 +218,6 @@ def _parted(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _flat(lineage: dict[str, Any]) -> dict[str, Any]:
-    """Give a lineage whose data are one list, all datasets that the weights have seen, so that generations do not nest."""
+    """Return a lineage whose data are one list, all datasets that the weights have seen, so that generations do not nest."""
     seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in datasets_of(lineage["data"])}
     return {**lineage, "data": {"datasets": list(seen.values())}}

@@ -1,6 +1,6 @@
-"""Encode games of a dump again, by ingest's own code in a folder that is thrown away, and compare with what is stored.
+"""Encode games of a dump again, by ingest's own code in a temporary folder, and compare them with what is stored.
 
-What is compared is every column of every row, and the games' table, whatever order the rows stand in; so a dataset made by
+What is compared is every column of every row, and the games' table, in any order of rows; so a dataset made by
 another version of the Parquet library passes too, as long as it says the same.
 
 Axes: R rows.
@@ -24,23 +24,26 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.json_files import first_error, shown
 from engine.progress import Progress, Tick, silent
-from pipeline.dataset.files.shard_files import open_shard, reading
-from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest
+from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
+from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest, schema
+from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.executors.local import LocalEngine
-from pipeline.ingest.chunk import PRELOAD, ChunkTask, IngestConfig, encode_chunk, part_name
+from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_name
 from pipeline.ingest.job import ingest
 
 Manifest = Mapping[str, Any]
 ORDER = [("game", "ascending"), ("ply", "ascending")]
 _SHARD = re.compile(r"[a-z]+-(\d+)-(of-)?\d+\.parquet")
 SHOWN = 5
-"""Rows that are named of a chunk that differs; the others are counted."""
+"""Differing rows that are named for a chunk; the others are counted."""
+LONGEST = 500
+"""Characters that describe the differences of one row."""
 
 
 def config_of(manifest: Manifest) -> IngestConfig:
-    """Give the settings that a dataset was made with; raises DatasetError where this program has others."""
+    """Return the settings that a dataset was made with; raises DatasetError where this program has others."""
     stored = manifest["config"]
     strange = sorted(stored.keys() - {field.name for field in fields(IngestConfig)})
     try:
@@ -54,7 +57,7 @@ def config_of(manifest: Manifest) -> IngestConfig:
 
 
 def chunk_of(shard: str) -> int | None:
-    """Tell which chunk of the dump a shard is of: train-00007-0.parquet of 7; None for train-00007-of-00016, of the whole.
+    """Return which chunk of the dump a shard is of: train-00007-0.parquet of 7; None for train-00007-of-00016, of the whole.
 
     Raises DatasetError for a name that is no shard's.
     """
@@ -65,79 +68,85 @@ def chunk_of(shard: str) -> int | None:
 
 
 def shards_of(manifest: Manifest, chunk: int | None) -> list[str]:
-    """Name the shards of a chunk of the dump; with None, those that are of the whole."""
+    """Return the names of the shards of a chunk of the dump; with None, of those made of the whole dump."""
     return [entry["name"] for entry in manifest["files"] if entry["split"] and chunk_of(entry["name"]) == chunk]
 
 
-def games_of_chunks(directory: Path, chunks: int) -> int:
-    """Count the games of the dump's first chunks, which are the first row groups of `games.parquet`."""
+def first_chunks(directory: Path, manifest: Manifest, limit: int | None) -> tuple[list[str], int]:
+    """Return the shards with rows of the dump's first `limit` chunks (None: all), and the number of games before the next.
+
+    A chunk's games are a row group of `games.parquet`.
+    """
+    names = [entry["name"] for entry in manifest["files"] if entry["rows"] and entry["split"]]
+    if limit is None:
+        return names, int(manifest["games"]["read"])
     with reading(directory / GAMES, "a table of games"):
         groups = pq.read_metadata(directory / GAMES)
-    return sum(groups.row_group(group).num_rows for group in range(min(chunks, groups.num_row_groups)))
+    games = sum(groups.row_group(group).num_rows for group in range(min(limit, groups.num_row_groups)))
+    return [name for name in names if (chunk_of(name) or 0) < limit], games
 
 
 def _table(paths: Iterable[Path], games: Sequence[int] | None = None) -> pa.Table:
     """Read shards into one table by game and ply, with the split as a column; of the named games only, if any are."""
     parts = []
     for path in paths:
-        with open_shard(path) as file:
-            for group in range(file.num_row_groups):
-                rows = file.read_row_group(group, use_threads=False) if games is None else _rows_of(file, group, games)
+        with open_shard(path) as reader:
+            for group in range(len(reader.groups)):
+                rows = reader.table(group) if games is None else _rows_of(reader, group, games)
                 split = pa.array([path.name.split("-")[0]] * len(rows), pa.string())
                 parts.append(rows.append_column("split", split))
     whole = pa.concat_tables(parts) if parts else None
     return whole.sort_by(ORDER) if whole is not None else None
 
 
-def _rows_of(file: pq.ParquetFile, group: int, games: Sequence[int]) -> pa.Table:
+def _rows_of(reader: ShardReader, group: int, games: Sequence[int]) -> pa.Table:
     """Read the rows of the named games; where a row group has none, which one column tells, no other column is read."""
-    of_games = file.read_row_group(group, columns=["game"], use_threads=False)["game"]
-    wanted = pc.is_in(of_games, pa.array(games, pa.uint32()))
-    if not pc.any(wanted).as_py():
-        return file.schema_arrow.empty_table()
-    return file.read_row_group(group, use_threads=False).filter(wanted)
+    wanted = pc.is_in(reader.table(group, ["game"])["game"], pa.array(games, pa.uint32()))
+    return reader.table(group).filter(wanted) if pc.any(wanted).as_py() else schema("bytes").empty_table()
 
 
 def _rows_differ(stored: pa.Table | None, fresh: pa.Table | None) -> list[str]:
-    """Say how two tables of the same games differ, row by row."""
+    """Return how two tables of the same games' rows differ, a line each."""
     if stored is None or fresh is None:
-        return (
-            []
-            if stored is fresh
-            else [f"{0 if stored is None else len(stored)} rows are stored, not {len(fresh or [])}"]
-        )
+        counts = [0 if table is None else len(table) for table in (stored, fresh)]
+        return [] if stored is fresh else [f"{counts[0]} rows are stored, not {counts[1]}"]
     if stored.schema.names != fresh.schema.names:
         return [f"the columns are {', '.join(stored.schema.names)}"]
-    if stored.equals(fresh):
-        return []
-    places = [
-        [(row["game"], row["ply"]) for row in table.select(["game", "ply"]).to_pylist()] for table in (stored, fresh)
-    ]
-    if places[0] != places[1]:
-        lost, added = set(places[1]) - set(places[0]), set(places[0]) - set(places[1])
-        named = [f"game {game}, ply {ply}: is not stored" for game, ply in sorted(lost)[:SHOWN]]
-        named += [f"game {game}, ply {ply}: is not of the dump" for game, ply in sorted(added)[:SHOWN]]
-        return [*named, f"{len(stored)} rows are stored where the dump gives {len(fresh)}"]
+    names, expected = (
+        [f"game {row['game']}, ply {row['ply']}" for row in table.select(["game", "ply"]).to_pylist()]
+        for table in (stored, fresh)
+    )
+    if names == expected:
+        return _values_differ(stored, fresh, names)
+    known, wanted = set(names), set(expected)
+    lines = [f"{name}: is not stored" for name in [name for name in expected if name not in known][:SHOWN]]
+    lines += [f"{name}: is not of the dump" for name in [name for name in names if name not in wanted][:SHOWN]]
+    return [*lines, f"{len(stored)} rows are stored where the dump gives {len(fresh)}"]
+
+
+def _values_differ(stored: pa.Table, fresh: pa.Table, names: Sequence[str]) -> list[str]:
+    """Return a line for each of the first rows whose values differ, and the number of the others.
+
+    Both tables have the same columns and as many rows, which `names` names.
+    """
     problems: dict[int, list[str]] = {}
-    for name in stored.schema.names:
-        mine, theirs = stored[name].combine_chunks(), fresh[name].combine_chunks()
+    for column in stored.schema.names:
+        mine, theirs = stored[column].combine_chunks(), fresh[column].combine_chunks()
         if mine.equals(theirs):
             continue
         for row, (found, wanted) in enumerate(zip(mine.to_pylist(), theirs.to_pylist(), strict=True)):
             if found != wanted:
-                problems.setdefault(row, []).append(_difference(name, found, wanted))
-    lines = [
-        f"game {places[0][row][0]}, ply {places[0][row][1]}: {'; '.join(problems[row])}" for row in sorted(problems)
-    ]
-    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} rows more of these games"] if len(lines) > SHOWN else [])
+                problems.setdefault(row, []).append(_difference(column, found, wanted))
+    lines = [f"{names[row]}: {'; '.join(problems[row])[:LONGEST]}" for row in sorted(problems)]
+    return lines[:SHOWN] + ([f"and {len(lines) - SHOWN} more differ"] if len(lines) > SHOWN else [])
 
 
-def _difference(name: str, found: Any, wanted: Any) -> str:
-    """Say how one value differs."""
-    if name != "planes":
-        return f"{name} is {found}, not {wanted}"
-    bad = np.flatnonzero(np.frombuffer(found, "<u8") != np.frombuffer(wanted, "<u8")).tolist()
-    return f"planes {bad} differ"
+def _difference(column: str, found: Any, wanted: Any) -> str:
+    """Return how one value differs."""
+    if column != "planes":
+        return f"{column} is {found!r}, not {wanted!r}"
+    different = np.flatnonzero(np.frombuffer(found, "<u8") != np.frombuffer(wanted, "<u8")).tolist()
+    return f"planes {different} differ"
 
 
 # ---------------------------------------------------------------- all of it
@@ -159,22 +168,22 @@ def compare_chunk(task: _Comparison) -> tuple[int, list[str]]:
     directory = Path(task.directory)
     with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
         folder = Path(name)
-        note = _encode(task.chunk, folder, task.config)
+        record = _encode(task.chunk, folder, task.config)
         problems = _games_differ(directory, folder, task.chunk)
-        made = {entry["name"]: entry["sha256"] for entry in note["files"]}
+        made = {entry["name"]: entry["sha256"] for entry in record["files"]}
         if made == dict(zip(task.names, task.hashes, strict=True)):  # and these are what the files' hashes are, too
-            return note["rows"], problems
+            return record["rows"], problems
         stored = _table(directory / name for name in task.names)
         problems += _rows_differ(stored, _table(folder / name for name in made))
-    return note["rows"], problems
+    return record["rows"], problems
 
 
 def _encode(chunk: Chunk, folder: Path, config: IngestConfig) -> dict[str, Any]:
-    """Encode a chunk into a folder and give its note."""
+    """Encode a chunk into a folder and return its record."""
     (folder / PARTS).mkdir()
     encode_chunk(ChunkTask(chunk, str(folder), config))
-    note: dict[str, Any] = json.loads((folder / PARTS / part_name(chunk.index)).read_bytes())
-    return note
+    record: dict[str, Any] = json.loads((folder / PARTS / part_name(chunk.index)).read_bytes())
+    return record
 
 
 def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
@@ -189,20 +198,11 @@ def _games_differ(directory: Path, folder: Path, chunk: Chunk) -> list[str]:
             if field.name not in fresh.schema.names:
                 fresh = fresh.append_column(field, pa.nulls(len(fresh), field.type))
         fresh = fresh.select(stored.schema.names).cast(stored.schema)
-    if stored.equals(fresh):
-        return []
+    first = chunk.first_game
     if len(stored) != len(fresh):
-        return [
-            f"{GAMES}: holds {len(stored)} games where the dump gives {len(fresh)}, from number {chunk.first_game} on"
-        ]
-    wrong = []
-    for row, (found, wanted) in enumerate(zip(stored.to_pylist(), fresh.to_pylist(), strict=True)):
-        differing = [
-            f"{name} is {found[name]!r}, not {wanted[name]!r}" for name in found if found[name] != wanted[name]
-        ]
-        if differing:
-            wrong.append(f"{GAMES}: game {chunk.first_game + row}: {'; '.join(differing)[:300]}")
-    return wrong[:SHOWN] + ([f"{GAMES}: and {len(wrong) - SHOWN} games more"] if len(wrong) > SHOWN else [])
+        return [f"{GAMES}: holds {len(stored)} games where the dump gives {len(fresh)}, from number {first} on"]
+    names = [f"game {game}" for game in range(first, first + len(stored))]
+    return [f"{GAMES}: {line}" for line in _values_differ(stored, fresh, names)]
 
 
 def compare_all(
@@ -238,7 +238,7 @@ def compare_all(
             yield _Comparison(chunk, str(directory), names, tuple(hashes[name] for name in names), config)
 
     rows, problems = 0, []
-    with closing(LocalEngine(workers, preload=PRELOAD).map(compare_chunk, tasks())) as results:
+    with closing(LocalEngine(workers).map(compare_chunk, tasks())) as results:
         for index, status, value in results:
             if status == "ok":
                 rows += value[0]
@@ -295,23 +295,20 @@ def _compare_whole(
 def sample_games(
     directory: Path, manifest: Manifest, count: int, chunk_limit: int | None = None
 ) -> dict[int | None, list[int]]:
-    """Draw games that have rows, the same ones each time: by the number of their chunk, from a few shards.
+    """Return games drawn from a few shards by a fixed seed: chunk number -> ascending game numbers.
 
-    Only of the dump's first `chunk_limit` chunks, if that is given.
+    With `chunk_limit`, only games of the dump's first chunks are drawn.
     """
     rng = random.Random(0)  # noqa: S311
-    files = [entry["name"] for entry in manifest["files"] if entry["rows"] and entry["split"]]
-    of_chunk = {name: chunk_of(name) for name in files}
-    files = [name for name in files if chunk_limit is None or (of_chunk[name] or 0) < chunk_limit]
-    before = None if chunk_limit is None else games_of_chunks(directory, chunk_limit)
+    files, before = first_chunks(directory, manifest, chunk_limit)
     picked = rng.sample(files, min(8, count, len(files)))
     found: dict[int | None, set[int]] = {}
     for name in picked:
-        with open_shard(directory / name) as file:
-            games = np.unique(file.read(columns=["game"])["game"].to_numpy())
-        games = games if before is None else games[games < before]
+        groups = row_groups([Shard(directory / name)], ("game",))
+        games = np.unique(np.concatenate([rows["game"] for rows in groups]))
+        games = games[games < before]
         drawn = rng.sample(games.tolist(), min(len(games), -(-count // len(picked))))
-        found.setdefault(of_chunk[name], set()).update(drawn)
+        found.setdefault(chunk_of(name), set()).update(drawn)
     return {chunk: sorted(found[chunk]) for chunk in sorted(found, key=lambda chunk: chunk or 0)}
 
 
@@ -327,8 +324,8 @@ def compare_games(
     again = Chunk(0, 0, 0, 0, text, starts[:-1].astype(np.int64))
     with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:
         folder = Path(name)
-        note = _encode(again, folder, replace(config_of(manifest), shard_rows=0))
-        fresh = _table(folder / entry["name"] for entry in note["files"])
+        record = _encode(again, folder, replace(config_of(manifest), shard_rows=0))
+        fresh = _table(folder / entry["name"] for entry in record["files"])
         if fresh is not None:  # its games are numbered from 0
             numbers = pa.array(np.asarray(known, dtype=np.uint32)[fresh["game"].to_numpy()])
             at = fresh.schema.get_field_index("game")

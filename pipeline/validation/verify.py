@@ -1,6 +1,6 @@
-"""Is a dataset what it says it is, and what its dump says? Plain functions: a list of problems, empty when all is well.
+"""Compare a dataset with its manifest and its dump: plain functions that return a list of problems, empty for none.
 
-Files are compared with their hashes, games with their splits, and rows with the dump: encoded again by ingest's own code
+Files are compared with their hashes, games with their splits, and rows with the dump: encoded again by ingest's code
 (`pipeline.validation.reencode`: all, or a sample of games), and a sample replayed with python-chess, which shares no code with
 ingest: a wrong bit is found and not repeated.
 
@@ -9,7 +9,7 @@ Axes: R rows, P planes.
 
 import io
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,40 +23,40 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.progress import Progress, silent
-from pipeline.dataset.files.shard_files import GAMES_COLUMNS, check_rows, games_tables, open_shard, read_games
+from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
 from pipeline.dataset.files.shards import (
+    COLUMNS,
     GAMES,
     MANIFEST,
     SPLITS,
-    batch_columns,
     file_hash,
     read_manifest,
-    schema,
     verify,
 )
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
 from pipeline.errors import Stopped
-from pipeline.validation.reencode import chunk_of, compare_all, compare_games, config_of, games_of_chunks, sample_games
+from pipeline.evaluation.game_texts import read_texts, text_of
+from pipeline.validation.reencode import compare_all, compare_games, config_of, first_chunks, sample_games
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
 
-BUT_PLANES = tuple(name for name in schema().names if name != "planes")
+BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
 """What is read of every row, for its ranges; planes are most of a shard, and are compared with the dump's."""
 
 Row = dict[str, Any]
 
 
 def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Compare each file with the manifest's size, SHA-256 and rows, and look for files that it does not name."""
+    """Return differences of files from the manifest's size, SHA-256 and rows, and files that it does not name."""
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
     strangers = sorted(path.name for path in directory.glob("*.parquet") if path.name not in named)
     return verify(directory) + [f"{name}: not in the manifest" for name in strangers]
 
 
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Look for games that have positions in two splits, or in another split than `games.parquet` says.
+    """Return games that have positions in two splits, or in another split than `games.parquet` says.
 
     Raises DatasetError for a file whose values are out of the format's ranges.
     """
@@ -92,7 +92,7 @@ def verify_dataset(
     progress: Progress = silent,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """Look for problems: give lists `files splits source rows damage`, and how much was compared.
+    """Return the problems as lists `files splits source rows damage`, and how much was compared.
 
     `sources` are the dumps in the manifest's order; without them rows are not compared. `everything` encodes the whole dump
     again, else `games` games are; `rows` rows are replayed with python-chess. With a `limit`, only games that begin in the
@@ -128,7 +128,7 @@ def verify_dataset(
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
-    """Give the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
+    """Return the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
     if not is_training_set(directory):
         return [directory], []
     found, problems = [], []
@@ -144,7 +144,7 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 
 
 def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
-    """Compare the dumps with the bytes and hashes in the manifest."""
+    """Return differences of the dumps from the bytes and hashes in the manifest."""
     named = manifest["sources"]
     if len(named) != len(sources):
         return [f"the dataset was made of {len(named)} dumps, not {len(sources)}: name them in the manifest's order"]
@@ -158,26 +158,13 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
 def games_differ(
     directory: Path, manifest: Mapping[str, Any], sources: Sequence[str], count: int, limit: int | None = None
 ) -> tuple[int, list[str]]:
-    """Encode random games again from the dumps' text and compare all their rows: how many rows, and problems."""
-    chunks = None if limit is None else max(1, limit // (config_of(manifest).chunk_mib << 20))
-    drawn = sample_games(directory, manifest, count, chunks)
-    wanted = np.array(sorted(game for games in drawn.values() for game in games), dtype=np.int64)
-    if not len(wanted):
-        return 0, []
-    spans: dict[int, dict[int, tuple[int, int]]] = {}
-    for first, table in games_tables(directory, manifest, ("source", "offset", "length")):
-        here = wanted[(wanted >= first) & (wanted < first + len(table))]
-        for game, row in zip(here.tolist(), table.take(here - first).to_pylist(), strict=True):
-            if limit is None or (row["source"] == 0 and row["offset"] < limit):
-                spans.setdefault(row["source"], {})[game] = (row["offset"], row["length"])
-    texts: dict[int, bytes] = {}
-    for number, asked in spans.items():
-        if number < len(sources):
-            texts |= dict(cut(text_of(sources[number]), asked))
+    """Encode random games again from the dumps' text and compare all their rows; return how many rows, and problems."""
+    drawn = sample_games(directory, manifest, count, _chunks(manifest, limit))
+    wanted = {game for games in drawn.values() for game in games}
+    offsets, texts = read_texts(directory, manifest, sources, wanted, limit)
     problems = []
     if not damage(manifest):
-        asked_of = [game for asked in spans.values() for game in asked]
-        problems += [f"game {game} is not in the dump" for game in asked_of if game not in texts]
+        problems += [f"game {game} is not in the dump" for game in offsets if game not in texts]
     compared = 0
     for chunk, games in drawn.items():
         rows, found = compare_games(directory, manifest, games, texts, chunk)
@@ -189,20 +176,15 @@ def games_differ(
 def rows_differ(
     directory: Path, manifest: Mapping[str, Any], text: Iterable[bytes], count: int, limit: int = LIMIT
 ) -> tuple[int, list[str]]:
-    """Replay `count` random rows from the dump's text (its bytes, decompressed): how many were compared, and problems.
+    """Replay `count` random rows from the dump's decompressed bytes: return how many were compared, and problems.
 
     The rows are of games that begin in the first `limit` bytes of the text; fewer are compared where there are fewer.
     """
-    games = read_games(directory, manifest, ("source", "offset", "length"))
-    before = pc.and_(pc.equal(games["source"], 0), pc.less(games["offset"], limit))
-    games = games.filter(before)  # they are numbered as they come: these are the first ones
-    chunks = max(1, limit // (config_of(manifest).chunk_mib << 20))
-    rows = [row for row in sample_rows(directory, manifest, count, chunks=chunks) if row["game"] < len(games)]
-    spans = {row["game"]: (games["offset"][row["game"]].as_py(), games["length"][row["game"]].as_py()) for row in rows}
-    texts = dict(cut(text, spans))
+    rows = sample_rows(directory, manifest, count, chunks=_chunks(manifest, limit))
+    offsets, texts = read_texts(directory, manifest, [text], {row["game"] for row in rows}, limit)
     compared, problems = 0, []
-    for row in rows:
-        place = f"game {row['game']} at byte {spans[row['game']][0]}"
+    for row in (row for row in rows if row["game"] in offsets):
+        place = f"game {row['game']} at byte {offsets[row['game']]}"
         if row["game"] in texts:
             compared += 1
             if difference := row_differs(row, texts[row["game"]]):
@@ -212,10 +194,15 @@ def rows_differ(
     return compared, problems
 
 
+def _chunks(manifest: Mapping[str, Any], limit: int | None) -> int | None:
+    """Return how many chunks of the dump a limit in bytes is, None for no limit."""
+    return None if limit is None else max(1, limit // (config_of(manifest).chunk_mib << 20))
+
+
 def sample_rows(
     directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
-    """Draw rows from a few row groups of the shards, the same ones each time; only of the dump's first `chunks`.
+    """Return rows drawn from a few row groups of the shards by a fixed seed; only of the dump's first `chunks`.
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
@@ -223,18 +210,16 @@ def sample_rows(
     rng = random.Random(0)  # noqa: S311
     splits = SPLITS if split is None else (split,)
     named = {shard.path.name: shard for name in splits for shard in Member(directory, dict(manifest)).shards(name)}
-    shards = [named[entry["name"]] for entry in manifest["files"] if entry["rows"] and entry["name"] in named]
-    before = None if chunks is None else games_of_chunks(directory, chunks)
-    if chunks is not None:
-        shards = [shard for shard in shards if (chunk_of(shard.path.name) or 0) < chunks]
+    files, before = first_chunks(directory, manifest, chunks)
+    shards = [named[name] for name in files if name in named]
     rows: list[Row] = []
     picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
     for shard in picked:
-        with open_shard(shard.path, shard.rows) as file:
-            group = file.read_row_group(rng.randrange(file.num_row_groups))
-            check_rows(batch_columns(group), shard.games)
-        if before is not None:
-            group = group.filter(pc.less(group["game"], before))
+        with open_shard(shard.path, shard.rows) as reader:
+            number = rng.randrange(len(reader.groups))
+            reader.read(number, COLUMNS, shard.games)  # which refuses values that the format does not have
+            group = reader.table(number)
+        group = group.filter(pc.less(group["game"], before))
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))
         rows += group.take(indices).to_pylist()
     rng.shuffle(rows)
@@ -242,7 +227,7 @@ def sample_rows(
 
 
 def row_differs(row: Row, text: bytes) -> str:
-    """Say how a stored row differs from the position that python-chess reaches in the game's text, or "" ."""
+    """Return how a stored row differs from the position that python-chess reaches in the game's text, or "" ."""
     game = chess.pgn.read_game(io.StringIO(text.decode("utf-8", "replace")))
     nodes = list(game.mainline()) if game is not None else []
     if game is None or row["ply"] >= len(nodes):
@@ -284,7 +269,7 @@ def castling_of(board: chess.Board) -> int:
 
 
 def planes_of(board: chess.Board) -> NDArray[np.uint64]:
-    """Encode a python-chess board in the mover's view, uint64[77]."""
+    """Return the planes of a python-chess board in the mover's view, uint64[77]."""
     planes_P = np.zeros(PLANES, np.uint64)
     view = board if board.turn == chess.WHITE else board.mirror()
     for piece in chess.PIECE_TYPES:
@@ -297,36 +282,6 @@ def planes_of(board: chess.Board) -> NDArray[np.uint64]:
     return planes_P
 
 
-def text_of(source: str) -> Iterator[bytes]:
-    """Yield the decompressed bytes of a dump, up to where it breaks off; `damage` is what tells of that."""
-    from pipeline.dumps.reader import BLOCK, Salvage, Source
-
-    dump = Source(source)
-    stream = dump.open()
-    try:
-        while block := stream.read(BLOCK):
-            dump.text_bytes += len(block)
-            yield block
-    except OSError:
-        if dump.compression is not None:
-            yield from Salvage(dump, dump.bytes_read).pieces
-
-
 def damage(manifest: Mapping[str, Any]) -> list[str]:
-    """Say where a dump broke off."""
+    """Return where a dump broke off."""
     return [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
-
-
-def cut(chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the named (offset, length) spans of a stream of bytes, reading no further than the last one."""
-    window, start = bytearray(), 0
-    stream = iter(chunks)
-    for key, (offset, length) in sorted(spans.items(), key=lambda item: item[1]):
-        while start + len(window) < offset + length:
-            if (chunk := next(stream, None)) is None:
-                return
-            passed = min(len(window), max(0, offset - start))
-            del window[:passed]
-            start += passed
-            window += chunk
-        yield key, bytes(window[offset - start : offset - start + length])

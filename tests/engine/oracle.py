@@ -18,6 +18,7 @@ def row_col(square: chess.Square, turn: chess.Color) -> tuple[int, int]:
     return (7 - rank if turn == chess.WHITE else rank), chess.square_file(square)
 
 
+@cache
 def bit(square: chess.Square, turn: chess.Color) -> int:
     """Give the bit index of a square in the mover's view."""
     row, col = row_col(square, turn)
@@ -46,10 +47,17 @@ def label(move: chess.Move, turn: chess.Color) -> int:
 def planes(board: chess.Board) -> list[int]:
     """Give the 77 planes of a board in the mover's view, as Python integers."""
     words = [0] * 77
-    for square, piece in board.piece_map().items():
-        words[2 * (piece.piece_type - 1) + (piece.color != board.turn)] |= 1 << bit(square, board.turn)
+    for kind in chess.PIECE_TYPES:
+        for color in chess.COLORS:
+            for square in board.pieces(kind, color):
+                words[2 * (kind - 1) + (color != board.turn)] |= 1 << bit(square, board.turn)
     words[12] = 0 if board.turn == chess.WHITE else 2**64 - 1
     for move in board.legal_moves:
         kind, start = type_and_bit(move.from_square, move.to_square, board.turn)
         words[13 + kind] |= 1 << start
     return words
+
+
+def ascii_board(board: int) -> str:
+    """Draw a bitboard as eight lines of `x` and `.`, row 0 (the mover's eighth rank) on top."""
+    return "\n".join(" ".join("x" if board >> (8 * row + col) & 1 else "." for col in range(8)) for row in range(8))

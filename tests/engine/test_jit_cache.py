@@ -40,23 +40,16 @@ print(json.dumps(stats))
 """
 
 
-def start(cache: Path) -> dict[str, list[int]]:
+def start() -> dict[str, list[int]]:
     """Start Python afresh, use the engine, and give each kernel's cache hits and misses."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache)}
-    done = subprocess.run(
-        [sys.executable, "-c", START], cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=True
-    )
-    return json.loads(done.stdout)
+    words = [sys.executable, "-c", START]
+    return json.loads(subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout)
 
 
-def test_the_second_start_compiles_nothing(tmp_path: Path):
-    first, second = start(tmp_path), start(tmp_path)
-    entry_points = {name for name, (_, misses) in first.items() if misses}
-    assert {
-        "engine.board.movegen.legal_planes",
-        "engine.board.movegen.perft",
-        "engine.board.position.push",
-    } <= entry_points
+def test_the_second_start_compiles_nothing():
+    """In the cache that this suite uses; that a cold start counts its misses is seen where a constant changes, below."""
+    first, second = start(), start()
+    assert first.keys() == second.keys()
     assert {name: misses for name, (_, misses) in second.items() if misses} == {}
     loaded = {name for name, (hits, _) in second.items() if hits}
     assert {
@@ -117,25 +110,26 @@ def test_a_changed_constant_is_what_runs(copied: Path) -> None:
         return [int(word) for word in done.stdout.split()]
 
     assert run() == [512, 24, 4, 0]
-    edit(copied / "pipeline" / "cli" / "commands" / "fetch.py", "Sweep, and name what went.", "Sweep and say it.")
-    assert run() == [512, 24, 4, 1], "the text of a command recompiles nothing"
+    command = copied / "pipeline" / "cli" / "commands" / "fetch.py"
+    command.write_text(command.read_text() + "# edited\n")
+    assert run() == [512, 24, 4, 1], "an edit of a command recompiles nothing"
     edit(copied / "engine" / "search" / "tree.py", "MAX_DEPTH = 512", "MAX_DEPTH = 500")
     edit(copied / "engine" / "evaluation" / "piece_squares.py", "[0, 1, 1, 2, 4, 0]", "[0, 1, 1, 2, 5, 0]")
     assert run() == [500, 24, 5, 0]
 
 
-@pytest.mark.parametrize(
-    ("module", "old", "new"),
-    [
+def test_each_source_that_a_kernel_may_depend_on_is_in_the_key(copied: Path) -> None:
+    before = sources_hash(copied)
+    for module, old, new in (
         ("engine/evaluation/piece_squares.py", "(82, 337, 365, 477, 1025, 0)", "(82, 337, 365, 477, 1026, 0)"),
         ("engine/search/tree.py", "MAX_DEPTH = 512", "MAX_DEPTH = 513"),
         ("engine/board/movegen.py", "import", "import  "),
-    ],
-)
-def test_each_source_that_a_kernel_may_depend_on_is_in_the_key(copied: Path, module: str, old: str, new: str) -> None:
-    before = sources_hash(copied)
-    (copied / module).write_text((copied / module).read_text().replace(old, new, 1))
-    assert sources_hash(copied) != before
+    ):
+        text = (copied / module).read_text()
+        (copied / module).write_text(text.replace(old, new, 1))
+        assert sources_hash(copied) != before
+        (copied / module).write_text(text)
+        assert sources_hash(copied) == before
 
 
 def imported(path: Path) -> set[Path]:

@@ -31,7 +31,7 @@ from model.checkpoint import (
     save,
     write_atomically,
 )
-from model.data.inputs import inputs
+from model.data.inputs import network_input, to_device
 from model.inference.evaluator import evaluator
 from model.network.network import build
 from model.network.preset import Preset, preset_row
@@ -233,7 +233,7 @@ def test_evaluator_answers_in_the_movers_labels(tmp_path: Path, row: Preset) -> 
     shown = view(row.view)
     network, _ = load(tmp_path)
     with torch.inference_mode():
-        raw, _ = network(inputs(data, shown, torch.device("cpu"), torch.float32).planes)
+        raw, _ = network(network_input(row, to_device(data, row, torch.device("cpu")), torch.float32))
     labels = np.arange(4096)
     for index in range(9):
         black = np.full(4096, data["planes"][index, 12] != 0)
@@ -245,7 +245,7 @@ def test_evaluator_takes_any_number_of_rows(tmp_path: Path, monkeypatch: Any) ->
     make(tmp_path)
     planes = batch(5)["planes"]
     whole = evaluator(tmp_path, amp="off")(planes)
-    monkeypatch.setattr("model.inference.evaluator.LARGEST_BATCH", 2)
+    monkeypatch.setattr("model.inference.columns.LARGEST_BATCH", 2)
     parts = evaluator(tmp_path, amp="off")(planes)
     assert np.allclose(whole[0], parts[0], atol=1e-5)
     assert np.allclose(whole[1], parts[1], atol=1e-6)

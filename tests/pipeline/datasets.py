@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import chess
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -21,9 +22,57 @@ def table(directory: Path) -> pa.Table:
     parts = []
     for entry in manifest(directory)["files"]:
         if entry["split"]:
-            part = pq.read_table(directory / entry["name"])
+            part = with_planes(pq.read_table(directory / entry["name"]))
             parts.append(part.append_column("split", pa.array([entry["split"]] * len(part))))
     return pa.concat_tables(parts)
+
+
+PIECES = [
+    f"{side}_{name}"
+    for name in ("pawns", "knights", "bishops", "rooks", "queens", "king")
+    for side in ("own", "opponent")
+]
+MOVES = ("moves_1", "moves_2", "moves_3", "moves_4", "moves_5_to_7", "moves_knight")
+
+
+def planes_of(part: pa.Table) -> np.ndarray:
+    """Give the planes of a shard's table, uint64[R, 77], by the columns as datasets/README.md describes them."""
+    if "piece_bit_0" in part.schema.names:
+        return np.array([planes_of_row(row) for row in part.to_pylist()], dtype=np.uint64).reshape(len(part), 77)
+    words = [np.asarray(part[name]).reshape(-1, 1) for name in (*PIECES, "turn")]
+    words += [np.frombuffer(b"".join(part[name].to_pylist()), "<u8").reshape(len(part), -1) for name in MOVES]
+    return np.concatenate(words, axis=1)
+
+
+def planes_of_row(row: dict[str, Any]) -> Any:
+    """Make the planes of a row of a compact shard with python-chess alone."""
+    from pipeline.validation.verify import planes_of as planes_of_board
+
+    black, squares = row["black_to_move"], range(64)
+    board = chess.Board(None)
+    codes = [sum((row[f"piece_bit_{bit}"] >> square & 1) << bit for bit in range(4)) for square in squares]
+    for square in squares:
+        if codes[square]:
+            kind, opponent = divmod(codes[square] - 1, 2)
+            board.set_piece_at(square if black else square ^ 56, chess.Piece(kind + 1, bool(black) == bool(opponent)))
+    board.turn = not black
+    home = {1: chess.H1, 2: chess.A1} if not black else {1: chess.H8, 2: chess.A8}
+    away = {4: chess.H8, 8: chess.A8} if not black else {4: chess.H1, 8: chess.A1}
+    board.castling_rights = sum(1 << square for bit, square in (home | away).items() if row["castling"] & bit)
+    if row["ep_file"] != 255:
+        board.ep_square = chess.square(row["ep_file"], 2 if black else 5)
+    return planes_of_board(board)
+
+
+def with_planes(part: pa.Table) -> pa.Table:
+    """Give a shard's table with its planes as one column of bytes, the first, in place of those that are stored."""
+    if "planes" in part.schema.names:
+        return part
+    stored = [
+        name for name in part.schema.names if name in {*PIECES, "turn", *MOVES, "black_to_move"} or "piece_bit" in name
+    ]
+    planes = pa.array([row.tobytes() for row in planes_of(part)], pa.binary(616))
+    return part.drop_columns(stored).add_column(0, "planes", planes)
 
 
 def rows_by_game(directory: Path) -> dict[int, list[dict[str, Any]]]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -17,6 +16,7 @@ from model.network.preset import preset_row
 from pipeline.dataset.files.shards import write_rows
 from pipeline.dataset.join import JoinConfig, join
 from tests.model.synthetic import TINY
+from tests.pipeline.datasets import planes_of
 from tests.pipeline.months import month
 
 Spoil = Callable[[Path], None]
@@ -159,7 +159,7 @@ def retyped(
 
 def illegal_label(table: pa.Table) -> pa.Table:
     """Give row 3 a label that is none of its legal moves."""
-    planes = np.frombuffer(table["planes"][3].as_py(), "<u8")
+    planes = planes_of(table)[3]
     label = next(label for label in range(4096) if not int(planes[13 + label // 64]) >> (label % 64) & 1)
     return column("label", label)(table)
 

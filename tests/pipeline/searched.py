@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from engine.encoding.planes import legal_mask
-from model.costs import playout_rows
+from model.data.playouts import playout_rows
 from pipeline.dataset.files.shards import publish, publish_json, rows_table, schema, write_rows
 from tests.pipeline.datasets import plain_manifest
 

@@ -39,7 +39,7 @@ PLIES_A_UNIT = 20.0
 
 
 def wdl_from_centipawns(evals_B: Tensor) -> Tensor:
-    """Give probabilities of win, draw, loss `[B, 3]` by an evaluation in centipawns, mover's view.
+    """Return probabilities of win, draw, loss `[B, 3]` by an evaluation in centipawns, mover's view.
 
     The form is Stockfish's (github.com/official-stockfish/WDL_model): win is 1 / (1 + exp((margin - cp) / slope)), loss
     the same of -cp, draw the rest.
@@ -51,7 +51,7 @@ def wdl_from_centipawns(evals_B: Tensor) -> Tensor:
 
 
 def wdl_from_score(scores_B: Tensor) -> Tensor:
-    """Give probabilities of win, draw, loss `[B, 3]` by a score, win - loss, in -1..1: those of the evaluation that has it.
+    """Return probabilities of win, draw, loss `[B, 3]` by a score, win - loss, in -1..1: those of the evaluation that has it.
 
     With x = cp / slope and c = cosh(margin / slope) the curve of `wdl_from_centipawns` has the score
     sinh x / (cosh x + c), a quadratic equation in exp x. Its root is taken for the better side, where nothing cancels.
@@ -69,37 +69,31 @@ def wdl_from_score(scores_B: Tensor) -> Tensor:
 def blended(results_B: Tensor, evals_B: Tensor, blend: float) -> Tensor:
     """Mix evaluations into the games' ends: `[B, 3]`; rows whose evaluation is NO_EVAL keep the end alone."""
     share_B1 = blend * (evals_B != NO_EVAL).float()[:, None]
-    ends_B3 = F.one_hot(1 - results_B, 3).float()
-    return (1 - share_B1) * ends_B3 + share_B1 * wdl_from_centipawns(evals_B)
+    return (1 - share_B1) * wdl_of_results(results_B) + share_B1 * wdl_from_centipawns(evals_B)
 
 
-def wdl_loss(value_B3: Tensor, results_B: Tensor) -> Tensor:
-    """Give each row's cross-entropy of win, draw, loss against results +1, 0, -1."""
-    return F.cross_entropy(value_B3.float(), 1 - results_B, reduction="none")
+def wdl_of_results(results_B: Tensor) -> Tensor:
+    """Return results +1, 0, -1 as distributions over win, draw, loss, float32 `[B, 3]`."""
+    return F.one_hot(1 - results_B, 3).float()
 
 
-def wdl_soft_loss(value_B3: Tensor, target_B3: Tensor) -> Tensor:
-    """Give each row's cross-entropy of win, draw, loss against a distribution over them."""
+def wdl_loss(value_B3: Tensor, target_B3: Tensor) -> Tensor:
+    """Return each row's cross-entropy of win, draw, loss against a distribution over them, `[B]`."""
     return F.cross_entropy(value_B3.float(), target_B3, reduction="none")
 
 
-def tanh_loss(value_B1: Tensor, results_B: Tensor) -> Tensor:
-    """Give each row's squared error of the value in -1..1 against results +1, 0, -1."""
-    return (value_B1.float()[:, 0] - results_B).square()
-
-
-def tanh_soft_loss(value_B1: Tensor, target_B3: Tensor) -> Tensor:
-    """Give each row's squared error of the value in -1..1 against a distribution's score."""
+def tanh_loss(value_B1: Tensor, target_B3: Tensor) -> Tensor:
+    """Return each row's squared error of the value in -1..1 against a distribution's score, `[B]`."""
     return (value_B1.float()[:, 0] - _score(target_B3)).square()
 
 
 def wdl_from_logits(value_B3: Tensor) -> Tensor:
-    """Give probabilities of win, draw, loss."""
+    """Return probabilities of win, draw, loss."""
     return value_B3.float().softmax(1)
 
 
 def wdl_from_tanh(value_B1: Tensor) -> Tensor:
-    """Give (1 + v) / 2, 0, (1 - v) / 2: a scalar knows the expected score and nothing of draws, so none are claimed."""
+    """Return (1 + v) / 2, 0, (1 - v) / 2: a scalar knows the expected score and nothing of draws, so none are claimed."""
     v_B = value_B1.float()[:, 0]
     return torch.stack(((1 + v_B) / 2, torch.zeros_like(v_B), (1 - v_B) / 2), 1)
 
@@ -114,7 +108,7 @@ def no_loss(value_B0: Tensor, target: Tensor) -> Tensor:
 
 
 def wdl_from_nothing(value_B0: Tensor) -> Tensor:
-    """Give a third to each outcome."""
+    """Return a third to each outcome."""
     return torch.full((value_B0.shape[0], 3), 1 / 3, device=value_B0.device)
 
 
@@ -123,17 +117,15 @@ class ValueForm:
     """How a kind of value head is trained and read."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
-    """(value `[B, V]`, results `[B]`) to a loss `[B]`."""
-    soft_loss: Callable[[Tensor, Tensor], Tensor]
     """(value `[B, V]`, distributions `[B, 3]`) to a loss `[B]`."""
     wdl: Callable[[Tensor], Tensor]
     """Value `[B, V]` to probabilities `[B, 3]`."""
 
 
 VALUE_FORMS: Mapping[str, ValueForm] = {
-    "wdl": ValueForm(wdl_loss, wdl_soft_loss, wdl_from_logits),
-    "tanh": ValueForm(tanh_loss, tanh_soft_loss, wdl_from_tanh),
-    "none": ValueForm(no_loss, no_loss, wdl_from_nothing),
+    "wdl": ValueForm(wdl_loss, wdl_from_logits),
+    "tanh": ValueForm(tanh_loss, wdl_from_tanh),
+    "none": ValueForm(no_loss, wdl_from_nothing),
 }
 """By the word in a preset's row."""
 
@@ -154,7 +146,7 @@ class Targets:
 
 
 def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
-    """Give each row's `loss`, as the configuration weighs it, and its parts, float32 `[B]`.
+    """Return each row's `loss`, as the configuration weighs it, and its parts, float32 `[B]`.
 
     The parts `policy_loss`, `value_loss` and `moves_left_loss` are before any weight, `illegal` is minus the log of the
     legal mass. Rows' own weights are left to whoever takes the mean, over the number of rows: 2 counts as two rows.
@@ -170,20 +162,16 @@ def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: 
     return {"loss": loss_B, **parts}
 
 
-def value_target(config: TrainConfig, targets: Targets) -> Tensor | None:
-    """Give the distributions over win, draw, loss `[B, 3]` that the value is taught; None for the games' ends alone."""
-    evals_B = targets.evals if config.eval_blend else None
-    roots_B = targets.roots if config.root_value_share else None
-    if evals_B is None and roots_B is None:
-        return None
-    if evals_B is None:
-        target_B3 = F.one_hot(1 - targets.results, 3).float()
+def value_target(config: TrainConfig, targets: Targets) -> Tensor:
+    """Return the distributions over win, draw, loss `[B, 3]` that the value is taught: results, evaluations, search values."""
+    if config.eval_blend and targets.evals is not None:
+        target_B3 = blended(targets.results, targets.evals, config.eval_blend)
     else:
-        target_B3 = blended(targets.results, evals_B, config.eval_blend)
-    if roots_B is None:
+        target_B3 = wdl_of_results(targets.results)
+    if not config.root_value_share or targets.roots is None:
         return target_B3
-    share_B1 = config.root_value_share * (~roots_B.isnan()).float()[:, None]
-    return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(roots_B.nan_to_num())
+    share_B1 = config.root_value_share * (~targets.roots.isnan()).float()[:, None]
+    return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(targets.roots.nan_to_num())
 
 
 def _of_games(loss_B: Tensor, targets: Targets) -> Tensor:
@@ -192,13 +180,13 @@ def _of_games(loss_B: Tensor, targets: Targets) -> Tensor:
 
 
 def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:
-    """Give each row's error of the half-moves left, in units of PLIES_A_UNIT: squared up to half a unit, then straight."""
+    """Return each row's error of the half-moves left, in units of PLIES_A_UNIT: squared up to half a unit, then straight."""
     error_B = (plies_B.float() - plies_left_B) / PLIES_A_UNIT
     return F.huber_loss(error_B, torch.zeros_like(error_B), reduction="none", delta=0.5)
 
 
 def _policy(config: TrainConfig, policy: Policy, logits_BA: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
-    """Give the policy's loss and minus the log of its legal mass."""
+    """Return the policy's loss and minus the log of its legal mass."""
     if not config.label_smoothing and targets.visits is None and config.conditional_weight == 1:
         return policy_terms(logits_BA, targets.legal, targets.labels)
     soft: dict[str, Any] = {
@@ -220,14 +208,11 @@ def _policy(config: TrainConfig, policy: Policy, logits_BA: Tensor, targets: Tar
 
 
 def _value(config: TrainConfig, form: ValueForm, value_BV: Tensor, targets: Targets) -> Tensor:
-    """Give the value's loss by the form's own rule, or by the score's error."""
+    """Return the value's loss by the form's own rule, or by the score's error."""
     target_B3 = value_target(config, targets)
     if config.value_loss == "auto" or form.loss is no_loss:
-        if target_B3 is None:
-            return form.loss(value_BV, targets.results)
-        return form.soft_loss(value_BV, target_B3)
-    wanted_B = targets.results.float() if target_B3 is None else _score(target_B3)
-    error_B = _score(form.wdl(value_BV)) - wanted_B
+        return form.loss(value_BV, target_B3)
+    error_B = _score(form.wdl(value_BV)) - _score(target_B3)
     if config.value_loss == "mse":
         return error_B.square()
     return F.huber_loss(error_B, torch.zeros_like(error_B), reduction="none", delta=config.huber_delta)

@@ -45,7 +45,7 @@ class _PolicyTerms(torch.autograd.Function):
 
 
 def policy_terms(logits_BA: Tensor, legal_BA: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Give each row's cross-entropy in nats among legal moves, and minus the log of its legal mass: both `[B]`.
+    """Return each row's cross-entropy in nats among legal moves, and minus the log of its legal mass: both `[B]`.
 
     Their sum is the cross-entropy among all labels. An illegal label makes its row infinite.
     """
@@ -63,7 +63,7 @@ class Visits:
 
 
 def sharpened(visits: Visits, rows: int, temperature: float) -> Tensor:
-    """Give the shares `[N]` raised to one over the temperature, and scaled to add up to one in each row."""
+    """Return the shares `[N]` raised to one over the temperature, and scaled to add up to one in each row."""
     powers_N = visits.shares.float() ** (1 / temperature)
     sums_B = powers_N.new_zeros(rows).index_add_(0, visits.rows, powers_N)
     return powers_N / sums_B[visits.rows]
@@ -79,7 +79,7 @@ def soft_terms(
     visits_share: float = 1.0,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Give `policy_terms` against a soft target: `smoothing` of it even over legal moves, the rest visits and label.
+    """Return `policy_terms` against a soft target: `smoothing` of it even over legal moves, the rest visits and label.
 
     In rows that have visits, they are `visits_share` of that rest. An illegal label or visit makes its row infinite.
     """
@@ -103,7 +103,7 @@ def soft_terms(
 
 
 def factored_terms(from_BF: Tensor, to_BFT: Tensor, target_BFT: Tensor) -> tuple[Tensor, Tensor]:
-    """Give each row's cross-entropy of which piece moves, and of where it goes: `[B]` each, nats.
+    """Return each row's cross-entropy of which piece moves, and of where it goes: `[B]` each, nats.
 
     Targets are distributions over both squares. The second term weighs each from-square's cross-entropy by its share of
     the target, so that the two add up to the flat cross-entropy, by the chain rule of probability.

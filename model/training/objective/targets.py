@@ -12,45 +12,43 @@ from torch import Tensor
 
 from engine.encoding.move_vocabularies import index_of, vocabulary
 from engine.encoding.planes import TURN_PLANE
-from engine.encoding.views import view
-from model.data.inputs import Batch, inputs
+from engine.encoding.views import require, view
+from model.data.inputs import Batch, NetworkInput, legal_moves, network_input, to_device, training_columns
 from model.data.planes import tensor
 from model.network.preset import Preset
 from model.training.config import TrainConfig
 from model.training.objective.losses import Targets
 from model.training.objective.policy_losses import Visits
 
-Read = Tensor | dict[str, Tensor]
-"""What a network is called with."""
 
-
-def prepared(
+def inputs_and_targets(
     config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, dtype: torch.dtype, *, draw: int | None
-) -> tuple[Read, Targets]:
-    """Carry a batch to the device and turn it into what the preset's network reads and is taught.
+) -> tuple[NetworkInput, Targets]:
+    """Return what the preset's network reads of a batch and what it is taught, on the device.
 
-    The columns `visits` (as `visit_entries` has it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
-    are there and the configuration gives them a share. Rows whose `plies` is 0 are of no game: they teach moves, and nothing
-    of results. In training `draw` says which rows' ratings, clocks and last moves are hidden
-    (`model.network.conditioning.draw_of`).
+    The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
+    are there and the configuration gives them a share. Rows whose `plies` is 0 belong to no game: they teach moves, but no
+    results. In training `draw` says which rows' ratings, clocks and last moves are hidden
+    (`model.network.conditioning.draw_of`). Raises MissingColumnError, MoveIndexError, PlanesError.
     """
-    data = inputs(batch, preset, device, dtype, draw=draw)
+    require(training_columns(preset), batch, f"the preset {preset.name!r}")
+    columns = to_device(batch, preset, device)
     targets = Targets(
-        legal=data.legal,
-        labels=data.labels,
-        results=data.results,
+        legal=legal_moves(preset, columns),
+        labels=columns["target"],
+        results=columns["result"],
         visits=_visits(preset, batch, device) if config.visits_share and "visits" in batch else None,
         evals=_column(batch["eval"], device) if config.eval_blend and "eval" in batch else None,
         roots=_column(batch["root_value"], device) if config.root_value_share and "root_value" in batch else None,
-        plies_left=data.plies_left,
+        plies_left=columns.get("plies_left"),
         ended=_ended(batch, device),
         weights=_column(batch["weight"].astype(np.float32), device) if "weight" in batch else None,
     )
-    return data.read, targets
+    return network_input(preset, columns, dtype, draw=draw), targets
 
 
 def _ended(batch: Batch, device: torch.device) -> Tensor | None:
-    """Tell the rows of games, bool `[B]`; None where all are."""
+    """Return which rows belong to games, bool `[B]`; None where all do."""
     of_games_B = batch["plies"] > 0 if "plies" in batch else np.ones(0, np.bool_)
     return None if of_games_B.all() else _column(of_games_B, device)
 
@@ -60,11 +58,11 @@ def _column(column: NDArray[Any], device: torch.device) -> Tensor:
 
 
 def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Flatten a column of visits into rows, labels and shares `[N]`, leaving out moves without a share.
+    """Return a column of visits as flat rows, labels and shares `[N]`, leaving out moves without a share.
 
-    A row is None, or its moves: mappings, or records, with `label` (this project's, mover's view) and `share`.
+    A row is None, or its moves as records with `label` (this project's, mover's view) and `share`.
     """
-    searched = [(row, _records(moves)) for row, moves in enumerate(visits) if moves is not None and len(moves)]
+    searched = [(row, moves) for row, moves in enumerate(visits) if moves is not None and len(moves)]
     if not searched:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
     rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
@@ -73,16 +71,8 @@ def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
     return rows_N[kept_N], moves_N["label"][kept_N].astype(np.int64), moves_N["share"][kept_N].astype(np.float32)
 
 
-def _records(moves: Any) -> NDArray[Any]:
-    """Give a row's moves as records, which those of a shard's batch are already."""
-    if isinstance(moves, np.ndarray) and moves.dtype.names:
-        return moves
-    pairs = [(move["label"], move["share"]) for move in moves]
-    return np.array(pairs, [("label", np.int64), ("share", np.float32)])
-
-
 def _visits(preset: Preset, batch: Batch, device: torch.device) -> Visits | None:
-    """Give a batch's visits in the preset's vocabulary; a promotion's are the queen's."""
+    """Return a batch's visits in the preset's vocabulary; a promotion's are the queen's."""
     rows_N, labels_N, shares_N = visit_entries(batch["visits"])
     if not len(rows_N):
         return None

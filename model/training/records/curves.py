@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint import write_atomically
-from model.training.records.metrics_log import lines
+from model.training.records.metrics_log import read_metrics
 
 NAME = "curves.png"
 PANELS = (
@@ -16,7 +16,7 @@ PANELS = (
 
 def draw(directory: Path) -> Path | None:
     """Draw a run's curves beside its metrics; None when it has none yet."""
-    entries = lines(directory)
+    entries = read_metrics(directory)
     if not entries:
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -12,7 +12,7 @@ from model.checkpoint import CheckpointError, write_atomically
 NAME = "metrics.jsonl"
 
 
-def lines(directory: Path) -> list[dict[str, Any]]:
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Read a run's metrics, leaving out a last line that was cut short, and what no trainer wrote."""
     try:
         text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
@@ -32,7 +32,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
 
 
 def _figures(entry: object) -> bool:
-    """Tell whether a line is numbers by name, as the trainer writes it."""
+    """Return whether a line is numbers by name, as the trainer writes it."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("step"), int)
@@ -40,12 +40,12 @@ def _figures(entry: object) -> bool:
     )
 
 
-class Journal:
+class MetricsLog:
     """The open file of a run that is at `step`: lines beyond it, of work that was lost, are taken out first."""
 
     def __init__(self, directory: Path, step: int) -> None:
         self.path = directory / NAME
-        kept = [entry for entry in lines(directory) if entry["step"] <= step] if step else []
+        kept = [entry for entry in read_metrics(directory) if entry["step"] <= step] if step else []
         write_atomically(self.path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def write(self, entry: Mapping[str, Any]) -> None:

@@ -10,12 +10,12 @@ import torch
 
 @cache
 def commit() -> str | None:
-    """Give the git commit of this code as `commit_of` does."""
+    """Return the git commit of this code as `commit_of` does."""
     return commit_of(Path(__file__).resolve().parents[3])
 
 
 def commit_of(root: Path) -> str | None:
-    """Give a checkout's commit, with `-dirty` when its tracked files differ; None when it is none or there is no git."""
+    """Return a checkout's commit, with `-dirty` when its tracked files differ; None when it is none or there is no git."""
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None

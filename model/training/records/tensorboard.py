@@ -9,18 +9,18 @@ from engine.errors import UserError
 FOLDER = "tensorboard"
 
 
-class BoardError(UserError):
+class TensorBoardError(UserError):
     """What writes TensorBoard's files is not installed."""
 
 
-class Board:
+class TensorBoardLog:
     """An open log in a checkpoint's folder; what an earlier, killed run logged beyond `step` is hidden."""
 
     def __init__(self, directory: Path, step: int) -> None:
         try:
             from tensorboardX import SummaryWriter
         except ImportError as error:
-            raise BoardError(
+            raise TensorBoardError(
                 "tensorboard was asked for, and tensorboardX is not installed: pip install 'fianchetto[tensorboard]'"
             ) from error
         self.writer = SummaryWriter(str(directory / FOLDER), purge_step=step + 1 if step else None, flush_secs=10)

@@ -1,8 +1,8 @@
-"""Commands on strength: arena, ladder, judge."""
+"""Commands that measure playing strength: arena, ladder, judge."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,44 +15,44 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arena(Common):
-    """Play a match between two players: our evaluators and checkpoints, or any UCI engines.
+    """Play a match between two players: checkpoints, evaluators or UCI engines.
 
     A player is a checkpoint's directory, `hand-written`, `uniform`, `policy:X` (one of these without search) or
-    `uci:COMMAND`. The directory gets games.pgn, games.csv, games.jsonl and summary.json; the same command continues a match
-    that was stopped, and `--games` may grow.
+    `uci:COMMAND`. The directory gets games.pgn, games.csv, games.jsonl and summary.json. The same command continues a match
+    that was stopped; a larger `--games` extends it.
     """
 
-    a: tyro.conf.Positional[str]
-    """The player whose result is told."""
-    b: tyro.conf.Positional[str]
-    """Its opponent."""
+    a: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_A")]]
+    """Player A; the result is from its side."""
+    b: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_B")]]
+    """Player B."""
     out: Path
     """Directory of the match."""
     simulations: int = 64
-    """Simulations of our players' moves."""
+    """Simulations per move of checkpoints and evaluators."""
     simulations_b: int | None = None
-    """B's, where they differ."""
+    """Simulations of player B, if different."""
     nodes: int | None = None
-    """Nodes of engines' moves."""
+    """Nodes per move of UCI engines."""
     nodes_b: int | None = None
-    """B's, where they differ."""
+    """Nodes of player B, if different."""
     movetime: int | None = None
-    """Milliseconds of every move, for both, instead of simulations and nodes."""
+    """Milliseconds per move, instead of simulations and nodes."""
     movetime_b: int | None = None
-    """B's, where they differ."""
+    """Milliseconds of player B, if different."""
     tc: str | None = None
-    """Clocks of both, as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
+    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
     tc_b: str | None = None
-    """B's clock, where it differs."""
+    """Clock of player B, if different."""
     a_option: tuple[str, ...] = ()
-    """NAME=VALUE of A: UCI options of an engine (Hash=16), or of our search (c_puct=2 algorithm=gumbel)."""
+    """NAME=VALUE for player A: options of a UCI engine (Hash=16) or of our search (c_puct=2 algorithm=gumbel)."""
     b_option: tuple[str, ...] = ()
-    """NAME=VALUE of B."""
+    """NAME=VALUE for player B."""
     config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
     """The match."""
 
     def run(self) -> dict[str, Any]:
-        """Play and give the summary."""
+        """Play and return the summary."""
         from pipeline.matches.arena import arena
 
         stop = Interrupt()
@@ -63,7 +63,7 @@ class Arena(Common):
         return {**summary, "out": str(self.out)}
 
     def sides(self) -> tuple[SideConfig, SideConfig]:
-        """Give what each player plays with."""
+        """Return the settings of both players."""
         timed_b = self.movetime_b is not None or self.tc_b is not None
         first = SideConfig(
             who=self.a,
@@ -73,49 +73,48 @@ class Arena(Common):
             tc=self.tc,
             options=self.a_option,
         )
-        second = SideConfig(
+        second = replace(
+            first,
             who=self.b,
             simulations=self.simulations_b or self.simulations,
             nodes=self.nodes_b or self.nodes,
-            movetime=self.movetime_b if timed_b else self.movetime,
-            tc=self.tc_b if timed_b else self.tc,
             options=self.b_option,
         )
-        return first, second
+        return first, replace(second, movetime=self.movetime_b, tc=self.tc_b) if timed_b else second
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ladder(Common):
-    """Measure a player's strength: matches at several simulation counts against Stockfish and the hand-written player.
+    """Measure a player's strength in matches against Stockfish and the hand-written player.
 
-    Every match has a directory of its own and is continued if it was stopped; the table is written as table.md and
-    ladder.json. With `--tc` there is one row an opponent instead: the player, the hand-written one and the engine of
-    limited strength play on that clock, and the engine at fixed nodes does without.
+    Each number of simulations is a row of the table, which is written as table.md and ladder.json. Each match has its own
+    directory and is continued if it was stopped. With `--tc` the player, the hand-written player and the engine of limited
+    strength play on a clock, and there is one row per opponent; the engine at fixed nodes has no clock.
     """
 
-    who: tyro.conf.Positional[str]
-    """The player: a checkpoint's directory, hand-written, uniform or policy:X; on a clock uci:COMMAND too."""
+    who: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER")]]
+    """The player: a checkpoint's directory, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
     out: Path
     """Directory of the matches and the table."""
     simulations: tuple[int, ...] = (16, 64, 256)
-    """Simulations of the player's moves, a row each."""
+    """Simulations per move of the player, one row each."""
     hand_written: int = 400
-    """Simulations of the hand-written opponent; 0 for none."""
+    """Simulations per move of the hand-written opponent; 0 leaves it out."""
     engine: str = "stockfish"
-    """Command of the engine."""
+    """Command of the UCI engine."""
     nodes: tuple[int, ...] = (100, 1000, 10000)
-    """Nodes of the engine's moves, an opponent each."""
+    """Nodes per move of the engine, one opponent each."""
     elo: tuple[int, ...] = ()
-    """Strengths that the engine is limited to (UCI_Elo) at `elo_nodes`, an opponent each."""
+    """UCI_Elo of the engine at limited strength, one opponent each; it searches --elo-nodes."""
     elo_nodes: int = 50_000
-    """Nodes of the engine's moves when its strength is limited, but for a clock."""
+    """Nodes per move of the engine at limited strength, where there is no clock."""
     tc: str | None = None
-    """Clocks, as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations."""
+    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations."""
     config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
-    """Every match."""
+    """The matches."""
 
     def run(self) -> dict[str, Any]:
-        """Play every match and give the table."""
+        """Play every match and return the table."""
         from pipeline.matches.ladder import ladder, opponents
 
         stop = Interrupt()
@@ -127,39 +126,39 @@ class Ladder(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Judge(Common):
-    """Weigh players move by move on positions that a strong engine has judged: far quicker than matches, and less certain.
+    """Compare players' moves on positions that a strong engine has evaluated: faster than matches, and less certain.
 
-    A player is a checkpoint's directory, `hand-written` or `uniform`; options after a comma are its search's, as in
-    `datasets/embedded,simulations=16,algorithm=gumbel`. Losses are expected score given away against the best move: by
-    drawing from the policy, by the policy that self-play would record, by the move played. Judgements are kept in --out
-    and used again; a judging that was stopped is continued by the same command.
+    A player is a checkpoint's directory, `hand-written` or `uniform`; options of its search follow after commas, as in
+    `datasets/embedded,simulations=16,algorithm=gumbel`. The loss is the expected score lost against the best move: by a move
+    drawn from the policy, by the policy that self-play would record, and by the move played. The engine's evaluations are
+    kept in --out and used again; the same command continues a run that was stopped.
     """
 
-    players: tyro.conf.Positional[tuple[str, ...]]
-    """The players; the first is whom the others are compared with."""
+    players: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...")]]
+    """The players; the others are compared with the first."""
     pgn: Path
-    """Games to draw positions from, two a game at most."""
+    """Games to draw positions from, at most two per game."""
     out: Path
-    """Directory of the judgements."""
+    """Directory of the engine's evaluations."""
     positions: int = 1000
-    """Positions to judge."""
+    """Number of positions."""
     engine: str = "stockfish"
-    """Command of the engine that judges."""
+    """Command of the UCI engine that evaluates."""
     depth: int = 9
-    """Depth to which it searches every move."""
+    """Depth of its search of every legal move."""
     seed: int = 0
-    """Of the positions drawn."""
+    """Random seed for the choice of positions."""
     workers: int = 0
-    """Engines side by side; 0 for one a core."""
+    """Engines running at once; 0 for one per core."""
 
     def run(self) -> dict[str, Any]:
-        """Judge what is not judged yet, weigh, and give the table."""
+        """Evaluate what has no evaluation yet, compare, and return the table."""
         from pipeline.executors.local import available_cores
         from pipeline.matches.judge import judging, searchers, text_of, weigh
         from pipeline.matches.judgements import judged
 
         sides, command, stop = [_side(words) for words in self.players], judging(self.engine), Interrupt()
-        players = searchers(sides)  # before minutes of judging, for what is wrong with their options
+        players = searchers(sides)  # refuses wrong options before minutes of evaluation
         with bar("judge") as progress:
             found = judged(
                 self.pgn,
@@ -175,18 +174,16 @@ class Judge(Common):
         if stop():
             raise Stopped(f"stopped after {len(found)} positions; run the same command to continue")
         with bar("weigh") as progress:
-            result = weigh(sides, found, progress, players)
+            result = weigh(players, found, progress)
         return {**result, "out": str(self.out), "text": text_of(result)}
 
 
 def _side(words: str) -> SideConfig:
-    """Read PLAYER,NAME=VALUE,..."""
+    """Parse PLAYER,NAME=VALUE,..."""
     who, *options = words.split(",")
     given = [option for option in options if option.startswith("simulations=")]
-    rest = tuple(option for option in options if option not in given)
-    if not given:
-        return SideConfig(who=who, options=rest)
+    side = SideConfig(who=who, options=tuple(option for option in options if option not in given))
     try:
-        return SideConfig(who=who, simulations=int(given[-1].partition("=")[2]), options=rest)
+        return replace(side, simulations=int(given[-1].partition("=")[2])) if given else side
     except ValueError as error:
         raise PlayerError(f"{who}: simulations is a number, not {given[-1]!r}") from error

@@ -1,77 +1,73 @@
-"""Commands on datasets that are there: join, audit, verify."""
+"""Commands on finished datasets: join, audit, verify."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
-from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.commands.base import Common, Interrupt, require_output
+from pipeline.cli.endings import joined
 from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
+from pipeline.storage.claims import AUDIT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Join(Common):
-    """Join datasets (months) into a training set that names them; no row is copied, and the latest month is held out.
+    """Join datasets (months) into a training set that refers to them; no row is copied, and the latest month is held out.
 
-    Joining again adds to what is there. Every command that takes a dataset takes a training set.
+    Joining again adds datasets to the set. Every command that takes a dataset also takes a training set.
     """
 
-    datasets: tyro.conf.Positional[tuple[Path, ...]] = ()
+    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[DATASET...]")]] = ()
     """Datasets to add, as `fianchetto ingest` makes them."""
     out: Path
     """Directory of the training set."""
     remove: tuple[str, ...] = ()
-    """Datasets to take out of the set, by the names of their folders; their files stay."""
+    """Datasets to take out of the set, by the names of their folders; their files are not deleted."""
     config: tyro.conf.OmitArgPrefixes[JoinConfig] = field(default_factory=JoinConfig)
-    """What is held out, and how train is thinned."""
+    """What is held out, and which share of the train rows is used."""
 
     def run(self) -> dict[str, Any]:
-        """Join and give the set's page, without the counts by row group."""
+        """Join and return the set's file without the counts by row group."""
         from pipeline.dataset.join import join
 
         stop = Interrupt()
         with bar("join") as progress:
-            page = join(self.datasets, self.out, self.config, remove=self.remove, progress=progress, stop=stop)
+            made = join(self.datasets, self.out, self.config, remove=self.remove, progress=progress, stop=stop)
         shown = ("name", "first_date", "last_date", "held_out")
-        listed = [{key: entry[key] for key in shown} for entry in page["datasets"]]
-        result = {"out": str(self.out)} | {key: page[key] for key in ("positions", "games_on_both_sides")}
-        result |= {"shares_before": page["shares_before"]} if page["shares_before"] else {}
-        return result | ({"datasets": listed} if self.json else {"slices": {"datasets": listed}})
+        listed = [{key: entry[key] for key in shown} for entry in made["datasets"]]
+        result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
+        result |= {"shares_before": made["shares_before"]} if made["shares_before"] else {}
+        return result | {"datasets": listed} if self.json else {"text": joined(result, listed, self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audit(Common):
-    """Audit datasets or training sets: copies, positions that tests share with train, distributions, drift.
+    """Audit datasets or training sets: duplicate games, positions shared by test and train, distributions, drift.
 
-    Everything is counted, nothing estimated, in memory that does not grow with the rows; the temporary folder takes up to
-    16 bytes a position.
+    All figures are exact counts. Memory does not grow with the rows; the temporary folder takes up to 16 bytes per position.
     """
 
-    datasets: tyro.conf.Positional[tuple[Path, ...]]
-    """Datasets or training sets, looked at together."""
+    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...")]]
+    """Datasets or training sets, audited together."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made of, to count players by: datasets hold no names."""
+    """Dumps that the datasets were made from, to count players: datasets hold no names."""
     out: Path | None = None
     """Directory for the audit as JSON, text, Markdown and a picture."""
     scratch: Path | None = None
-    """Folder for temporary files; none for the system's."""
+    """Folder for temporary files; the default is the system's."""
 
     def run(self) -> dict[str, Any]:
-        """Count, and write the audit where that is asked for."""
+        """Count, and write the audit into --out."""
         from pipeline.dataset.training_set import members
         from pipeline.dumps.paths import dumps_of
-        from pipeline.storage.claims import AUDIT, require_apart, require_own
-        from pipeline.storage.preflight import require_folder
         from pipeline.validation.audit.audit import audit
-        from pipeline.validation.audit.pages import audit_text, write_audit
+        from pipeline.validation.audit.render import audit_text, write_audit
 
-        if self.out is not None:  # before minutes are spent on counting
-            require_folder(self.out)
-            require_own(self.out, AUDIT, ConfigError)
-            require_apart(self.out, self.datasets, ConfigError)
+        require_output(self.out, AUDIT, self.datasets)
         if self.scratch is not None and not self.scratch.is_dir():
             raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")
         sources = {}
@@ -92,29 +88,29 @@ class Audit(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verify(Common):
-    """Compare every file of datasets with its hash, and rows with the dump that they were made of.
+    """Compare every file of datasets with its hash, and rows with the dump that they were made from.
 
-    Exit status 0 when what was checked is as it should be, 1 with the list when something is not; what was not checked, such
-    as rows whose dump is not there, is said.
+    The exit status is 0 when every check passes, and 1 with a list when one does not. Checks that could not be made, as of
+    rows whose dump is missing, are listed too.
     """
 
-    datasets: tyro.conf.Positional[tuple[Path, ...]]
+    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...")]]
     """Datasets or training sets."""
     all: bool = False
-    """Encode the whole dump again and compare every row; otherwise a sample."""
+    """Encode the whole dump again and compare every row, not a sample."""
     sample: int = 64
-    """Games of each dataset that are encoded again, and rows that are replayed with python-chess; 0 for files only."""
+    """Games of each dataset to encode again, and rows to replay with python-chess; 0 checks files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made of; none to look for them in the folder `dumps` beside the datasets' own."""
+    """Dumps that the datasets were made from; by default those in the folder `dumps` beside the datasets' own."""
     workers: int = 0
-    """Processes to use for --all; 0 for one a core, 1 for none beside this one."""
+    """Processes for --all; 0 for one per core, 1 for this process alone."""
 
     def __post_init__(self) -> None:
         if self.sample < 0 or not self.datasets:
             raise ConfigError("name at least one dataset; sample is at least 0")
 
     def run(self) -> dict[str, Any]:
-        """Compare; raises DifferenceError with the list."""
+        """Return what was compared; raise DifferenceError with the list of problems."""
         from pipeline.dataset.files.shards import read_manifest
         from pipeline.validation.verify import datasets_in
 
@@ -130,15 +126,13 @@ class Verify(Common):
             problems, summary = self._one(directory, read_manifest(directory), stop)
             lines += [f"{directory.name}: {problem}" for problem in problems]
             summaries[directory.name] = summary
-        result = {"datasets": summaries, "problems": lines}
-        if not self.json:
-            result = {"text": _text(summaries, lines)}
+        result = {"datasets": summaries, "problems": lines} if self.json else {"text": _text(summaries, lines)}
         if lines:
             raise DifferenceError(f"{len(lines)} differences in {', '.join(map(str, self.datasets))}", result)
         return result
 
     def _one(self, directory: Path, manifest: dict[str, Any], stop: Interrupt) -> tuple[list[str], dict[str, Any]]:
-        """Verify one dataset: problems, and what was compared."""
+        """Verify one dataset; return its problems, and what was compared and what not."""
         from pipeline.dumps.paths import dumps_of
         from pipeline.validation.verify import verify_dataset
 
@@ -156,37 +150,31 @@ class Verify(Common):
                 progress=progress,
                 stop=stop,
             )
-        problems = [problem for name in ("files", "splits", "source", "rows") for problem in found[name]]
+        rows, whole = found["encoded_again"] + found["compared"] > 0, not found["files"]
+        checked = {"files": True, "splits": whole, "source": bool(sources) and whole, "rows": rows}
+        problems = [problem for name in checked for problem in found[name]]
         summary = {
             "files": len(manifest["files"]),
             "positions": manifest["positions"]["total"],
             "encoded_again": found["encoded_again"],
             "replayed_with_python_chess": found["compared"],
             "problems": len(problems),
+            "checked": [name for name, done in checked.items() if done],
+            "not_checked": [name for name, done in checked.items() if not done],
         }
-        return problems, summary | self._reach(found, bool(sources))
-
-    def _reach(self, found: dict[str, Any], dumps: bool) -> dict[str, Any]:
-        """Say what was checked of a dataset, and what was not and why."""
-        rows = found["encoded_again"] + found["compared"] > 0
-        checked = {"files": True, "splits": not found["files"], "source": dumps and not found["files"], "rows": rows}
-        told = {"checked": [name for name, done in checked.items() if done]}
-        told["not_checked"] = [name for name, done in checked.items() if not done]
-        if rows or found["files"]:
-            return told
-        asked = self.all or self.sample or self.source
-        why = "--sample 0" if dumps or not asked else "the dump is not there (--source)"
-        return told | {"note": f"rows were not compared: {why}"}
+        if whole and not rows:
+            asked = self.all or self.sample or self.source
+            why = "--sample 0" if sources or not asked else "the dump is not there (--source)"
+            summary["note"] = f"rows were not compared: {why}"
+        return problems, summary
 
 
 def _text(summaries: dict[str, Any], lines: list[str]) -> str:
-    """Write what was found for people."""
+    """Return the result as text."""
     from pipeline.evaluation.render import plain_text
 
     bare = [name for name, summary in summaries.items() if "rows" not in summary["checked"]]
-    end = "all is as it should be: files, splits, dumps and the rows compared"
-    if lines:
-        end = f"{len(lines)} differences"
-    elif bare:
+    end = f"{len(lines)} differences" if lines else "files, splits, dumps and the compared rows are as they should be"
+    if bare and not lines:
         end = f"files and splits are as they should be; rows were not compared with a dump, of {', '.join(bare)}"
     return "\n".join([plain_text(summaries), *lines, end])

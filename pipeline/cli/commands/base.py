@@ -1,28 +1,39 @@
-"""What every command is made of: the option `--json`, and asking work to stop."""
+"""What the commands share: the option `--json`, stopping on a signal, and checks of paths before any work."""
 
+import os
 import re
 import signal
+import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError
+from pipeline.storage.claims import Kind, require_apart, require_own
+from pipeline.storage.preflight import require_folder
+
+ADDRESS = re.compile(r"([a-z][a-z0-9+]+):/+(.*)")
 
 
 class Terminated(KeyboardInterrupt):
     """A SIGTERM, which ends a command as Ctrl-C does."""
 
 
-def terminated(number: int, frame: object) -> None:
-    """Answer a SIGTERM: what is open is closed on the way out, and temporary folders go."""
-    raise Terminated
+def interrupted(number: int, frame: object) -> None:
+    """Answer SIGTERM and Ctrl-C by an exception, so that open files are closed and temporary folders removed.
 
-
-ADDRESS = re.compile(r"([a-z][a-z0-9+]+):/+(.*)")
+    While torch is being imported the process ends at once: torch's C++ code answers an exception there by an abort.
+    """
+    if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
+        sys.stderr.write("fianchetto: interrupted\n")
+        sys.stderr.flush()
+        os._exit(128 + number)
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
 
 
 class Interrupt:
-    """Asks work to stop at its next good moment when a SIGTERM or a first Ctrl-C comes; a second Ctrl-C ends it at once."""
+    """Asks work to stop at its next checkpoint when SIGTERM or a first Ctrl-C comes; a second Ctrl-C ends it at once."""
 
     heard: ClassVar[int] = 0
     """The signal that asked, 0 before there was one; the exit status says which."""
@@ -34,17 +45,25 @@ class Interrupt:
 
     def _ask(self, number: int, frame: object) -> None:
         self.asked, Interrupt.heard = True, number
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, interrupted)
 
     def __call__(self) -> bool:
-        """Tell whether it has been asked."""
+        """Return whether a signal has come."""
         return self.asked
 
 
-def refuse_addresses(command: "Common") -> None:
-    """Raise ConfigError for an address where a command takes folders and files of this machine only.
+def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
+    """Raise ConfigError before the work begins if `out` cannot be written, is not of this kind, or lies in what is read."""
+    if out is not None:
+        require_folder(out)
+        require_own(out, kind, ConfigError)
+        require_apart(out, read, ConfigError)
 
-    A Path made of one names a folder here, such as `s3:/bucket`, that nobody meant.
+
+def refuse_addresses(command: "Common") -> None:
+    """Raise ConfigError for an address where a command takes local folders and files only.
+
+    As a Path it would name a folder here, such as `s3:/bucket`, that nobody meant.
     """
     for field in fields(command):
         value = getattr(command, field.name)
@@ -58,11 +77,11 @@ def refuse_addresses(command: "Common") -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Common:
-    """What every command has."""
+    """The fields that every command has."""
 
     json: bool = False
     """Print the result as one JSON object on the last line."""
 
     def run(self) -> dict[str, Any]:
-        """Do the work and give what is printed; nothing is, when it is empty."""
+        """Do the work and return what is to be printed; an empty result prints nothing."""
         raise NotImplementedError

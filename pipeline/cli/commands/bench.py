@@ -1,36 +1,40 @@
-"""The command that measures this machine: bench."""
+"""The command bench."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
+from pipeline.bench import What, run
 from pipeline.cli.commands.base import Common
 from pipeline.cli.progress import bar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench(Common):
-    """Measure this machine: the numbers that the README claims, each as a ratio within one run where it can be."""
+    """Measure this machine. Figures are beside those of a yardstick in the same run where there is one."""
 
-    what: tyro.conf.Positional[Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale"]]
-    """ingest: PGN to shards; batches: shards to rows; train: the loop; compile: Numba from cold;
-    search: the tree alone and under a network; selfplay: moves; scale: ingest of streams of growing size."""
+    what: tyro.conf.Positional[Annotated[What, tyro.conf.arg(metavar="WHAT")]]
+    """ingest: PGN to shards; batches: shards to rows; train: the training loop; compile: Numba without its cache;
+    search: simulations, and evaluations with a network; selfplay: moves; scale: ingest of streams of growing size;
+    gpu: feed, training steps, search and self-play on a GPU, in under eight minutes."""
     pgn: Path | None = None
-    """A dump to measure on; the embedded sample when there is none."""
+    """Dump to measure on; the default is the embedded sample."""
     positions: Path | None = None
-    """A dataset to measure on, for batches and train; made from the dump when there is none."""
+    """Dataset for batches and train; the default is made from the dump."""
     smallest: int = 10_000_000
-    """Bytes of the smallest stream of scale."""
+    """scale: bytes of the smallest stream."""
     largest: int = 1_000_000_000
-    """Bytes of the largest stream of scale; nothing of it is kept, so 20_000_000_000 needs time and no disk."""
+    """scale: bytes of the largest stream; it is not stored, so 20_000_000_000 needs time and no disk."""
+    planes: Literal["all", "compact"] = "all"
+    """ingest: how planes are stored; compact is measured beside all."""
     address: str | None = None
-    """Where the dump of scale lies too (s3://, https://): an ingest from there is timed beside the file's."""
+    """scale: address of the same dump (s3://, https://), whose ingest is timed beside the file's."""
 
     def run(self) -> dict[str, Any]:
         """Run one benchmark."""
-        from pipeline.bench import run
-
         with bar(f"bench {self.what}") as progress:
-            return run(self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address)
+            return run(
+                self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address, self.planes
+            )

@@ -1,12 +1,13 @@
-"""Commands on what is fetched and kept: fetch, sweep."""
+"""Commands on dumps and leftover files: fetch, sweep."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.endings import fetched
 from pipeline.cli.progress import bar
 from pipeline.dumps.fetch import FetchConfig
 from pipeline.errors import ConfigError
@@ -17,45 +18,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetch(Common):
-    """Fetch dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against the published hashes.
+    """Download dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against published hashes.
 
-    A fetch that was stopped or cut off is continued by the same command; what is here whole is not fetched again.
+    The same command continues a download that was stopped or cut off; complete files are not fetched again.
     """
 
-    what: tyro.conf.Positional[tuple[str, ...]]
-    """Months, spans of months and URLs."""
+    what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="MONTH|URL...")]]
+    """Months, ranges of months, and URLs."""
     out: Path = Path("datasets/dumps")
-    """Folder that the files go to."""
+    """Folder for the files."""
     dry_run: bool = False
-    """Only say what it would take: bytes, what is here, free space."""
+    """Print bytes to fetch, bytes present and free space, and fetch nothing."""
     config: tyro.conf.OmitArgPrefixes[FetchConfig] = field(default_factory=FetchConfig)
-    """Where from, and how patiently."""
+    """Server and retries."""
 
     def run(self) -> dict[str, Any]:
-        """Fetch, and say what became of each file."""
+        """Return what became of each file."""
         from pipeline.dumps.fetch import fetch
 
         stop = Interrupt()
         with bar("fetch") as progress:
-            return fetch(self.what, self.out, self.config, dry_run=self.dry_run, progress=progress, stop=stop)
+            result = fetch(self.what, self.out, self.config, dry_run=self.dry_run, progress=progress, stop=stop)
+        return result if self.json or self.dry_run else {"text": fetched(result["files"], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep(Common):
-    """Take away what killed writers left in datasets: temporary files, shards of no note, uploads never completed.
+    """Delete what killed processes left in datasets: temporary files, unrecorded shards, incomplete uploads.
 
-    Datasets below the folders named are swept too, at any depth; one that an ingest is writing is left alone.
-    Only what this program recorded to have written goes, and temporary files whose writer is provably gone: its process, as
-    its own machine sees it, or a day without a byte.
+    Datasets below the named folders are included at any depth; a dataset that is being written is left alone. Only files that
+    this program recorded, and temporary files whose process has ended on this machine or that are a day old, are deleted.
     """
 
-    places: tyro.conf.Positional[tuple[str, ...]]
+    places: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PATH...")]]
     """Folders, or addresses such as s3://bucket/prefix."""
     dry_run: bool = False
-    """Only say what would go."""
+    """List what would be deleted, and delete nothing."""
 
     def run(self) -> dict[str, Any]:
-        """Sweep, and name what went."""
+        """Return what was deleted."""
         from pipeline.dataset.files.sweep import sweep_below
 
         if not self.places:
@@ -65,11 +66,9 @@ class Sweep(Common):
         return result if self.json else {"text": "\n".join(self._said(name, one) for name, one in swept.items())}
 
     def _said(self, name: str, swept: "Swept") -> str:
-        """Say what became of one place."""
-        whole = f"{name}: {swept.datasets} dataset{'' if swept.datasets == 1 else 's'} looked at, "
-        did = "would go" if self.dry_run else "went"
-        lines = [
-            whole + (f"{len(swept.found)} leftover(s) of killed writers {did}" if swept.found else "nothing to remove")
-        ]
+        """Return the lines on one folder."""
+        did = "would be deleted" if self.dry_run else "deleted"
+        found = f"{len(swept.found)} leftover(s) {did}" if swept.found else "nothing to remove"
+        lines = [f"{name}: {swept.datasets} dataset{'' if swept.datasets == 1 else 's'} looked at, {found}"]
         lines += [f"  {left}" for left in swept.found]
         return "\n".join([*lines, *(f"  {busy} is being written: left alone" for busy in swept.busy)])

@@ -1,24 +1,54 @@
-"""Commands on the table of networks: presets."""
+"""Commands on networks: presets, export."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
 
 from engine.errors import UserError
 from engine.progress import Tick
 from pipeline.cli.commands.base import Common
+from pipeline.cli.endings import command
 from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
+from pipeline.storage.claims import CHECKPOINT, KINDS, is_of
+from pipeline.storage.preflight import require_folder
+
+SIZES = {
+    "fianchetto-xs": (578_691, 63_172_992),
+    "fianchetto-rated": (569_027, 63_105_664),
+    "fianchetto-human": (573_124, 61_038_720),
+    "fianchetto-s": (2_866_700, 315_910_272),
+    "fianchetto-m": (9_095_436, 1_040_928_512),
+    "fianchetto-l": (29_553_804, 3_575_279_360),
+    "fianchetto-squares": (7_929_548, 897_082_112),
+    "chessmarro": (16_246_241, 948_896_256),
+    "chessmarro-12": (23_381_057, 1_855_160_832),
+    "bishop": (3_142_961, 120_553_728),
+    "alphazero19": (23_103_308, 2_952_462_848),
+    "chess-policy": (1_105_610, 140_892_224),
+    "chess-policy-only": (1_102_409, 140_623_872),
+    "self-learning": (591_010, 58_876_160),
+}
+"""Parameters and FLOP per position of each preset, as `model.costs.size` counts them in four seconds with torch; a test
+compares them."""
+COMPARED = 1000
+"""Positions on which an exported network must answer as its checkpoint does."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets(Common):
-    """List the networks there are: parameters, arithmetic for a position, and positions a second on this machine."""
+    """List the networks: view, move vocabulary, parameters, FLOP per position, and with --measure their speed here."""
 
+    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PRESET...]")]] = ()
+    """Presets to list; all when none is named."""
     names: tuple[str, ...] = ()
-    """Which presets, all when none is named."""
-    measure: bool = True
-    """Whether to measure positions a second; without, the list is there at once."""
+    """Presets to list, as they were named before."""
+    measure: bool = False
+    """Measure positions per second on this machine, which takes minutes for all presets."""
     seconds: float = 1.0
-    """Time for each measurement, at least; a step of the largest network may take longer."""
+    """Least time of each measurement, seconds; a step of the largest network may take longer."""
     batch_size: int = 64
     """Positions in a training step and in a call of the evaluator."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -30,55 +60,87 @@ class Presets(Common):
 
     def run(self) -> dict[str, Any]:
         """List and measure."""
-        import torch
-
-        from model.costs import rates, size
         from model.network.presets import preset, presets
 
-        chosen = [preset(name) for name in self.names] or list(presets().values())
+        chosen = [preset(name) for name in (*self.presets, *self.names)] or list(presets().values())
         rows: list[dict[str, Any]] = []
         with bar("presets") as progress:
             for row in chosen:
-                entry: dict[str, Any] = {"preset": row.name, "view": row.view, "moves": row.moves, **size(row)}
+                size = dict(zip(("parameters", "flops"), SIZES[row.name], strict=True))
+                entry: dict[str, Any] = {"preset": row.name, "view": row.view, "moves": row.moves, **size}
                 if self.measure:
+                    from model.costs import rates
+
                     measured = rates(row, batch_size=self.batch_size, seconds=self.seconds, device=self.device)
                     entry |= {f"{name}_positions_per_second": round(value, 1) for name, value in measured.items()}
                 rows.append(entry)
                 progress(Tick(len(rows), len(chosen), "presets"))
-        result: dict[str, Any] = {"presets": rows, "threads": torch.get_num_threads(), "batch_size": self.batch_size}
-        return result if self.json else result | {"text": table(rows, self.batch_size, torch.get_num_threads())}
+        result: dict[str, Any] = {"presets": rows}
+        note = "a multiply-add is two FLOP"
+        if self.measure:
+            import torch
+
+            result |= {"threads": torch.get_num_threads(), "batch_size": self.batch_size}
+            note += f"; positions per second in batches of {self.batch_size} on {result['threads']} threads"
+        return result if self.json else result | {"text": f"{table(rows)}\n\n{note}"}
 
 
-_HEADINGS = {
-    "preset": "preset",
-    "view": "view",
-    "moves": "moves",
-    "parameters": "parameters",
-    "flops": "MFLOP/position",
-    "training_positions_per_second": "training/s",
-    "inference_positions_per_second": "inference/s",
-}
-
-
-def table(rows: list[dict[str, Any]], batch_size: int, threads: int) -> str:
-    """Lay the list out in columns, for people."""
-    names = [name for name in _HEADINGS if name in rows[0]]
-    cells = [[_HEADINGS[name] for name in names], *([_shown(name, row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(names))]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if isinstance(rows[0][name], str) else cell.rjust(width)
-            for name, cell, width in zip(names, line, widths, strict=True)
-        ).rstrip()
-        for line in cells
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the list as aligned columns, names to the left and numbers to the right."""
+    columns = [["preset"], ["view"], ["moves"], ["parameters"], ["MFLOP/position"], ["training/s"], ["inference/s"]]
+    for row in rows:
+        flops = f"{row['flops'] / 1e6:,.1f}"
+        measured = [f"{value:,.0f}" for name, value in row.items() if name.endswith("_per_second")]
+        cells = [row["preset"], row["view"], row["moves"], f"{row['parameters']:,}", flops, *measured]
+        for column, cell in zip(columns, cells, strict=False):
+            column.append(cell)
+    filled = [column for column in columns if len(column) > 1]
+    widths = [max(map(len, column)) for column in filled]
+    aligned = [
+        [cell.ljust(width) if number < 3 else cell.rjust(width) for cell in column]
+        for number, (column, width) in enumerate(zip(filled, widths, strict=True))
     ]
-    note = "a multiply-add is two FLOP"
-    if "training_positions_per_second" in names:
-        note += f"; positions a second in batches of {batch_size} on {threads} threads"
-    return "\n".join([*lines, "", note])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
 
 
-def _shown(name: str, value: Any) -> str:
-    if name == "flops":
-        return f"{value / 1e6:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if isinstance(value, float) else str(value)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Export(Common):
+    """Export a checkpoint to ONNX; the file is compared with torch on 1,000 positions before it is published."""
+
+    checkpoint: Path
+    """Directory of the checkpoint."""
+    out: Path | None = None
+    """File to write; the default is model.onnx in the checkpoint's directory, where players look for it."""
+    positions: Path | None = None
+    """Dataset whose test positions are compared; the default is positions of random games."""
+
+    def run(self) -> dict[str, Any]:
+        """Return the file and the largest differences."""
+        from model.data.playouts import playout_rows
+        from model.inference.export import export
+
+        if self.out is not None:
+            _admit(self.out)
+        require_folder((self.out or self.checkpoint / "model.onnx").parent)
+        with bar("export") as progress:
+            if self.positions is None:
+                rows = playout_rows(COMPARED)
+            else:
+                from pipeline.dataset.batches import Batches
+
+                rows = next(Batches([self.positions], "test", batch_size=COMPARED).drawn(COMPARED))
+            said = export(self.checkpoint, self.out, rows, progress=progress)
+        differ = f"{said['largest_policy_difference']:.1e} nats of a move's log-probability"
+        differ += f" and {said['largest_value_difference']:.1e} of a chance of win, draw or loss"
+        text = f"{said['out']}: {said['bytes'] / 1e6:.1f} MB; on {said['positions']} positions it differs by at most {differ}"
+        following = command("uci", "--checkpoint", self.checkpoint)
+        return said | {"text": f"{text}\n{following}"}
+
+
+def _admit(out: Path) -> None:
+    """Raise ConfigError unless `out` ends in .onnx and lies in a checkpoint's folder or one that is not ours."""
+    if out.suffix != ".onnx":
+        raise ConfigError(f"{out} is not the name of an ONNX file: let it end in .onnx")
+    for kind in KINDS:
+        if kind is not CHECKPOINT and is_of(out.parent, kind):
+            raise ConfigError(f"{out.parent} is {kind.name}: choose another directory")

@@ -1,5 +1,6 @@
-"""The command that plays: uci."""
+"""The command uci."""
 
+import json
 import os
 import signal
 import sys
@@ -11,22 +12,20 @@ from typing import Any, Literal
 from engine.evaluation.evaluator import Evaluator
 from pipeline.cli.commands.base import Common
 from pipeline.errors import ConfigError
-
-EMBEDDED = Path(__file__).resolve().parents[3] / "datasets" / "embedded"
-"""The checkpoint shipped with the project, where there is one."""
+from pipeline.samples.shipped import EMBEDDED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uci(Common):
-    """Play as a UCI engine: for a chess GUI or a match runner on the other end of standard input and output.
+    """Play as a UCI engine, for a chess GUI or a match runner.
 
-    Plays with the checkpoint shipped with the project if there is one, else with the hand-written evaluator.
+    The default player is the checkpoint shipped with the project, or the hand-written evaluator where that is missing.
     """
 
     checkpoint: Path | None = None
-    """Directory of a checkpoint to play with."""
+    """Directory of the checkpoint that plays."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Play with this evaluator, which needs no network."""
+    """Evaluator without a network that plays instead of a checkpoint."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""
@@ -36,26 +35,36 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        engine = Engine(
-            loader(self.checkpoint, self.evaluator),
-            _write,
-            name=f"Fianchetto {version('fianchetto')}",
-        )
+        engine = Engine(loader(self.checkpoint, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
+        _write(f"info string {who(self.checkpoint, self.evaluator)}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below
         try:
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
         sys.stdout.flush()
-        # At once: taking torch apart takes 0.8 s, a thread amid a compilation cannot be ended in a friendlier way, and
-        # whoever listens to a UCI engine expects no result after the last answer.
+        # At once: unloading torch takes 0.8 s, a thread that compiles cannot be ended otherwise, and a GUI expects nothing
+        # after the last answer.
         os._exit(0)
 
 
-def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
-    """Give what loads a checkpoint's directory, or for None what the command was started with.
+def who(checkpoint: Path | None, evaluator: str | None) -> str:
+    """Say who plays, for whoever looks at the engine's log."""
+    place = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
+    if place is None:
+        missing = "" if evaluator else f", since there is no checkpoint in {EMBEDDED}"
+        return f"plays by the {evaluator or 'hand-written'} evaluator{missing}"
+    try:
+        card = json.loads((place / "checkpoint.json").read_bytes())
+        return f"plays by the network {card['preset']['name']} of step {card['step']} in {place}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"plays by the network in {place}"  # what is wrong with it is said when it is loaded
 
-    An exported network (`fianchetto export`) needs no torch, whose import takes a second.
+
+def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
+    """Return a function that loads the checkpoint of a directory, or for None the player of the command line.
+
+    An exported network (`fianchetto export`) is loaded without torch, whose import takes a second.
     """
     default = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
 

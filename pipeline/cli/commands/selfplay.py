@@ -1,45 +1,48 @@
-"""The command that makes games: selfplay."""
+"""Commands on self-play: selfplay, finetune."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
 from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.endings import command
 from pipeline.cli.progress import bar
+from pipeline.finetune.config import FinetuneConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfPlay(Common):
-    """Let a checkpoint play itself, and make a dataset of the games to train on.
+    """Let a checkpoint play against itself, and make a dataset of the games.
 
-    The directory gets shards as `fianchetto ingest` makes them, with what the search thought, games.pgn and games.jsonl. The
-    same command continues a run that was stopped or killed; a finished one is left as it is.
+    The directory gets shards as `fianchetto ingest` makes them, with the search's visits and values, and games.pgn and
+    games.jsonl. The same command continues a run that was stopped or killed, and leaves a finished one as it is.
     """
 
     out: Path
     """Directory of the dataset."""
     checkpoint: Path | None = None
-    """Directory of the checkpoint that plays; none for the explorers hand-written and uniform."""
+    """Directory of the checkpoint that plays; not needed by the explorers hand-written and uniform."""
     generation: int = 0
-    """Number of the generation, from 0: decides the noise, and which games they are."""
+    """Number of this generation, from 0; it selects the random numbers and the games."""
     generations: int = 1
-    """How many there will be."""
+    """Number of generations planned."""
     workers: int = 0
-    """Processes to use; 0 for one a core, or one where the network runs on a GPU."""
+    """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
-    """What plays: local, ray (its own Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
+    """Where to play: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
     config: tyro.conf.OmitArgPrefixes[ExploreConfig] = field(default_factory=ExploreConfig)
-    """How they play."""
+    """How to play."""
 
     def run(self) -> dict[str, Any]:
-        """Play and give the manifest's summary."""
+        """Play and return the manifest's summary."""
+        from pipeline.dataset.files.shards import MANIFEST
         from pipeline.selfplay.play import explore
         from pipeline.selfplay.statistics import text_of
 
-        stop = Interrupt()
+        stop, already = Interrupt(), (self.out / MANIFEST).exists()
         with bar("selfplay") as progress:
             manifest = explore(
                 self.checkpoint,
@@ -53,4 +56,45 @@ class SelfPlay(Common):
                 stop=stop,
             )
         told = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
-        return {"out": str(self.out), **told, "text": text_of(manifest)}
+        start = () if self.checkpoint is None else ("--start", self.checkpoint)
+        following = command("train", "--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained")
+        text = (
+            f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}\n{following}"
+        )
+        return {"out": str(self.out), **told, "text": text}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finetune(Common):
+    """Fine-tune a checkpoint by self-play, generation by generation; the same command continues a loop that was stopped.
+
+    A generation plays games, trains a candidate on them and on human rows, and plays it against the best checkpoint in a
+    match that ends by SPRT. A candidate is promoted if it wins, does not lose to the supervised checkpoint and still predicts
+    people's moves. By default the hand-written player plays the games, which is fastest on a CPU; with `--explore.explorer
+    network --explore.search.simulations 16 --explore.search.considered 8` the best network plays them. `OUT/best` is an
+    ordinary checkpoint; generations.csv and curves.png show each generation.
+    """
+
+    checkpoint: Path
+    """Directory of the supervised checkpoint to begin with."""
+    out: Path
+    """Directory of the fine-tuning."""
+    positions: tuple[Path, ...] = ()
+    """Datasets of human games: mixed into training, and used to measure how much is forgotten."""
+    config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
+    """The loop."""
+
+    def run(self) -> dict[str, Any]:
+        """Run all generations and return the result."""
+        from pipeline.finetune.loop import finetune
+
+        stop = Interrupt()
+        with bar("finetune") as progress:
+            result = finetune(
+                self.checkpoint, self.config, self.out, human=self.positions, progress=progress, stop=stop
+            )
+        match = f"{self.out}-match"
+        following = command(
+            "arena", result["best"], self.checkpoint, "--simulations", 64, "--games", 100, "--out", match
+        )
+        return result | {"text": f"{result['text']}\n{following}"}

@@ -2,121 +2,147 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from model.training.config import TrainConfig
-from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.commands.base import Common, Interrupt, require_output
+from pipeline.cli.endings import reported, trained
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
+from pipeline.storage.claims import REPORT
+
+DEFAULT = "fianchetto-xs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
 
-    Several processes share each batch under torchrun, or by --engine ray with --processes; those of other machines must see
-    --positions, --out and --start under the same names, so put them into a folder that all share (--positions may be a store).
+    Under torchrun, or with --engine ray and --processes, several processes share each batch. Those of other machines must see
+    --positions, --out and --start under the same names: use a shared folder (--positions may also be a store).
     """
 
     positions: tuple[str, ...]
-    """Datasets to train on, as `fianchetto ingest` makes them (folders, or addresses such as s3://bucket/prefix), or training
-    sets, as `fianchetto join` does."""
+    """Datasets made by `fianchetto ingest`, or training sets made by `fianchetto join`: folders, or addresses such as
+    s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
-    preset: str = "fianchetto-xs"
-    """Which network: fianchetto-xs is for two CPU cores; `fianchetto presets` lists them all."""
+    preset: str | None = None
+    """The network, one of `fianchetto presets`; the default is that of --start, or fianchetto-xs, for two CPU cores."""
     start: Path | None = None
-    """Checkpoint whose weights the run begins with, to train it on; what it has seen is kept in the card."""
+    """Checkpoint to train further: its weights are the first ones, its preset is the default; the card keeps its history."""
     engine: str = "local"
-    """What trains: local; ray, one of its own on this machine; ray:HOST:PORT or ray://HOST:PORT, a cluster."""
+    """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
-    """Processes of the engine ray; 0 for one a GPU that it has, or one where it has none."""
+    """Processes of the engine ray; 0 for one per GPU, or one where there is no GPU."""
     config: tyro.conf.OmitArgPrefixes[TrainConfig]
     """How to train."""
 
     def run(self) -> dict[str, Any]:
-        """Train and give the checkpoint's card; under torchrun, process 0 alone has something to say."""
+        """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
+        from model.checkpoint import read_card
         from model.training.distributed import world
+        from model.training.train import TrainingMismatchError
         from pipeline.storage.stores import place
         from pipeline.training.by_name import trainer_of
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)
-        with bar(f"train {self.preset}") as progress:
-            card = train_on(positions, self.preset, self.config, self.out, progress, stop, self.start)
+        preset = self.preset or (DEFAULT if self.start is None else read_card(self.start)["preset"]["name"])
+        with bar("train") as progress:
+            try:
+                card = train_on(positions, preset, self.config, self.out, progress, stop, self.start)
+            except TrainingMismatchError as error:
+                if self.start is not None or not read_card(self.out)["finished"]:
+                    raise
+                extend = f"--start {self.out} with another --out trains it further"
+                raise TrainingMismatchError(f"{error}; {extend}") from error
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
         if not world().first:
             return {}
-        return {"out": str(self.out)} | {
-            name: card[name] for name in ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
-        }
+        if not self.json:
+            return {"text": trained(card, self.out, self.positions)}
+        shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
+        return {"out": str(self.out)} | {name: card[name] for name in shown}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report(Common):
-    """Report how often a checkpoint's first choice is the human's move, on games it has not seen."""
+    """Report how often a checkpoint's first choice is the human's move, on games it has not seen.
 
-    checkpoint: Path
-    """Directory of the checkpoint."""
+    Several checkpoints are measured on the same positions, and compared with the first.
+    """
+
+    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Directories of the checkpoints."""
+    checkpoint: Path | None = None
+    """Directory of the first checkpoint, as an option."""
     positions: str | None = None
-    """Dataset or training set to measure on, a folder or an address; or give a PGN file."""
+    """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
-    """Which of its splits; `latest` is what a training set holds out whole."""
+    """Which of its splits; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train split the measured positions are looked for in; none for the one measured on."""
+    """Also report accuracy on positions absent from the train splits of these datasets; the default is --positions."""
     pgn: Path | None = None
-    """Measure on all games of this file instead of a dataset."""
+    """PGN file to measure on, all its games, instead of a dataset."""
     players: bool = True
-    """Whether a network that reads ratings and clocks is told them; without, they are unknown to it."""
+    """Tell ratings and clocks to a network that reads them; without it they are unknown to the network."""
     out: Path | None = None
-    """Directory for the report as JSON, text and pictures."""
+    """Directory for the report: one HTML page, JSON, text and a picture."""
+    puzzles: Path | None = None
+    """CSV file of Lichess puzzles (perhaps compressed) that the networks solve without search."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
     """Which positions count."""
 
     def run(self) -> dict[str, Any]:
-        """Measure, and write the report where that is asked for."""
-        from pipeline.evaluation.render import write_report
-        from pipeline.evaluation.report import report
-        from pipeline.storage.claims import REPORT, require_apart, require_own
-        from pipeline.storage.preflight import require_folder
+        """Measure, and write the report into --out."""
+        from pipeline.evaluation.render import reports_text, write_report, write_reports
+        from pipeline.evaluation.report import reports
         from pipeline.storage.stores import place
 
-        if self.out is not None:  # before minutes are spent on measuring
-            require_folder(self.out)
-            require_own(self.out, REPORT, ConfigError)
-            read = [self.checkpoint, *([] if self.positions is None else [place(self.positions)])]
-            require_apart(self.out, read, ConfigError)
+        checkpoints = [*([] if self.checkpoint is None else [self.checkpoint]), *self.checkpoints]
+        if not checkpoints:
+            raise ConfigError("name the directory of a checkpoint to report on")
+        positions = None if self.positions is None else place(self.positions)
+        require_output(self.out, REPORT, [*checkpoints, *([] if positions is None else [positions])])
         with bar("report") as progress:
-            result = report(
-                self.checkpoint,
-                positions=None if self.positions is None else place(self.positions),
+            found = reports(
+                checkpoints,
+                positions=positions,
                 split=self.split,
                 pgn=self.pgn,
                 against=self.against,
                 rule=self.rule,
                 players=self.players,
+                puzzles=self.puzzles,
                 progress=progress,
             )
-        if self.out is not None:
-            write_report(result, self.out)
-        return result
+        if len(checkpoints) > 1:
+            if self.out is not None:
+                write_reports(found, self.out)
+            return found if self.json else {"text": reports_text(found)}
+        result = dict(found["reports"][0])
+        if self.out is None:
+            return result
+        write_report(result, self.out)
+        return result if self.json else {"text": reported(result, checkpoints[0], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compare(Common):
-    """Train presets one after the other, each as long on the same data, and measure all on the same unseen games.
+    """Train several presets for the same time on the same data, and measure all on the same unseen games.
 
-    The same command continues a comparison that was stopped; the table is written as table.md and comparison.json.
+    The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
-    presets: tyro.conf.Positional[tuple[str, ...]]
-    """Which networks; `fianchetto presets` lists them."""
+    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...")]]
+    """The networks; `fianchetto presets` lists them."""
     positions: tuple[Path, ...]
-    """Datasets to train on; the first one's test split is measured on."""
+    """Datasets to train on; the test split of the first is measured on."""
     out: Path
     """Directory of the checkpoints and the table."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
@@ -125,7 +151,7 @@ class Compare(Common):
     """How to train each of them."""
 
     def run(self) -> dict[str, Any]:
-        """Train, measure and give the table."""
+        """Train, measure and return the table."""
         from pipeline.evaluation.compare import compare
 
         stop = Interrupt()

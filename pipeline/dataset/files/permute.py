@@ -32,7 +32,7 @@ def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
     return types.void(words, types.intp), build
 
 
-_prefetch: Any = intrinsic(_prefetch_line)
+prefetch: Any = intrinsic(_prefetch_line)
 
 
 @njit(cache=True, nogil=True)
@@ -43,7 +43,7 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
     for row in range(count):
         coming = picked_R[min(row + AHEAD, count - 1)] * width
         for first in range(0, width, LINE_WORDS):
-            _prefetch(words, coming + first)
+            prefetch(words, coming + first)
         source = picked_R[row]
         for word in range(width):
             out_RP[row, word] = rows_RP[source, word]

@@ -1,72 +1,26 @@
-"""The planes of a row group, read page by page, their bytes brought together eight rows at a time.
+"""The planes of a row group of format version 2, read page by page, their bytes brought together eight rows at a time.
 
 A shard's planes are Parquet's BYTE_STREAM_SPLIT, 616 streams a page: byte b of all of a page's rows, then byte b + 1 of all of
 them. Arrow's decoder goes a byte at a time for values this wide, and was half of what a row cost to read (docs/log.md). zstd
 and the file's footer stay pyarrow's. Source: parquet-format's Encodings.md and parquet.thrift; Thrift's compact protocol.
 
-Axes: R rows, S streams of bytes, C words of a stream (eight rows each), P planes.
+Axes: R rows, P planes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import U
 from engine.encoding.planes import PLANE_BYTES, PLANES
-from pipeline.dataset.files.shards import Batch, batch_columns
-
-ROWS_OF_WORD = 8
-"""Rows whose bytes of one stream are one word."""
-TILE_WORDS = 8
-"""Words of each stream that are brought together at a time: a cache line of each, and 64 rows, 39 kB, to write them to."""
+from pipeline.dataset.files.plane_kernels import ROWS_OF_WORD, join_streams
 
 DEEPEST = 8
 """Structs in structs of a page's header; Parquet has two."""
-
-_BYTES, _PAIRS, _FOURS = U(0x00FF00FF00FF00FF), U(0x0000FFFF0000FFFF), U(0x00000000FFFFFFFF)
-
-
-@njit(cache=True, nogil=True, inline="always")
-def _swapped(one: Any, other: Any, by: Any, mask: Any) -> Any:
-    """Swap the upper parts of `one` with the lower ones of `other` (Hacker's Delight, 7-3)."""
-    crossed = ((one >> by) ^ other) & mask
-    return one ^ (crossed << by), other ^ crossed
-
-
-@njit(cache=True, nogil=True)
-def _join_streams(streams_SC: Any, out_RP: Any) -> None:
-    """Bring the bytes of a page's streams, uint64[8 * P, C], together as rows: `out_RP`, uint64[8 * C, P]."""
-    for first in range(0, streams_SC.shape[1], TILE_WORDS):
-        last = min(first + TILE_WORDS, streams_SC.shape[1])
-        for plane in range(out_RP.shape[1]):
-            for word in range(first, last):
-                a, b = streams_SC[8 * plane, word], streams_SC[8 * plane + 1, word]
-                c, d = streams_SC[8 * plane + 2, word], streams_SC[8 * plane + 3, word]
-                e, f = streams_SC[8 * plane + 4, word], streams_SC[8 * plane + 5, word]
-                g, h = streams_SC[8 * plane + 6, word], streams_SC[8 * plane + 7, word]
-                a, b = _swapped(a, b, U(8), _BYTES)
-                c, d = _swapped(c, d, U(8), _BYTES)
-                e, f = _swapped(e, f, U(8), _BYTES)
-                g, h = _swapped(g, h, U(8), _BYTES)
-                a, c = _swapped(a, c, U(16), _PAIRS)
-                b, d = _swapped(b, d, U(16), _PAIRS)
-                e, g = _swapped(e, g, U(16), _PAIRS)
-                f, h = _swapped(f, h, U(16), _PAIRS)
-                a, e = _swapped(a, e, U(32), _FOURS)
-                b, f = _swapped(b, f, U(32), _FOURS)
-                c, g = _swapped(c, g, U(32), _FOURS)
-                d, h = _swapped(d, h, U(32), _FOURS)
-                row = ROWS_OF_WORD * word
-                out_RP[row, plane], out_RP[row + 1, plane] = a, b
-                out_RP[row + 2, plane], out_RP[row + 3, plane] = c, d
-                out_RP[row + 4, plane], out_RP[row + 5, plane] = e, f
-                out_RP[row + 6, plane], out_RP[row + 7, plane] = g, h
 
 
 def _join_page(page: NDArray[np.uint8], out_RP: NDArray[np.uint64]) -> None:
@@ -75,7 +29,7 @@ def _join_page(page: NDArray[np.uint8], out_RP: NDArray[np.uint64]) -> None:
     if len(out_RP) % ROWS_OF_WORD:  # the last page of a file
         out_RP[:] = np.ascontiguousarray(streams.T).view("<u8")
     else:
-        _join_streams(streams.view("<u8"), out_RP)
+        join_streams(streams.view("<u8"), out_RP)
 
 
 _INTEGERS, _BINARY, _STRUCT = (4, 5, 6), 8, 12
@@ -141,7 +95,7 @@ _DATA_PAGE, _BYTE_STREAM_SPLIT = 0, 9
 
 
 def _split(file: pq.ParquetFile, column: pq.ColumnChunkMetaData) -> bool:
-    """Tell whether a column is as `pipeline.dataset.files.shards.write_rows` writes planes: split by bytes, zstd, no
+    """Tell whether a column is as format version 2 writes planes: split by bytes, zstd, no
     nulls or dictionary.
     """
     return bool(
@@ -200,19 +154,6 @@ def read_planes(file: pq.ParquetFile, path: Path, group: int, out_RP: NDArray[np
     if _split(file, column):
         _join_pages(path, column, out_RP)
     else:
-        out_RP[:] = batch_columns(file.read_row_group(group, columns=["planes"], use_threads=False))["planes"]
-
-
-def read_group(file: pq.ParquetFile, path: Path, group: int, columns: Sequence[str]) -> Batch:
-    """Read a shard's row group in its order: numpy arrays by column, as `pipeline.dataset.files.shards.batch_columns`
-    gives them.
-
-    Raises what `read_planes` raises.
-    """
-    rest = [name for name in columns if name != "planes"]
-    batch = batch_columns(file.read_row_group(group, columns=rest, use_threads=False)) if rest else {}
-    if len(rest) < len(columns):
-        rows = file.metadata.row_group(group).num_rows
-        batch["planes"] = np.empty((rows, PLANES), dtype=np.uint64)
-        read_planes(file, path, group, batch["planes"])
-    return batch
+        column = file.read_row_group(group, columns=["planes"], use_threads=False).column(0).combine_chunks()
+        first, last = 8 * PLANES * column.offset, 8 * PLANES * (column.offset + len(column))
+        out_RP[:] = np.frombuffer(column.buffers()[1], dtype="<u8", count=last // 8)[first // 8 :].reshape(-1, PLANES)

@@ -88,6 +88,10 @@ class Manifest(Schema):
     them.
     """
 
+    planes: Literal["all", "compact"] | None = None
+    """How shards hold planes; None of version 2, which has a way of its own."""
+    row_group: Annotated[int, Field(ge=1, le=LARGEST_GROUP)] | None = None
+    """Rows of each row group of each shard but its last: with it, the footers need not be opened to count."""
     sources: list[SourceEntry]
     config: dict[str, Any]
     games: GameCounts

@@ -23,8 +23,16 @@ from engine.encoding.planes import LABELS, PLANE_BYTES, PlanesError, moves_hash,
 from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.json_files import shown
-from pipeline.dataset.files.plane_pages import read_group
-from pipeline.dataset.files.shards import GAMES, LARGEST_GROUP, SPLITS, Batch, schema
+from pipeline.dataset.files.shards import COLUMNS, GAMES, LARGEST_GROUP, SPLITS, Batch, batch_columns, schema
+from pipeline.dataset.files.stored_planes import (
+    form_of,
+    needed_columns,
+    packed_of,
+    plane_columns,
+    plane_fields,
+    read_stored,
+    unpacked,
+)
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import opened
 
@@ -73,7 +81,9 @@ def reading(path: Path, what: str = "a shard") -> Iterator[None]:
 
 def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -> None:
     """Raise DatasetError for a file whose columns, encoding or row groups are not a shard's; `rows` is what is said of it."""
-    found, ours = footer.schema.to_arrow_schema(), schema()
+    found = footer.schema.to_arrow_schema()
+    form = form_of(found.names)
+    ours = schema(form)
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
         raise DatasetError(
@@ -86,27 +96,88 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
         said = footer.num_rows if rows is None else rows
         raise DatasetError(f"{path} has {sum(counts)} rows, not {said}: ingest the dump again")
     for index, count in enumerate(counts):
-        size = footer.row_group(index).column(0).total_compressed_size
-        if not 0 <= size <= count * PLANE_BYTES + (1 << 20):  # what does not pack is a little longer than it was
-            raise DatasetError(f"{path} has planes of {size} bytes in {count} rows: it is damaged")
+        for column in range(len(plane_fields(form))):
+            size = footer.row_group(index).column(column).total_compressed_size
+            if not 0 <= size <= count * PLANE_BYTES + (1 << 20):  # what does not pack is a little longer than it was
+                raise DatasetError(f"{path} has planes of {size} bytes in {count} rows: it is damaged")
+
+
+class ShardReader:
+    """An open shard: what everybody reads row groups with."""
+
+    def __init__(self, path: Path, file: pq.ParquetFile) -> None:
+        """Read `file`, which lies at `path` and whose footer has been checked."""
+        self.path, self.file, self.form = path, file, form_of(file.metadata.schema.names)
+        metadata = file.metadata
+        self.groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
+        """Rows of each row group."""
+
+    def read(
+        self,
+        group: int,
+        columns: Sequence[str],
+        games: int | None = None,
+        planes_RP: NDArray[np.uint64] | None = None,
+    ) -> Batch:
+        """Return a row group as `pipeline.dataset.files.shards.batch_columns` does, in its order.
+
+        `games` are those of the dataset, which rows name by number. `planes_RP`, uint64[R, 77], is where planes are written,
+        else to fresh memory. Raises ValueError for values that the format does not have.
+        """
+        others = [name for name in columns if name != "planes"]
+        if "planes" not in columns:
+            batch = batch_columns(self.file.read_row_group(group, columns=others, use_threads=False))
+        else:
+            table, planes = read_stored(self.file, self.path, group, others, planes_RP)
+            batch = batch_columns(table.select(others)) | {"planes": planes}
+        check_rows(batch, games)
+        return batch
+
+    def read_packed(
+        self, group: int, columns: Sequence[str], games: int | None = None
+    ) -> tuple[Batch, NDArray[np.uint64]]:
+        """Return a row group of a compact shard: its columns but the planes, and packed positions uint64[R, PACKED].
+
+        `pipeline.dataset.files.stored_planes.unpacked` makes the planes of them, and looks at what is only seen then. Raises
+        ValueError as `read` does.
+        """
+        if self.form != "compact":
+            raise ValueError("it is no compact shard, as its manifest says")
+        others = [name for name in columns if name != "planes"]
+        wanted = list(dict.fromkeys([*others, *needed_columns("compact")]))
+        table = self.file.read_row_group(group, columns=wanted, use_threads=False)
+        batch, packed_RW = batch_columns(table.select(others)), packed_of(table)
+        check_rows(batch | {"planes": unpacked(packed_RW)} if "visits" in batch else batch, games)
+        return batch, packed_RW
+
+    def table(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return a row group as `schema("bytes")` has it, whatever its form, its values unchecked; some columns or all."""
+        columns = list(COLUMNS) if columns is None else list(columns)
+        if "planes" not in columns:
+            return self.file.read_row_group(group, columns=columns, use_threads=False)
+        others = [name for name in columns if name != "planes"]
+        table, planes_RP = read_stored(self.file, self.path, group, others)
+        found = {
+            field.name: array
+            for field, array in zip(plane_fields("bytes"), plane_columns("bytes", planes_RP, None, {}), strict=True)
+        }
+        found |= {name: table.column(name) for name in others}
+        wanted = schema("bytes")
+        return pa.Table.from_arrays(
+            [found[name] for name in columns], schema=pa.schema([wanted.field(name) for name in columns])
+        )
 
 
 @contextmanager
-def open_shard(path: Path, rows: int | None = None) -> Iterator[pq.ParquetFile]:
-    """Open a shard whose footer has been checked; whatever is wrong with it while it is read raises DatasetError."""
-    with reading(path), pq.ParquetFile(opened(path)) as file:
-        check_footer(path, file.metadata, rows)
-        yield file
+def open_shard(path: Path, rows: int | None = None, metadata: pq.FileMetaData | None = None) -> Iterator[ShardReader]:
+    """Open a shard; whatever is wrong with it, there and while it is read, raises DatasetError.
 
-
-def read_rows(file: pq.ParquetFile, path: Path, group: int, columns: Sequence[str], games: int | None = None) -> Batch:
-    """Read a shard's row group as `plane_pages.read_group` does; raises ValueError for values that the format does not have.
-
-    `games` are those of the dataset, which rows name by number.
+    `rows` is what is said of it; `metadata` its footer, where that has been read and checked before.
     """
-    rows = read_group(file, path, group, columns)
-    check_rows(rows, games)
-    return rows
+    with reading(path), pq.ParquetFile(opened(path), metadata=metadata) as file:
+        if metadata is None:
+            check_footer(path, file.metadata, rows)
+        yield ShardReader(path, file)
 
 
 def check_rows(rows: Batch, games: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Shards (format version 2): Parquet files of packed rows, and the manifest that vouches for them.
+"""Shards (format version 3; version 2 is read): Parquet files of packed rows, and the manifest that vouches for them.
 
 A dataset directory holds `train-00000-0.parquet ...` (a shard or more a chunk of the dump) or `train-00000-of-00016.parquet`
 and on (drawn from the whole), `val-...`, `test-...`, `games.parquet` and `manifest.json`.
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.encoding.planes import ENCODING_VERSION, PLANE_BYTES, moves_hash
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.encoding.views import NO_LAST_MOVE
 from engine.json_files import check, read_json, shown
 from pipeline.dataset.files.layout import GAMES as GAMES
@@ -27,6 +27,19 @@ from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import RUN as RUN
 from pipeline.dataset.files.layout import SHARD_NOTE as SHARD_NOTE
 from pipeline.dataset.files.layout import SPLITS as SPLITS
+from pipeline.dataset.files.stored_planes import (
+    COMPACT_BY,
+    DICTIONARIES,
+    Form,
+    Stored,
+    array_numbers,
+    packed_columns,
+    plane_columns,
+    plane_fields,
+    unpacked,
+    whole_column,
+)
+from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.dataset.files.vouch import hash_of, vouch
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import file_hash as file_hash
@@ -34,9 +47,9 @@ from pipeline.storage.stores import opened
 from pipeline.storage.stores import publish as publish
 from pipeline.storage.stores import publish_json as publish_json
 
-FORMAT_VERSION = 2
-PAGE_ROWS = 512
-"""Rows of a page of planes, 315 kB: it stays in a core's cache while its bytes are split, and packs as well as a larger."""
+FORMAT_VERSION = 3
+READ_VERSIONS = (2, 3)
+"""Format versions that are read."""
 
 COLUMN_ENCODING = {"result": "DELTA_BINARY_PACKED"}
 """Encodings of columns where BYTE_STREAM_SPLIT takes more bytes and time."""
@@ -53,11 +66,10 @@ BATCH_SENTINELS = {
 """What stands for null in a batch's arrays, by column."""
 
 
-def schema() -> pa.Schema:
-    """Give the columns of a shard (architecture section 4)."""
+def schema(form: Stored = "all") -> pa.Schema:
+    """Return the columns of a shard, those of its planes first (datasets/README.md)."""
     visits = pa.list_(pa.struct([pa.field("label", pa.uint16(), False), pa.field("share", pa.float32(), False)]))
     required = {
-        "planes": pa.binary(PLANE_BYTES),
         "label": pa.uint16(),
         "promotion": pa.uint8(),
         "castling": pa.uint8(),
@@ -80,29 +92,11 @@ def schema() -> pa.Schema:
         "visits": visits,
         "root_value": pa.float32(),
     }
-    fields = [pa.field(name, kind, nullable=False) for name, kind in required.items()]
+    fields = plane_fields(form) + [pa.field(name, kind, nullable=False) for name, kind in required.items()]
     fields += [pa.field(name, kind, nullable=True) for name, kind in optional.items()]
-    metadata = {"fianchetto_format": str(FORMAT_VERSION), "encoding_version": str(ENCODING_VERSION)}
+    version = 2 if form == "bytes" else FORMAT_VERSION
+    metadata = {"fianchetto_format": str(version), "encoding_version": str(ENCODING_VERSION)}
     return pa.schema(fields, metadata={**metadata, "moves_hash": moves_hash()})
-
-
-def number_array(values: NDArray[Any], known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Make an Arrow array of numbers without copying them; those that are not `known` are null.
-
-    Not by `pa.array`, whose first call imports pandas where it is installed, as those of `to_numpy` and `pq.read_table` do: a
-    third of the time a worker takes to start.
-    """
-    values = np.ascontiguousarray(values)
-    valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [valid, pa.py_buffer(values)])
-
-
-def array_numbers(array: pa.Array) -> NDArray[Any]:
-    """Give an Arrow array of numbers, none of them null, as numpy has it without copying: the inverse of `number_array`."""
-    kind = array.type.to_pandas_dtype()
-    if not len(array):
-        return np.empty(0, dtype=kind)
-    return np.frombuffer(array.buffers()[1], dtype=kind, count=array.offset + len(array))[array.offset :]
 
 
 MOST_GAMES = 1 << 32
@@ -120,16 +114,31 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
     return number_R.astype(np.uint32)
 
 
-def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> pa.Table:
-    """Make a shard's table from planes uint64[R, 77] and the other columns, BATCH_SENTINELS standing for null.
+COLUMNS = ("planes", *(field.name for field in schema("bytes") if field.name != "planes"))
+"""The columns of a batch, however planes are stored."""
 
-    `visits` and `root_value` are null where they are not given.
+
+def rows_table(
+    planes_RP: NDArray[np.uint64],
+    columns: Mapping[str, NDArray[Any]],
+    form: Stored = "all",
+    picked_R: NDArray[np.int64] | None = None,
+) -> pa.Table:
+    """Return a shard's table of picked rows of planes uint64[., 77], of all where `picked_R` is None.
+
+    `columns` are the others of the picked rows, in their order, BATCH_SENTINELS standing for null; `visits` and `root_value`
+    are null where they are not given.
     """
-    wanted = schema()
-    rows = len(planes_RP)
-    data = pa.py_buffer(np.ascontiguousarray(planes_RP, dtype="<u8"))
-    arrays = [pa.FixedSizeBinaryArray.from_buffers(pa.binary(PLANE_BYTES), rows, [None, data])]
-    for field in list(wanted)[1:]:
+    rows = len(planes_RP) if picked_R is None else len(picked_R)
+    kinds = {field.name: field.type.to_pandas_dtype() for field in schema(form) if field.name in COMPACT_BY}
+    by = {name: columns[name].astype(kind, copy=False) for name, kind in kinds.items()}
+    return _table(plane_columns(form, planes_RP, picked_R, by), columns, rows, form)
+
+
+def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: int, form: Stored) -> pa.Table:
+    """Return a shard's table of the arrays of its planes and the other columns."""
+    wanted = schema(form)
+    for field in list(wanted)[len(arrays) :]:
         if field.name not in columns:
             assert field.nullable, f"column {field.name} is missing"
             arrays.append(pa.nulls(rows, field.type))
@@ -140,23 +149,58 @@ def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
-def write_rows(table: pa.Table, path: Path, compression_level: int = 1) -> None:
-    """Write a shard's table as Parquet, all zstd: a byte stream a byte of a value, which is cheaper than a dictionary."""
-    pq.write_table(
-        table,
-        path,
-        row_group_size=ROW_GROUP,
-        data_page_size=PAGE_ROWS * PLANE_BYTES,
-        write_batch_size=PAGE_ROWS,  # a page ends with a batch
-        compression="zstd",
-        compression_level=compression_level,
-        use_dictionary=False,
-        column_encoding={
-            name: COLUMN_ENCODING.get(name, "BYTE_STREAM_SPLIT") for name in table.schema.names if name != "visits"
-        },
-        write_statistics=["label", "ply", "elo", "game"],
-        store_schema=True,
-    )
+def writer_options(stored: pa.Schema, compression_level: int = 1) -> dict[str, Any]:
+    """Return how a shard is written: all zstd, in encodings that pyarrow, polars, DuckDB and pandas read (docs/log.md)."""
+    dictionaries = [name for name in DICTIONARIES if name in stored.names]
+    encoding = {
+        field.name: "PLAIN"
+        if pa.types.is_fixed_size_binary(field.type) or pa.types.is_boolean(field.type)
+        else COLUMN_ENCODING.get(field.name, "BYTE_STREAM_SPLIT")
+        for field in stored
+        if field.name != "visits" and field.name not in dictionaries
+    }
+    return {
+        "write_batch_size": ROW_GROUP,
+        "compression": "zstd",
+        "compression_level": compression_level,
+        "use_dictionary": dictionaries,
+        "column_encoding": encoding,
+        "write_statistics": ["label", "ply", "elo", "game"],
+        "store_schema": True,
+    }
+
+
+def write_rows(table: pa.Table, path: Any, compression_level: int = 1) -> None:
+    """Write a shard's table as Parquet to a path or an open file."""
+    pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema, compression_level))
+
+
+def write_picked(
+    planes_RP: NDArray[np.uint64],
+    columns: Mapping[str, NDArray[Any]],
+    form: Form,
+    picked_R: NDArray[np.int64],
+    target: Any,
+) -> None:
+    """Write what `write_rows` writes of `rows_table`, a row group at a time, in the memory of one."""
+    with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
+        for first in range(0, len(picked_R), ROW_GROUP):
+            rows = slice(first, first + ROW_GROUP)
+            mine = {name: values[rows] for name, values in columns.items()}
+            writer.write_table(rows_table(planes_RP, mine, form, picked_R[rows]))
+
+
+def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
+    """Write packed positions (`pipeline.dataset.files.stored_planes`) as a shard, as `write_picked` does."""
+    with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
+        for first in range(0, len(packed_RW), ROW_GROUP):
+            rows = slice(first, first + ROW_GROUP)
+            mine = {name: values[rows] for name, values in columns.items()}
+            if form == "compact":
+                arrays = packed_columns(packed_RW[rows])
+                writer.write_table(_table(arrays, mine, len(packed_RW[rows]), form))
+            else:
+                writer.write_table(rows_table(unpacked(packed_RW[rows]), mine, form))
 
 
 LARGEST_MANIFEST = 1 << 28
@@ -178,13 +222,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise DatasetError(f"{path} is not a manifest of this project")
     for name, ours in (
-        ("format_version", FORMAT_VERSION),
-        ("encoding_version", ENCODING_VERSION),
-        ("moves_hash", moves_hash()),
+        ("format_version", READ_VERSIONS),
+        ("encoding_version", (ENCODING_VERSION,)),
+        ("moves_hash", (moves_hash(),)),
     ):
-        if manifest.get(name) != ours:
+        if manifest.get(name) not in ours:
             raise DatasetError(
-                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}: ingest the dump again"
+                f"{path} has {name} {shown(manifest.get(name))}, this program {ours[-1]!r}: ingest the dump again"
             )
     from pipeline.dataset.files.schemas import Manifest  # pydantic is no matter of a worker that encodes
 
@@ -236,14 +280,6 @@ def _rows_of(path: Path) -> int | None:
         return None
 
 
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    """Give a column as one array; a single piece is given as it is, since joining would copy it."""
-    pieces = column.chunks
-    if len(pieces) == 1:
-        return pieces[0]
-    return pa.concat_arrays(pieces) if pieces else pa.nulls(0, column.type)
-
-
 def _visits(column: pa.ListArray) -> NDArray[Any]:
     """Give each row's visits, views of one array of records; None for a row that was not searched."""
     rows = np.empty(len(column), dtype=object)
@@ -264,18 +300,17 @@ Batch = dict[str, NDArray[Any]]
 
 
 def batch_columns(table: pa.Table) -> Batch:
-    """Turn rows of a shard's table into a batch: numpy arrays by column name, BATCH_SENTINELS for null.
+    """Turn rows of a table into a batch without planes: numpy arrays by column name, BATCH_SENTINELS for null.
 
-    `planes` is uint64[R, 77] little-endian; `root_value` is NaN for null, and `visits` has an object a row: None for null, or
+    `root_value` is NaN for null, and `visits` has an object a row: None for null, or
     the records `label` and `share` of its moves.
     """
     batch: Batch = {}
     for name in table.schema.names:
-        column = _whole(table.column(name))
-        if name == "planes":
-            words = np.frombuffer(column.buffers()[1], dtype="<u8", count=77 * (column.offset + len(column)))
-            batch[name] = words.reshape(-1, 77)[column.offset :]
-        elif name == "visits":
+        if name not in COLUMNS or name == "planes":
+            continue
+        column = whole_column(table.column(name))
+        if name == "visits":
             batch[name] = _visits(column)
         elif name == "root_value":
             batch[name] = array_numbers(column.fill_null(float("nan")))

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from filelock import Timeout
-
 from pipeline.dataset.files.shards import MANIFEST, PARTS, SHARD_NOTE, read_manifest
 from pipeline.dataset.files.written import are_ours, delete_unnoted, remove_parts, unnoted
 from pipeline.errors import ConfigError, DatasetError, IngestError
 from pipeline.storage.claims import DATASET, is_of
-from pipeline.storage.stores import is_local, lock_of, place, reached, temporaries
+from pipeline.storage.stores import is_local, lock_of, locked, place, reached, temporaries
 
 PAGE = 1000
 """Uploads that a store is asked for at a time: the most that S3 gives."""
@@ -38,11 +36,10 @@ def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
             raise ConfigError(f"{folder} is not a directory")
         if not is_of(folder, DATASET):
             return _swept_plain(folder, dry_run)
-        try:
-            with lock_of(folder):
-                return _swept_plain(folder, dry_run) + _swept_dataset(folder, dry_run)
-        except Timeout as error:
-            raise IngestError(f"an ingest is writing {folder}: stop it, or wait for it, then sweep") from error
+        with locked(
+            lock_of(folder), IngestError(f"an ingest is writing {folder}: stop it, or wait for it, then sweep")
+        ):
+            return _swept_plain(folder, dry_run) + _swept_dataset(folder, dry_run)
 
 
 @dataclass(frozen=True, slots=True)

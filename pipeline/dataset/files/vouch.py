@@ -19,7 +19,8 @@ from typing import Any, cast
 from filelock import FileLock, Timeout
 
 from engine.json_files import read_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
+from engine.temporaries import new_file
 from pipeline.errors import DatasetError, Stopped
 from pipeline.storage.stores import is_local, reached
 
@@ -33,7 +34,6 @@ PATIENCE = 0.5
 """Seconds of hashing before it asks whether to stop: what takes no time is not what anybody wanted to stop."""
 BLOCK = 1 << 20
 
-Stop = Callable[[], bool]
 Entry = Mapping[str, Any]
 
 
@@ -59,9 +59,7 @@ _listed: set[tuple[str, str]] = set()
 """Datasets of stores that this process has vouched for, with their manifests' files: a listing costs requests."""
 
 
-def vouch(
-    directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = lambda: False
-) -> None:
+def vouch(directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = never) -> None:
     """Raise DatasetError where a file of a dataset is not the one that its manifest names: missing, of another size or hash.
 
     Quick where all is remembered. Hashing ticks bytes; raises Stopped when `stop` says so.
@@ -91,7 +89,7 @@ def vouch(
 def hash_of(path: Path) -> str:
     """Hash a file, whatever is remembered of it, and remember that for this process."""
     version = _versions(path.parent, [path.name]).get(path.name)
-    digest = _hash(path, lambda count: None, lambda: False)
+    digest = _hash(path, lambda count: None, never)
     if version is not None and version.lasting:
         _known[str(path)] = (version, digest)
     return digest
@@ -143,10 +141,11 @@ def _tag(info: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------- what is remembered
 
 
-def _folder() -> Path:
+def cache_folder(name: str) -> Path:
+    """Return the user's folder for what can be found again; RuntimeError for a user without a home."""
     named = os.environ.get(CACHE)
     base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
-    return base / "hashes"
+    return base / name
 
 
 @contextmanager
@@ -154,7 +153,9 @@ def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
     """Give what is remembered of a dataset's files, by name, alone; what is in it at the end is remembered, if it can be."""
     place = str(directory.resolve()) if is_local(directory) else str(directory)
     try:
-        path = _folder() / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+        path = (
+            cache_folder("hashes") / f"{hashlib.sha256(place.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_suffix(".lock"))
         while True:
@@ -172,10 +173,8 @@ def _memory(directory: Path, stop: Stop) -> Iterator[dict[str, Any]]:
         memory = dict(before)
         yield memory
         if memory != before:
-            with suppress(OSError):
-                temporary = path.with_suffix(f".{os.getpid()}.tmp")
-                temporary.write_text(json.dumps(memory))
-                temporary.replace(path)
+            with suppress(OSError), new_file(path, sync=False) as file:
+                file.write(json.dumps(memory).encode())
     finally:
         lock.release()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
-from engine.temporaries import is_temporary, temporary_name
+from engine.temporaries import is_temporary, new_file
 from pipeline.dataset.files.layout import MANIFEST, PARTS, RUN
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import Published, file_hash, is_local, persist, publish
@@ -44,9 +44,8 @@ def note_down(out: Path, file: Published) -> None:
     record = out / PARTS / f"{RECORD}{file.name}.json"
     text = json.dumps({"name": file.name, "bytes": file.bytes, "sha256": file.sha256}).encode()
     if is_local(out):
-        temporary = record.with_name(temporary_name(record.name))
-        temporary.write_bytes(text)
-        temporary.replace(record)
+        with new_file(record, sync=False) as target:
+            target.write(text)
     else:
         persist(str(record), lambda: cast("Any", record).fs.pipe_file(cast("Any", record).path, text))
 

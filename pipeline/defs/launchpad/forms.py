@@ -1,8 +1,8 @@
-"""Launchpad forms made from the same frozen dataclasses as the command line's options.
+"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that the command line has its options from.
 
-`form(cls)` is the Dagster schema: a field each, its default, and the sentence under the field as its description.
-`filled(cls, values)` builds the dataclass from what the form (or a child's JSON request) says, so that every check in
-`__post_init__` holds for both. A launchpad hides fields that default to None; those are shown as 0 or "" instead.
+`Form[Options]` is the annotation of an asset's parameter `config`. Dagster shows its fields with type, choices, default and
+description, and refuses at launch what does not fit them. `options_of(config)` builds the dataclass, whose `__post_init__`
+checks the rest. A launchpad hides fields that default to None (dagster#31166), so these are shown as 0 or "".
 """
 
 import ast
@@ -12,156 +12,147 @@ import inspect
 import textwrap
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
+
+import dagster as dg
+from pydantic import Field, create_model
 
 from engine.errors import UserError
-
-if TYPE_CHECKING:
-    from dagster import Enum, Field
+from pipeline.errors import ConfigError
 
 T = TypeVar("T")
-EMPTY: dict[Any, Any] = {int: 0, float: 0.0, str: "", Path: ""}
-"""How a form says None, by type."""
+NONE: Mapping[Any, Any] = {int: 0, float: 0.0}
+"""How a form says None, by type; "" for the others."""
 
 
-def form(cls: type[Any], example: Any = None) -> dict[str, "Field"]:
-    """Describe a configuration dataclass as Dagster fields, nested dataclasses as nested fields.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Between:
+    """Annotation of a number: its bounds, which the form shows and `filled` enforces."""
 
-    Defaults are those of `example`, an instance, or the class's own.
-    """
-    hints, sentences, fields = typing.get_type_hints(cls), descriptions(cls), dataclasses.fields(cls)
-    return {
-        field.name: _field(
-            hints[field.name],
-            field.name,
-            sentences.get(field.name, ""),
-            _default(field) if example is None else getattr(example, field.name),
-        )
-        for field in fields
-    }
+    least: float
+    most: float
 
 
-def filled(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build the dataclass `cls` from plain values, as a form or JSON has them; UserError names what does not fit."""
-    hints = typing.get_type_hints(cls)
-    unknown = sorted(set(values) - set(hints))
-    if unknown:
-        raise UserError(f"{cls.__name__} has no option {unknown[0]!r}; it has {', '.join(hints)}")
-    try:
-        return cls(**{name: _value(hints[name], value) for name, value in values.items()})
-    except UserError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{cls.__name__}: {error}") from error
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """Annotation of a text: a function that returns the words it may be."""
+
+    words: Callable[[], typing.Iterable[str]]
 
 
-def plain(settings: Any) -> dict[str, Any]:
-    """Return a configuration dataclass as JSON values."""
-    result: dict[str, Any] = _jsonable(dataclasses.asdict(settings))
-    return result
+class Form(dg.Config, Generic[T]):
+    """The form of a dataclass; `Form[Options]` is the class for `Options`."""
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, options):
+            return form(options) if dataclasses.is_dataclass(options) else cls
+
+    made_from: ClassVar[type[Any]]
+    """The dataclass."""
 
 
-def descriptions(cls: type[Any]) -> dict[str, str]:
-    """Collect the PEP 257 string under each field, this class's and those that it inherits."""
-    found: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not dataclasses.is_dataclass(base):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
-                continue
-            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[field.target.id] = inspect.cleandoc(str(text.value.value))
-    return found
-
-
-def _default(field: "dataclasses.Field[Any]") -> Any:
-    """Give a field's default, MISSING if it has none."""
-    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def _field(hint: Any, name: str, sentence: str, default: Any) -> "Field":
-    """Describe one field."""
-    import dagster as dg
-
-    inner, optional = _without_none(hint)
-    if dataclasses.is_dataclass(inner):
-        assert isinstance(inner, type)
-        example = None if default is dataclasses.MISSING else default
-        fields = form(inner, example)
-        if any(field.is_required for field in fields.values()):
-            return dg.Field(fields, description=sentence)
-        defaults = {name: field.default_value for name, field in fields.items()}  # a launchpad shows just what is said
-        return dg.Field(fields, default_value=defaults, is_required=False, description=sentence)
-    kind = _kind(inner, name, optional)
-    if default is dataclasses.MISSING:
-        return dg.Field(kind, is_required=True, description=sentence)
-    if optional:
-        none = EMPTY.get(inner, "")
-        default = none if default is None else default
-        sentence = f"{sentence} ({none!r}: none)"
-    return dg.Field(kind, default_value=_jsonable(default), is_required=False, description=sentence)
-
-
-def _kind(hint: Any, name: str, optional: bool) -> Any:
-    """Map a Python type to a Dagster configuration type."""
-    import dagster as dg
-
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        return _choice(name, (*arguments, "") if optional else arguments)
-    if origin is tuple:
-        return dg.Array(_kind(arguments[0], name, optional=False))
-    if hint is Path:
-        return str
-    if hint in (int, float, bool, str):
-        return hint
-    raise TypeError(f"the option {name} has the type {hint}, which no form can show")
+def options_of(config: Form[T]) -> T:
+    """Return the dataclass that a form was filled in for; raises UserError for what it refuses."""
+    options: T = filled(config.made_from, config.model_dump())
+    return options
 
 
 @functools.cache
-def _choice(name: str, choices: tuple[str, ...]) -> "Enum":
-    """Make one enum of a set of words; Dagster wants a name to mean one object."""
-    import dagster as dg
+def form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
+    """Return the `dg.Config` class of a configuration dataclass; nested dataclasses are nested classes.
 
-    return dg.Enum(f"{name}: {' | '.join(map(repr, choices))}", [dg.EnumValue(choice) for choice in choices])
+    Defaults are those of `example`, an instance, or of the class.
+    """
+    hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
+    shown = {
+        field.name: _shown(hints[field.name], _default(field, example), sentences.get(field.name, ""))
+        for field in dataclasses.fields(cls)
+    }
+    made: type[Form[Any]] = create_model(cls.__name__, __base__=Form, __doc__=cls.__doc__, **shown)  # type: ignore[call-overload]
+    made.made_from = cls
+    return made
 
 
-def _value(hint: Any, value: Any) -> Any:
-    """Turn one plain value into what the field's type says."""
-    inner, optional = _without_none(hint)
-    if value is None or (optional and not isinstance(value, bool) and value in (0, "", [])):
-        return None
-    origin, arguments = typing.get_origin(inner), typing.get_args(inner)
+def filled(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Build the dataclass `cls` from a form's values; raises UserError for one that it refuses."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    try:
+        return cls(**{name: _value(hints[name], value, name) for name, value in values.items()})
+    except KeyError as unknown:
+        raise UserError(f"{cls.__name__} has no option {unknown}; it has {', '.join(hints)}") from None
+    except TypeError as error:
+        raise UserError(f"{cls.__name__}: {error}") from error
+
+
+def descriptions(cls: type[Any]) -> dict[str, str]:
+    """Return the docstring under each field, this class's and those that it inherits, by the field's name."""
+    found: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
+    return found
+
+
+def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
+    """Return a field's default, or `...` as pydantic has it if there is none."""
+    if example is not None:
+        return getattr(example, field.name)
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return ... if field.default is dataclasses.MISSING else field.default
+
+
+def _shown(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
+    """Return a field as `create_model` takes it: the type that Dagster can show, and default and description."""
+    inner, optional, notes = _split(hint)
     if dataclasses.is_dataclass(inner):
         assert isinstance(inner, type)
-        return filled(inner, value)
-    if origin is tuple:
-        return tuple(_value(arguments[0], item) for item in value)
-    if inner is Path:
-        return Path(value)
-    if inner is float:
-        return float(value)
-    return value
+        nested = form(inner, None if default is ... else default)
+        whole = all(not field.is_required() for field in nested.model_fields.values())
+        return nested, Field(default=nested() if whole else ..., description=sentence)
+    for note in notes:
+        if isinstance(note, Between):
+            sentence += f" From {note.least:,} to {note.most:,}."
+    if typing.get_origin(inner) is Literal or any(isinstance(note, Choice) for note in notes):
+        words = typing.get_args(inner) or tuple(word for note in notes for word in note.words())
+        kind: Any = Literal[(*words, "")] if optional else Literal[words]
+    elif typing.get_origin(inner) is tuple:
+        kind, default = list[typing.get_args(inner)[0]], list(default)  # type: ignore[misc]
+    else:
+        kind = str if inner is Path else inner
+    if optional:
+        empty = NONE.get(inner, "")
+        default, sentence = empty if default is None else default, f"{sentence} ({empty!r}: none)"
+    return kind, Field(default=str(default) if isinstance(default, Path) else default, description=sentence)
 
 
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    """Split `X | None` into X and whether None is allowed."""
+def _value(hint: Any, value: Any, name: str) -> Any:
+    """Return a form's value as the field's type has it; raises ConfigError outside of its bounds."""
+    inner, optional, notes = _split(hint)
+    if value is None or (optional and not isinstance(value, bool) and value in (0, "")):
+        return None
+    for note in notes:
+        if isinstance(note, Between) and not note.least <= value <= note.most:
+            raise ConfigError(f"{name} is {value}, and must be from {note.least} to {note.most}")
+    if dataclasses.is_dataclass(inner):
+        return filled(typing.cast("type[Any]", inner), value)
+    if typing.get_origin(inner) is tuple:
+        return tuple(value)
+    return inner(value) if inner in (Path, float) else value
+
+
+def _split(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
+    """Return the type within `X | None` or `Annotated[X, ...]`, whether None is allowed, and the annotations."""
+    if typing.get_origin(hint) is typing.Annotated:
+        inner, *notes = typing.get_args(hint)
+        return inner, False, tuple(notes)
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        rest = [item for item in typing.get_args(hint) if item is not type(None)]
-        assert len(rest) == 1, f"a form shows one type a field, not {hint}"
-        return rest[0], True
-    return hint, False
-
-
-def _jsonable(value: Any) -> Any:
-    """Replace tuples by lists and paths by strings, at any depth."""
-    if isinstance(value, Mapping):
-        return {name: _jsonable(item) for name, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [_jsonable(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+        (inner,) = (item for item in typing.get_args(hint) if item is not type(None))
+        return inner, True, ()
+    return hint, False, ()

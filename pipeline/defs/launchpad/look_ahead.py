@@ -9,6 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import dagster as dg
+from dagster._core.event_api import PartitionKeyFilter
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
 
 from engine.errors import UserError
 from pipeline.defs.launchpad.forms import filled
@@ -19,18 +24,25 @@ from pipeline.defs.launchpad.options import (
     StrengthOptions,
     TrainingSetOptions,
     TunedOptions,
+    VerifyOptions,
 )
 from pipeline.defs.resources import Datasets
 
 OPTIONS: Mapping[str, type[Any]] = {
     "positions": PositionsOptions,
+    "check_positions": VerifyOptions,
     "training_set": TrainingSetOptions,
     "checkpoint": CheckpointOptions,
     "accuracy_report": ReportOptions,
     "tuned_checkpoint": TunedOptions,
     "strength_report": StrengthOptions,
 }
-"""What each asset's form asks."""
+"""What the form of each asset or check asks."""
+BLOCKING: Mapping[str, tuple[str, ...]] = {
+    "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
+    "checkpoint": ("loads_with_finite_loss",),
+}
+"""Checks that block, by asset: a failed one keeps downstream assets from running, in this run and in later ones."""
 
 
 def look_ahead(context: dg.AssetExecutionContext, datasets: Datasets) -> None:
@@ -47,6 +59,34 @@ def look_ahead(context: dg.AssetExecutionContext, datasets: Datasets) -> None:
     for name, options in asked.items():
         with _named("" if name == own else name):
             _there(options, made, datasets, promised(context.instance))
+
+
+def forbidden(instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str | None = None) -> None:
+    """Raise UserError where a blocking check failed last time: what it forbade its own run, it forbids later ones.
+
+    `partition`: that of the positions; None for an asset without partitions.
+    """
+    what = asset.to_user_string()
+    for name, record in last_checks(instance, asset, partition).items():
+        if record.status == AssetCheckExecutionRecordStatus.FAILED:
+            of = f"{what} of {partition}" if partition else f"the {what}"
+            raise UserError(
+                f"{of} failed the check {name} last time: materialise it again, or execute the check once more"
+            )
+
+
+def last_checks(
+    instance: dg.DagsterInstance, asset: dg.AssetKey, partition: str | None
+) -> dict[str, AssetCheckExecutionRecord]:
+    """Return the last evaluation of each blocking check of an asset, or of a partition of it; one that only began is none."""
+    ended = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
+    only = PartitionKeyFilter(key=partition) if partition else None
+    found = {}
+    for name in BLOCKING.get(asset.to_user_string(), ()):
+        history = instance.event_log_storage.get_asset_check_execution_history
+        for record in history(dg.AssetCheckKey(asset, name), limit=1, status=ended, partition_filter=only):
+            found[name] = record
+    return found
 
 
 @contextmanager
@@ -76,10 +116,6 @@ def _there(options: Any, made: Mapping[str, str], datasets: Datasets, held: Coll
         name = getattr(options, kind, "")
         if name and name != made.get(makers.get(kind, kind)) and not folder(name).is_dir():
             raise UserError(f"there is no {kind.replace('_', ' ')} called {name!r} in {folder(name).parent}")
-    if isinstance(options, CheckpointOptions):
-        from model.network.presets import preset
-
-        preset(options.preset)
     if isinstance(options, TunedOptions):
         from pipeline.finetune.loop import require
 

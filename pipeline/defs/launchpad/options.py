@@ -4,11 +4,13 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
+from model.network.presets import presets
 from model.training.config import TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import JoinConfig
+from pipeline.defs.launchpad.forms import Between, Choice
 from pipeline.errors import ConfigError
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
@@ -19,18 +21,22 @@ from pipeline.ingest.chunk import IngestConfig
 class PositionsOptions:
     """How a dump becomes positions."""
 
-    workers: int = 0
+    workers: Annotated[int, Between(0, 1024)] = 0
     """Worker processes, 0 for one for each core that this process may use."""
     replace: bool = False
     """Build them anew where this dump has positions already, of other options too; those stay until the new ones are whole."""
-    verified_rows: int = 64
-    """Random rows that are replayed from the dump with python-chess and compared."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and the layout of the shards, as `fianchetto ingest` has them."""
 
-    def __post_init__(self) -> None:
-        _within("workers", self.workers, 1024)
-        _within("verified_rows", self.verified_rows, 1_000_000)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VerifyOptions:
+    """How the checks of positions look."""
+
+    rows: Annotated[int, Between(0, 1_000_000)] = 64
+    """Random rows that are replayed from the dump with python-chess and compared."""
+    most: Annotated[int, Between(1, 10_000)] = 24
+    """Partitions that are checked where the run is of none: those that were not checked for longest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,19 +67,16 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """What is trained, and on what."""
 
-    preset: str = "fianchetto-xs"
-    """Network to train, a name of `model/network/presets.py`."""
+    preset: Annotated[str, Choice(presets)] = "fianchetto-xs"
+    """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
     name: str = ""
     """Folder in datasets/checkpoints; a name that exists is continued. "" makes one from the preset and the run."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=30.0))
     """Length, batches and the optimiser, as `fianchetto train` has them."""
-    processes: int = 0
+    processes: Annotated[int, Between(0, 1024)] = 0
     """Processes that share each batch where the resource `compute` is Ray; 0 for one a GPU that it has, or one."""
-
-    def __post_init__(self) -> None:
-        _within("processes", self.processes, 1024)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +91,8 @@ class ReportOptions:
     """Split to measure on."""
     rule: Rule = field(default_factory=Rule)
     """Which positions of the split count, as `fianchetto report` has it."""
-    drawn: int = 6
+    drawn: Annotated[int, Between(0, 64)] = 6
     """Positions drawn as boards with the network's first choices."""
-
-    def __post_init__(self) -> None:
-        _within("drawn", self.drawn, 64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,9 +131,3 @@ class StrengthOptions:
             raise ConfigError(f"games come in pairs: 2, 4, 6 ..., not {self.games}")
         if not self.simulations or min(self.simulations) < 1 or self.hand_written < 0 or min(self.nodes, default=1) < 1:
             raise ConfigError("simulations and nodes must be 1 or more, and one simulation count is needed")
-
-
-def _within(name: str, value: int, most: int) -> None:
-    """Refuse a number of things that is negative, or so large that it must be a slip."""
-    if not 0 <= value <= most:
-        raise ConfigError(f"{name} is {value}, and must be from 0 to {most}")

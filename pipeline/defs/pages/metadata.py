@@ -8,9 +8,12 @@ from typing import Any
 
 import dagster as dg
 import numpy as np
+from pydantic_core import to_jsonable_python
 
+from engine.json_files import parse_json
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
+from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
 from pipeline.validation.verify import sample_rows
@@ -31,6 +34,30 @@ FIGURES = (
 )
 SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
 JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out")
+COLUMNS = {
+    "black_to_move": "Whether Black is to move; the board is seen by the mover all the same.",
+    "planes": "The position seen by the mover: 77 little-endian uint64 (engine/encoding/planes.py).",
+    "label": "The move played: 0..4095, type x 64 + from-square.",
+    "promotion": "0 none, else 2 knight .. 5 queen.",
+    "castling": "Bits: own king's side 1, own queen's 2, the opponent's 4 and 8.",
+    "ep_file": "File of the square behind a pawn that has just moved two; 255 none.",
+    "halfmove": "Fifty-move clock.",
+    "repetition": "How often the position stood before in its game.",
+    "result": "+1, 0 or -1, seen by the mover; 0 where `plies` is 0.",
+    "ply": "Half-moves before this one in the game.",
+    "plies": "Half-moves of the game; 0 for positions that are of no game (puzzles, EPD).",
+    "game": "Row in games.parquet.",
+    "last_move": "The opponent's move before: from x 64 + to, as the mover sees the board; null at a game's start.",
+    "eval": "Centipawns seen by the mover before the move, from the comment after the move before; mates +-32000.",
+    "clock": "Seconds that the mover had left before the move; the base time at a player's first move.",
+    "elo": "The mover's rating.",
+    "opponent_elo": "The opponent's rating.",
+    "base": "Time control: seconds at the start.",
+    "increment": "Time control: seconds a move.",
+    "visits": "Self-play's: labels and shares of the search's improved policy; null for people's games.",
+    "root_value": "Self-play's: the search's value, seen by the mover; null for people's games.",
+}
+"""What a shard's columns hold, as datasets/README.md has it."""
 LONGEST_TABLE = 200
 """Rows of a table that a page shows without getting slow."""
 
@@ -51,7 +78,7 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": rows,
-        "dagster/column_schema": column_schema(),
+        "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
         "games_dropped": games["read"] - games["used"],
@@ -125,13 +152,46 @@ def of_report(
     return {
         "checkpoint": dg.MetadataValue.path(network),
         **overall(reports),
+        **(honest(first) if len(reports) == 1 else {}),
         "rule": "; ".join(report["rule"] for report in reports.values()),
         "report": dg.MetadataValue.md("\n\n".join(drawn)),
         "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
         "datasets": table(numbers),
         **slices,
+        "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
     }
+
+
+def honest(report: Mapping[str, Any]) -> Metadata:
+    """Say what makes a report's top-1 comparable: its interval, the figure by the common rule, and what train holds of it."""
+    low, high = report["top1_low"], report["top1_high"]
+    rows = report["slices"].get("by_train", [])
+    held = sum(row["positions"] for row in rows if row["band"] != "not in train")
+    return {
+        "top1_interval": report["top1_interval"] if low is None else f"{low:.4f} to {high:.4f} (95 %)",
+        "top1_by_common_rule": report["common_rule"]["top1"],
+        "common_rule": report["common_rule"]["rule"],
+        "seen_in_training": report["seen_in_training"],
+        **({"share_of_positions_in_train": round(held / report["positions"], 6)} if rows else {}),
+    }
+
+
+def of_leaderboard(folder: Path) -> Metadata:
+    """Rank the reports that lie in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the best first."""
+    found = []
+    for path in sorted(folder.glob("*/*/report.json")):
+        try:
+            report = parse_json(path.read_bytes())
+            row = {"dataset": path.parent.name, "checkpoint": path.parents[1].name}
+            found.append(row | {name: report[name] for name in ("preset", "top1", "positions", "rule")})
+        except (ValueError, KeyError, TypeError):
+            found.append(
+                {"dataset": path.parent.name, "checkpoint": path.parents[1].name, "rule": f"{path} is no report"}
+            )
+    found.sort(key=lambda row: (row["dataset"], -row.get("top1", -1.0), row["checkpoint"]))
+    columns = {"dataset": "", "checkpoint": "", "preset": "", "top1": 0.0, "positions": 0, "rule": ""}
+    return {"reports": len(found), "leaderboard": table([columns | row for row in found])}
 
 
 def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
@@ -160,9 +220,28 @@ def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(shown, schema)
 
 
-def column_schema() -> dg.TableSchema:
-    """Describe a shard's columns, which are those of the format version that its manifest has."""
-    return dg.TableSchema([dg.TableColumn(field.name, str(field.type)) for field in schema()])
+def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
+    """Describe the columns of a dataset's shards, those of the planes as the manifest says that they are stored."""
+    stored = schema(manifest.get("planes") or "bytes")  # a manifest of format version 2 does not say
+    return dg.TableSchema(
+        [
+            dg.TableColumn(
+                field.name, str(field.type), _described(field.name), dg.TableColumnConstraints(field.nullable)
+            )
+            for field in stored
+        ]
+    )
+
+
+def _described(column: str) -> str:
+    """Return what a shard's column holds."""
+    if column in BOARD_COLUMNS:
+        return f"Bit {BOARD_COLUMNS.index(column)} of each square's piece code, a bitboard seen by the mover."
+    if column in PIECE_COLUMNS:
+        return f"Plane {PIECE_COLUMNS.index(column)} of the position seen by the mover (engine/encoding/planes.py)."
+    if column in MOVE_COLUMNS:
+        return f"Planes of legal moves: {MOVE_COLUMNS[column]} little-endian uint64 (engine/encoding/planes.py)."
+    return COLUMNS[column]
 
 
 def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
@@ -174,4 +253,5 @@ def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
 
 def data_version(*inputs: Any) -> dg.DataVersion:
     """Hash inputs and options: the same version means the same data."""
-    return dg.DataVersion(hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:16])
+    text = json.dumps(to_jsonable_python(inputs), sort_keys=True)
+    return dg.DataVersion(hashlib.sha256(text.encode()).hexdigest()[:16])

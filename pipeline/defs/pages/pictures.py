@@ -87,13 +87,15 @@ def _board(drawing: Drawing) -> tuple[str, str]:
     board = board_of(np.frombuffer(row["planes"], "<u8"))
     human = move_of(int(row["label"]), int(row["promotion"]), board.turn)
     arrows = [chess.svg.Arrow(human.from_square, human.to_square, color=HUMAN)]
-    caption = f"{'White' if board.turn else 'Black'} played {_san(board, human)}"
+    who, elo = ("White" if board.turn else "Black"), row.get("elo")
+    mover = f"{who} ({elo})" if elo else who
+    caption = f"move {row['ply'] // 2 + 1}: {mover} played {_san(board, human)}"
     if drawing.choices:
         moves = [(_move(board, label), share) for label, share in drawing.choices]
         first = moves[0][0]
         arrows.append(chess.svg.Arrow(first.from_square, first.to_square, color=NETWORK))
         caption += "; network: " + ", ".join(f"{_san(board, move)} {share:.0%}" for move, share in moves)
-    svg = chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=False)
+    svg = chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=True)
     return f"![{caption}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})", caption
 
 

@@ -54,6 +54,6 @@ def _games(name: str, stream: Readable) -> Iterator[str]:
 
 
 def first_move(field: str) -> str:
-    """Give the first move that stands in a field, "" if there is none."""
+    """Return the first move that stands in a field, "" if there is none."""
     found = UCI.search(field) or SAN.search(field)
     return found[0] if found else ""

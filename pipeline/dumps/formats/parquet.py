@@ -55,7 +55,7 @@ def _rows(
     write: Callable[[int, dict[str, str | None]], str],
     on_share: Callable[[float], None],
 ) -> Iterator[str]:
-    """Give each row as PGN, its values as text, null and NaN as None; what is damaged is an OSError."""
+    """Yield each row as PGN, its values as text, null and NaN as None; what is damaged is an OSError."""
     number, total = 0, max(file.metadata.num_rows, 1)
     with file:
         batches = file.iter_batches(BATCH, columns=list(columns), use_threads=False)

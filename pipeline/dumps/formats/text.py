@@ -3,6 +3,7 @@
 Every row of an input becomes one game of the text, broken rows too: so each is counted, with its reason and its place.
 """
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -26,23 +27,27 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, count: int, /) -> bytes:
-        """Give up to `count` bytes, none at the end."""
+        """Return up to `count` bytes, none at the end."""
         ...
 
 
-class Pieces:
-    """A stream of the bytes that an iterator gives, for `readinto` and `read`."""
+class Pieces(io.RawIOBase):
+    """A stream of the bytes that an iterator yields."""
 
-    def __init__(self, pieces: Iterator[bytes], made_of: object = None) -> None:
-        """Take the iterator, and what it reads: let go of at the iterator's end, that would close its file."""
+    def __init__(self, pieces: Iterator[bytes], made_of: Any = None) -> None:
+        """Take the iterator, and the stream that it reads, which is closed with this one."""
         self.pieces = pieces
         self.made_of = made_of
         self.left = memoryview(b"")
 
-    def readinto(self, space: Any) -> int:
-        """Fill `space` (a memoryview) as far as there is text and give how far.
+    def readable(self) -> bool:
+        """Return True."""
+        return True
 
-        An OSError of the iterator comes when all text before it was given.
+    def readinto(self, space: Any) -> int:
+        """Fill `space` (a memoryview) as far as there is text and return how far.
+
+        An OSError of the iterator is raised after all text before it.
         """
         filled = 0
         while filled < len(space):
@@ -62,10 +67,11 @@ class Pieces:
             filled += count
         return filled
 
-    def read(self, count: int) -> bytes:
-        """Give up to `count` bytes, none at the end."""
-        space = bytearray(count)
-        return bytes(space[: self.readinto(memoryview(space))])
+    def close(self) -> None:
+        """Close what the iterator reads."""
+        if not self.closed and self.made_of is not None:
+            self.made_of.close()
+        super().close()
 
 
 def _raising(error: OSError) -> Iterator[bytes]:
@@ -75,7 +81,7 @@ def _raising(error: OSError) -> Iterator[bytes]:
 
 
 def lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Give a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. A mark of byte order is left out.
+    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. A mark of byte order is left out.
 
     An OSError of the stream comes when all whole lines before it were given.
     """

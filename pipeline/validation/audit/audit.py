@@ -72,7 +72,7 @@ def audit(
 
 
 def _described(name: str, member: Member, mine: Counts) -> dict[str, Any]:
-    """Give a dataset's row in the table of datasets."""
+    """Return a dataset's row in the table of datasets."""
     rows = dict(zip(ALL_SPLITS, mine.rows.tolist(), strict=True))
     return {"dataset": name, "games": member.manifest["games"]["used"], **rows, "held_out": member.held_out}
 
@@ -97,12 +97,12 @@ def _total(found: Sequence[Counts], name: str) -> NDArray[np.int64]:
 
 
 def _all_splits(mine: Counts) -> dict[str, NDArray[np.int64]]:
-    """Give a dataset's histograms over all its splits."""
+    """Return a dataset's histograms over all its splits."""
     return {name: bins.sum(axis=0) for name, bins in mine.bins.items()}
 
 
 def _distributions(found: Sequence[Counts]) -> dict[str, list[dict[str, Any]]]:
-    """Give, for each column, a row for each bin with its positions in all, and its share of each split."""
+    """Return, for each column, a row for each bin with its positions in all, and its share of each split."""
     tables = {}
     for column in columns():
         counts = _total(found, column.name)
@@ -127,7 +127,7 @@ def _between_splits(found: Sequence[Counts]) -> list[dict[str, Any]]:
 
 
 def _labels(found: Sequence[Counts], colliding: int) -> dict[str, Any]:
-    """Say how even the 4096 labels are, and what of them the tests ask that train does not have.
+    """Return how even the 4096 labels are, and what of them the tests ask that train does not have.
 
     `effective` is the exponential of the entropy: as many equally frequent labels would be as hard to guess.
     `colliding_moves` are moves that were played on a position together with another promotion of the same label.

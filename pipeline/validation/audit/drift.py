@@ -20,7 +20,7 @@ Histograms = Mapping[str, NDArray[np.int64]]
 
 
 def divergence(first_K: NDArray[Any], second_K: NDArray[Any]) -> float:
-    """Give the Jensen-Shannon divergence of two counts in bits."""
+    """Return the Jensen-Shannon divergence of two counts in bits."""
     first, second = first_K / first_K.sum(), second_K / second_K.sum()
     middle = (first + second) / 2
     total = 0.0
@@ -31,7 +31,7 @@ def divergence(first_K: NDArray[Any], second_K: NDArray[Any]) -> float:
 
 
 def stability(before_K: NDArray[Any], after_K: NDArray[Any]) -> float:
-    """Give the population stability index of two counts."""
+    """Return the population stability index of two counts."""
     used = (before_K > 0) | (after_K > 0)
     before = np.maximum(before_K[used] / before_K.sum(), FLOOR)
     after = np.maximum(after_K[used] / after_K.sum(), FLOOR)

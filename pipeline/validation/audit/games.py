@@ -1,25 +1,27 @@
-"""What the tables of games tell: games that stand twice, or in train and in a test; how months differ.
+"""Figures of the tables of games: games that occur twice, or in train and in a test; how months differ.
 
 Axes: G games, K bins.
 """
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.progress import Stop
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dataset.files.shards import BATCH_SENTINELS
 from pipeline.dataset.join import game_splits
 from pipeline.dataset.strata import CLASSES, rating_band, time_class
-from pipeline.dataset.tally import Tally, sums
+from pipeline.dataset.tally import Tally
 from pipeline.dataset.training_set import ALL_SPLITS, Member
 from pipeline.errors import Stopped
 from pipeline.validation.audit.columns import LENGTH, RATING
 from pipeline.validation.audit.drift import chain
+from pipeline.validation.audit.overlap import shared_with_train
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,14 +29,10 @@ if TYPE_CHECKING:
 LEAST_GAMES = 500
 """Games that a month must have to be compared with others: of fewer, chance tells more than the month does."""
 
-Stop = Callable[[], bool]
-
 
 def copies(datasets: Sequence[Member], stop: Stop) -> dict[str, Any]:
-    """Count games by the hash of their moves: copies, and games of a test that train holds, in any of the datasets."""
+    """Count games by the hash of their moves: copies, and games of a test that train has, in any of the datasets."""
     expected = sum(member.manifest["games"]["used"] for member in datasets)
-    total = distinct = 0
-    shared = dict.fromkeys(ALL_SPLITS[1:], 0)
     with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
         tally = Tally(Path(folder), expected)
         for member in datasets:
@@ -42,15 +40,11 @@ def copies(datasets: Sequence[Member], stop: Stop) -> dict[str, Any]:
                 tally.add(keys, splits)
                 if stop():
                     raise Stopped("stopped; nothing was written")
-        for keys, what, counts in tally.parts():
-            at = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-            by_split = [sums(np.where(what == split, counts, 0), at) for split in range(len(ALL_SPLITS))]
-            total += int(counts.sum())
-            distinct += len(at)
-            for split, name in enumerate(ALL_SPLITS[1:], 1):
-                shared[name] += int(by_split[split][by_split[0] > 0].sum())
-    return {"games": total, "distinct": distinct, "copies": total - distinct} | {
-        f"{name}_games_in_train": count for name, count in shared.items()
+        found = shared_with_train(tally)
+    total = int(found.rows.sum())
+    shared = dict(zip(ALL_SPLITS, found.shared_rows.tolist(), strict=True))
+    return {"games": total, "distinct": found.distinct, "copies": total - found.distinct} | {
+        f"{split}_games_in_train": shared[split] for split in ALL_SPLITS[1:]
     }
 
 

@@ -15,10 +15,12 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dataset.files.shards import SPLITS
-from pipeline.dataset.tally import Tally, sums
+from pipeline.dataset.tally import Tally
 from pipeline.dataset.training_set import ALL_SPLITS, LATEST, Member
 from pipeline.errors import DatasetError, Stopped
-from pipeline.validation.verify import sources_differ, text_of
+from pipeline.evaluation.game_texts import text_of
+from pipeline.validation.audit.overlap import share, shared_with_train
+from pipeline.validation.verify import sources_differ
 
 NAME = re.compile(rb'^\[(White|Black) "((?:[^"\\\n]|\\.){1,200})"\]', re.MULTILINE)
 NOBODY = frozenset({b"?", b"-", b"Anonymous", b"N, N", b"NN"})
@@ -50,32 +52,20 @@ def players(
 
 
 def _counted(tally: Tally) -> dict[str, Any]:
-    """Add the seats up by player."""
-    total, in_train = 0, 0
-    seats, shared, known, both = (dict.fromkeys(ALL_SPLITS, 0) for _ in range(4))
-    for keys, what, counts in tally.parts():
-        at = np.flatnonzero(np.append(True, keys[1:] != keys[:-1]))
-        by_split = [sums(np.where(what == split, counts, 0), at) for split in range(len(ALL_SPLITS))]
-        total += len(at)
-        in_train += int((by_split[0] > 0).sum())
-        for split, name in enumerate(ALL_SPLITS):
-            seats[name] += int(by_split[split].sum())
-            shared[name] += int(by_split[split][by_split[0] > 0].sum())
-            known[name] += int((by_split[split] > 0).sum())
-            both[name] += int(((by_split[split] > 0) & (by_split[0] > 0)).sum())
+    """Return the seats by player and split, as counts."""
+    found = shared_with_train(tally)
     rows = [
         {
-            "split": name,
-            "players": known[name],
-            "players_in_train": both[name],
-            "seats": seats[name],
-            "seats_of_players_in_train": shared[name],
-            "share": round(shared[name] / seats[name], 6),
+            "split": split,
+            "players": players,
+            "players_in_train": both,
+            "seats": seats,
+            "seats_of_players_in_train": shared,
+            "share": share(shared, seats),
         }
-        for name in ALL_SPLITS[1:]
-        if seats[name]
+        for split, seats, shared, players, both in found.tests()
     ]
-    return {"players": total, "in_train": in_train, "by_split": rows}
+    return {"players": found.distinct, "in_train": int(found.keys[0]), "by_split": rows}
 
 
 def _tags(path: str) -> Iterator[Names]:
@@ -95,7 +85,7 @@ def _tags(path: str) -> Iterator[Names]:
 
 
 def _seats(member: Member, number: int, path: str) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
-    """Give the players of the games that are used, with their splits, in the order of the dump."""
+    """Return the players of the games that are used, with their splits, in the order of the dump."""
     tags = _tags(path)
     places, keys = np.zeros(0, np.int64), np.zeros(0, np.uint64)
     for _, games in games_tables(member.directory, member.manifest, ["source", "offset", "length", "split"]):

@@ -7,8 +7,9 @@ import pytest
 from numba import njit, types
 
 from engine.board import bitboard, movegen, position
-from engine.board.bitboard import ascii_board, flip, king_attacks, knight_attacks, lowest, popcount
+from engine.board.bitboard import flip, king_attacks, knight_attacks, lowest, popcount
 from tests.engine.compiled import kernels, not_unsigned
+from tests.engine.oracle import ascii_board
 
 U = np.uint64
 

@@ -8,10 +8,10 @@ import chess
 import numpy as np
 import pytest
 
-from engine.board.bitboard import ascii_board
 from engine.board.movegen import count_moves, legal_planes
 from engine.board.position import from_fen
 from engine.encoding.planes import legal_mask, move_of
+from tests.engine.oracle import ascii_board
 
 BOARDS = Path(__file__).parents[2] / "data" / "boards.txt"
 DIRECTIONS = ["N", "NE", "E", "SE", "S", "SW", "W", "NW"]

@@ -24,7 +24,7 @@ from engine.encoding.planes import (
     unpack,
 )
 from engine.evaluation import handwritten
-from engine.evaluation.move_features import facts_of
+from engine.evaluation.move_features import legal_move_features
 
 
 def test_the_encoding_is_the_one_that_shards_and_checkpoints_name():
@@ -43,7 +43,7 @@ def test_rows_that_are_no_position_are_named_before_anything_reads_a_board_off_t
     for place, word in ((KING, 0), (KING, 3), (KING + 1, 0), (KING + 1, 2**64 - 1)):
         bad = good.copy()
         bad[1, place] = word
-        for reader in (positions, handwritten.evaluate, facts_of):
+        for reader in (positions, handwritten.evaluate, legal_move_features):
             with pytest.raises(PlanesError, match="row 1 is no position"):
                 reader(bad)
     crowded = good.copy()
@@ -52,7 +52,7 @@ def test_rows_that_are_no_position_are_named_before_anything_reads_a_board_off_t
         handwritten.evaluate(crowded)
     for shape in ((1, 13), (77,), (2, 76)):
         with pytest.raises(PlanesError, match=r"planes are uint64\[B, 77\]"):
-            facts_of(np.zeros(shape, np.uint64))
+            legal_move_features(np.zeros(shape, np.uint64))
     assert positions(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
 
 

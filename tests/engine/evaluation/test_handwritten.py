@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from engine.board.movegen import legal_planes
-from engine.board.position import from_board, mirrored_square
+from engine.board.position import from_board
 from engine.encoding.planes import PLANES, move_of
 from engine.evaluation import handwritten, static_evaluation, static_exchange
 
@@ -22,7 +22,7 @@ def planes_of(board: chess.Board) -> np.ndarray:
 
 
 def value(board: chess.Board) -> int:
-    return int(static_evaluation.centipawns(planes_of(board), GAINS))
+    return int(static_evaluation.static_evaluation(planes_of(board), GAINS))
 
 
 def first_choice(fen: str) -> str:
@@ -146,10 +146,10 @@ def test_exchanges_are_those_of_a_slow_recursion() -> None:
         planes_P = planes_of(board)
         occupied = np.bitwise_or.reduce(planes_P[:12])
         for square in chess.SquareSet(board.occupied_co[not board.turn] & ~board.kings):
-            bit = mirrored_square(square) if board.turn == chess.WHITE else square
+            bit = square ^ 56 if board.turn == chess.WHITE else square
             piece = board.piece_type_at(square)
             assert piece is not None
-            won = static_exchange.exchange(planes_P, np.uint64(bit), WORTH[piece], 0, occupied, GAINS)
+            won = static_exchange.see(planes_P, np.uint64(bit), WORTH[piece], 0, occupied, GAINS)
             assert won == slow_exchange(board, square), (board.fen(), chess.square_name(square))
             compared += won > 0
     assert compared > 100
@@ -214,9 +214,9 @@ def test_the_same_position_is_judged_the_same_alone_and_in_a_batch() -> None:
 def test_no_score_passes_through_a_float() -> None:
     handwritten.evaluate(planes_of(chess.Board())[None])
     planes_P, occupied = planes_of(chess.Board()), np.uint64(0)
-    static_exchange.exchange(planes_P, np.uint64(5), 100, 0, occupied, GAINS)
+    static_exchange.see(planes_P, np.uint64(5), 100, 0, occupied, GAINS)
     value(chess.Board())
-    kernels = (handwritten.score_moves, static_evaluation.centipawns, static_exchange.exchange)
+    kernels = (handwritten.score_moves, static_evaluation.static_evaluation, static_exchange.see)
     inner = (handwritten._score_move, handwritten._mates, handwritten._make, handwritten._danger)
     inner += (
         static_evaluation._side,

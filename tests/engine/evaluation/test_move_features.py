@@ -8,7 +8,7 @@ import pytest
 
 from engine.encoding.planes import LABELS, PLANES, label_of
 from engine.evaluation import move_features
-from engine.evaluation.move_features import FACTS, FACTS_VERSION, UNIT, facts_of
+from engine.evaluation.move_features import FEATURES, FEATURES_VERSION, UNIT, legal_move_features
 from tests.engine.compiled import kernels, not_unsigned
 from tests.engine.encoding.test_planes_real_games import games_of
 from tests.engine.evaluation.test_handwritten import WORTH, planes_of, random_boards, slow_exchange
@@ -58,19 +58,19 @@ def facts_by_hand(board: chess.Board, move: chess.Move) -> dict[str, int]:
 
 def compare(boards: list[chess.Board]) -> dict[str, int]:
     """Compare every legal move's facts; give how often each was something."""
-    found = facts_of(np.stack([planes_of(board) for board in boards]))
+    found = legal_move_features(np.stack([planes_of(board) for board in boards]))
     assert found["moves"].dtype == np.int64
     assert found["facts"].dtype == np.uint8
-    met, place = dict.fromkeys(FACTS, 0), 0
+    met, place = dict.fromkeys(FEATURES, 0), 0
     for row, board in enumerate(boards):
         moves = {label_of(m, board.turn): m for m in board.legal_moves if m.promotion in (None, chess.QUEEN)}
         labels = found["moves"][place : place + len(moves)] - row * LABELS
         assert labels.tolist() == sorted(moves)
         for label in labels.tolist():
-            got = dict(zip(FACTS, found["facts"][place].tolist(), strict=True))
+            got = dict(zip(FEATURES, found["facts"][place].tolist(), strict=True))
             assert got == facts_by_hand(board, moves[label]), (board.fen(), moves[label].uci())
             place += 1
-            for name in FACTS:
+            for name in FEATURES:
                 met[name] += got[name] > 0
     assert place == len(found["moves"])
     return met
@@ -89,27 +89,27 @@ def test_facts_of_real_games_are_what_playing_each_move_shows(file: str) -> None
 
 
 def test_a_changed_number_is_a_new_version() -> None:
-    found = facts_of(np.stack([planes_of(chess.Board(fen)) for fen in BOARDS]))
+    found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in BOARDS]))
     digest = hashlib.sha256(found["facts"].tobytes()).hexdigest()[:16]
-    assert (FACTS_VERSION, digest) == (1, "d1a48149720c8a69"), (
+    assert (FEATURES_VERSION, digest) == (1, "d1a48149720c8a69"), (
         "A network that was trained on other facts would be told something else in silence. If the change is meant, raise "
-        "FACTS_VERSION and put the new version and hash here; if not, undo it."
+        "FEATURES_VERSION and put the new version and hash here; if not, undo it."
     )
 
 
 def test_rows_without_moves_and_no_rows_have_no_facts() -> None:
     mated = planes_of(chess.Board("R5k1/5ppp/8/8/8/8/8/4K3 b - - 0 1"))
     for planes in (np.zeros((0, PLANES), np.uint64), mated[None]):
-        found = facts_of(planes)
+        found = legal_move_features(planes)
         assert found["moves"].shape == (0,)
-        assert found["facts"].shape == (0, len(FACTS))
-    both = facts_of(np.stack([mated, planes_of(chess.Board())]))
+        assert found["facts"].shape == (0, len(FEATURES))
+    both = legal_move_features(np.stack([mated, planes_of(chess.Board())]))
     assert (both["moves"] // LABELS == 1).all()
     assert len(both["moves"]) == 20
 
 
 def test_boards_stay_unsigned() -> None:
-    facts_of(planes_of(chess.Board())[None])
+    legal_move_features(planes_of(chess.Board())[None])
     for name, kernel in kernels(move_features).items():
         for signature in list(kernel.signatures):
             assert not_unsigned(kernel, signature) == [], name

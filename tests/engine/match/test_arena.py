@@ -15,9 +15,9 @@ from engine.evaluation.handwritten import evaluate
 from engine.match.adjudication import Adjudication, AdjudicationError, adjudicated
 from engine.match.arena import decided, play
 from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
-from engine.match.game import Game, GameRecord
+from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening, generate
-from engine.match.players import Answer, Player, Score
+from engine.match.players import Player, PlayResult, Score
 from engine.match.sprt import SprtConfig
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
@@ -219,10 +219,10 @@ def test_stockfish_beats_the_greedy_and_says_mate() -> None:
 # --- the referee --------------------------------------------------------------------------------------------------
 
 
-def played(fen: str, moves: str, *, number: int = 0, rules: Adjudication | None = None, score: int = 0) -> Game:
-    game = Game(number, Opening(fen), (Limit(), Limit()), rules or Adjudication())
+def played(fen: str, moves: str, *, number: int = 0, rules: Adjudication | None = None, score: int = 0) -> MatchGame:
+    game = MatchGame(number, Opening(fen), (Limit(), Limit()), rules or Adjudication())
     for move in moves.split():
-        game.take(Answer(chess.Move.from_uci(move), Score(score if game.board.turn else -score), 0.0), 0.0)
+        game.take(PlayResult(chess.Move.from_uci(move), Score(score if game.board.turn else -score), 0.0), 0.0)
     return game
 
 
@@ -254,21 +254,21 @@ def test_points_are_as_white_in_even_games_and_as_black_in_odd_ones() -> None:
 @pytest.mark.parametrize("move", ["e2e5", "a1a1", "e7e5", "0000"])
 def test_the_referee_plays_no_illegal_move(move: str) -> None:
     game = played(chess.STARTING_FEN, "", number=1)
-    game.take(Answer(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0), 0.0)
+    game.take(PlayResult(chess.Move.from_uci(move) if move != "a1a1" else chess.Move(0, 0), None, 0.0), 0.0)
     assert game.end == ("0-1", "illegal move")
     assert (game.forfeit, game.record().points) == ("b", 1.0)
 
 
 def test_clocks_run_down_by_what_a_move_took() -> None:
-    game = Game(1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0)), Adjudication())
-    assert game.turn(0).clocks == (10.0, 5.0), "B is White in odd games"
+    game = MatchGame(1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0)), Adjudication())
+    assert game.request(0).clocks == (10.0, 5.0), "B is White in odd games"
     for move, seconds in (("e2e4", 3.0), ("e7e5", 1.5), ("g1f3", 4.0)):
-        game.take(Answer(chess.Move.from_uci(move), None, seconds), 0.1)
+        game.take(PlayResult(chess.Move.from_uci(move), None, seconds), 0.1)
     assert game.clocks == [9.0, 3.5, 7.0]
-    game.take(Answer(chess.Move.from_uci("b8c6"), None, 3.55), 0.1)
+    game.take(PlayResult(chess.Move.from_uci("b8c6"), None, 3.55), 0.1)
     assert (game.end, game.clocks[-1]) == (None, 0.0), "within the margin"
-    game.take(Answer(chess.Move.from_uci("f1b5"), None, 1.0), 0.1)
-    game.take(Answer(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
+    game.take(PlayResult(chess.Move.from_uci("f1b5"), None, 1.0), 0.1)
+    game.take(PlayResult(chess.Move.from_uci("a7a6"), None, 0.2), 0.1)
     assert game.end == ("1-0", "timeout")
     assert game.record().forfeit == "a"
 
@@ -281,11 +281,11 @@ def test_a_clock_gains_its_time_again_after_its_moves() -> None:
         "10+0.1",
         None,
     ]
-    game = Game(0, Opening(chess.STARTING_FEN, ("e2e4", "e7e5")), limits, Adjudication())
+    game = MatchGame(0, Opening(chess.STARTING_FEN, ("e2e4", "e7e5")), limits, Adjudication())
     to_go = []
     for move in ("g1f3", "b8c6", "f1c4", "f8c5", "c2c3", "g8f6"):
-        to_go.append(game.turn(0).moves_to_go)
-        game.take(Answer(chess.Move.from_uci(move), None, 2.0), 0.0)
+        to_go.append(game.request(0).moves_to_go)
+        game.take(PlayResult(chess.Move.from_uci(move), None, 2.0), 0.0)
     assert to_go == [2, 3, 1, 2, 2, 1], "the book's moves do not count"
     assert game.clocks == [8.0, 8.5, 16.0, 7.0, 14.0, 15.5]
 

@@ -3,7 +3,7 @@
 PUCT: Silver et al. 2018, with lc0's first-play urgency. Several leaves of a tree may wait for their values at once: N is of
 finished visits and N-in-flight of the others, as lc0 counts them. A visit in flight counts in the denominators of exploration,
 and with PUCT as a virtual loss (Segal 2010), but neither in Q(parent) nor in the visited policy, of which lc0's GetFpu makes
-the value of an untried move. Gumbel: Danihelka et al. 2022 as mctx states it; values are of finished visits. Proofs are left
+the value of an unvisited move. Gumbel: Danihelka et al. 2022 as mctx states it; values are of finished visits. Proofs are left
 out, so compare where no game ends but by a draw.
 """
 
@@ -30,21 +30,21 @@ class Node:
     priors: np.ndarray = field(default_factory=lambda: np.zeros(0))
     children: dict[int, "Node"] = field(default_factory=dict)
     visits: int = 0
-    total: float = 0.0
+    value_sum: float = 0.0
     in_flight: int = 0
 
     def flying(self) -> np.ndarray:
         return np.array([self.children[i].in_flight if i in self.children else 0 for i in range(len(self.moves))])
 
-    def tries(self) -> np.ndarray:
+    def child_visits(self) -> np.ndarray:
         return np.array([self.children[i].visits if i in self.children else 0 for i in range(len(self.moves))])
 
     def values(self) -> np.ndarray:
         """Give each move's mean for the mover here; 0 where there is none."""
         pairs = [
-            (self.children[i].total, self.children[i].visits) if i in self.children else (0.0, 0) for i in self.all
+            (self.children[i].value_sum, self.children[i].visits) if i in self.children else (0.0, 0) for i in self.all
         ]
-        return np.array([-total / max(visits, 1) for total, visits in pairs])
+        return np.array([-value_sum / max(visits, 1) for value_sum, visits in pairs])
 
     @property
     def all(self) -> range:
@@ -54,7 +54,7 @@ class Node:
         return self.children[[move.uci() for move in self.moves].index(uci)]
 
     def visits_by_uci(self) -> dict[str, int]:
-        return dict(zip([move.uci() for move in self.moves], self.tries().tolist(), strict=True))
+        return dict(zip([move.uci() for move in self.moves], self.child_visits().tolist(), strict=True))
 
 
 Choice = Callable[[Node], int]
@@ -74,7 +74,7 @@ def drawn(board: chess.Board, root: chess.Board) -> bool:
     return False
 
 
-def open_node(node: Node, root: chess.Board, evaluator: Evaluator, temperature: float) -> float:
+def expand(node: Node, root: chess.Board, evaluator: Evaluator, temperature: float) -> float:
     """Judge a new position and give its value for its mover."""
     assert not node.board.is_checkmate(), "compare where nobody mates"
     if node.board is not root and drawn(node.board, root):
@@ -104,11 +104,11 @@ def walk(root: Node, at_root: Choice, below: Choice) -> list[Node]:
     return path
 
 
-def back_up(path: list[Node], value: float) -> None:
+def backup(path: list[Node], value: float) -> None:
     """Add a value, the last node's mover's, along a way."""
     for node in reversed(path):
         node.visits += 1
-        node.total += value
+        node.value_sum += value
         value = -value
 
 
@@ -116,7 +116,7 @@ def search(
     root: Node, evaluator: Evaluator, simulations: int, choices: tuple[Choice, Choice], temperature: float, leaves: int
 ) -> None:
     """Search in rounds of up to `leaves` positions, which wait for each other; a walk to one that waits ends the round."""
-    back_up([root], open_node(root, root.board, evaluator, temperature))
+    backup([root], expand(root, root.board, evaluator, temperature))
     done = 0
     while done < simulations:
         waiting: list[list[Node]] = []
@@ -127,7 +127,7 @@ def search(
             done += 1
             if path[-1].over or drawn(path[-1].board, root.board):
                 path[-1].over = True
-                back_up(path, 0.0)
+                backup(path, 0.0)
                 continue
             for node in path:
                 node.in_flight += 1
@@ -135,20 +135,20 @@ def search(
         for path in waiting:
             for node in path:
                 node.in_flight -= 1
-            back_up(path, open_node(path[-1], root.board, evaluator, temperature))
+            backup(path, expand(path[-1], root.board, evaluator, temperature))
 
 
 def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: float, virtual_loss: float) -> Choice:
     """Make PUCT's choice."""
 
     def choose(node: Node) -> int:
-        finished, flying = node.tries(), node.flying()
+        finished, flying = node.child_visits(), node.flying()
         started = finished + flying
-        explored = started.sum()
-        c = c_puct + (c_factor * math.log((explored + 1 + c_base) / c_base) if c_factor else 0.0)
+        visited = started.sum()
+        c = c_puct + (c_factor * math.log((visited + 1 + c_base) / c_base) if c_factor else 0.0)
         charged = (node.values() * finished - virtual_loss * flying) / np.maximum(started, 1)
-        unvisited = node.total / node.visits - fpu_reduction * math.sqrt(node.priors[finished > 0].sum())
-        scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(max(explored, 1)) / (
+        unvisited = node.value_sum / node.visits - fpu_reduction * math.sqrt(node.priors[finished > 0].sum())
+        scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(max(visited, 1)) / (
             1 + started
         )
         return int(scores.argmax())
@@ -158,15 +158,15 @@ def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: fl
 
 def completed(node: Node, value_scale: float = 0.1, visit_offset: float = 50.0) -> np.ndarray:
     """Give sigma(completed Q): unvisited moves take the mixed value; rescaled to 0..1; grown with the visits."""
-    tries, values = node.tries(), node.values()
-    visited = tries > 0
+    visits, values = node.child_visits(), node.values()
+    visited = visits > 0
     mixed = node.raw
     if visited.any():
         mean = (node.priors[visited] * values[visited]).sum() / node.priors[visited].sum()
-        mixed = (node.raw + tries.sum() * mean) / (tries.sum() + 1)
+        mixed = (node.raw + visits.sum() * mean) / (visits.sum() + 1)
     full = np.where(visited, values, mixed)
     scaled = (full - full.min()) / max(full.max() - full.min(), 1e-8)
-    return (visit_offset + tries.max()) * value_scale * scaled
+    return (visit_offset + visits.max()) * value_scale * scaled
 
 
 def improved(node: Node) -> np.ndarray:
@@ -178,12 +178,12 @@ def improved(node: Node) -> np.ndarray:
 
 def gumbel_inside(node: Node) -> int:
     """Choose inside the tree: whose share of visits lags most behind the improved policy."""
-    started = node.tries() + node.flying()
+    started = node.child_visits() + node.flying()
     return int((improved(node) - started / (1 + started.sum())).argmax())
 
 
 def halving(considered: int, simulations: int) -> list[int]:
-    """Plan Sequential Halving: how often the move of each simulation has been tried before."""
+    """Plan Sequential Halving: how often the move of each simulation has been visited before."""
     if considered <= 1:
         return list(range(simulations))
     rounds, plan, visits, left = math.ceil(math.log2(considered)), [], 0, considered
@@ -221,7 +221,7 @@ def gumbel(board: chess.Board, evaluator: Evaluator, simulations: int, considere
     plan = halving(min(considered, board.legal_moves.count()), simulations)
 
     def at_root(node: Node) -> int:
-        started = node.tries() + node.flying()
+        started = node.child_visits() + node.flying()
         wanted = plan[started.sum()]
         scores = np.log(node.priors) + completed(node)
         return int(np.where(started == wanted, scores, -np.inf).argmax())

@@ -54,14 +54,14 @@ def test_the_lower_bound_prefers_what_is_known_better():
     bound = values - 1.96 * np.sqrt(np.maximum(1 - draws - values**2, 0) / np.maximum(visits, 1))
     bound[visits < 0.1 * visits.max()] = -9
     moves = list(by_uci(root, chess.WHITE))
-    assert chosen(search, 0, chess.WHITE, rule="lcb") == moves[int(bound.argmax())]
+    assert chosen(search, 0, chess.WHITE, criterion="lcb") == moves[int(bound.argmax())]
 
 
 def test_the_lower_bound_can_differ_from_the_visits():
     different = 0
     for salt in range(20):
         search, _ = searched(MIDDLE, Hashed(salt=salt), simulations=200)
-        different += chosen(search, 0, chess.WHITE, rule="lcb") != chosen(search, 0, chess.WHITE)
+        different += chosen(search, 0, chess.WHITE, criterion="lcb") != chosen(search, 0, chess.WHITE)
     assert 0 < different < 20
 
 
@@ -71,7 +71,7 @@ def test_gumbel_chooses_the_halving_s_winner():
     most = [uci for uci, visits in by_uci(root, chess.WHITE).items() if visits == root.visits.max()]
     improved = by_uci(root, chess.WHITE, "improved")
     assert chosen(search, 0, chess.WHITE) == max(most, key=improved.__getitem__)
-    assert chosen(search, 0, chess.WHITE, rule="improved") == max(improved, key=improved.__getitem__)
+    assert chosen(search, 0, chess.WHITE, criterion="improved") == max(improved, key=improved.__getitem__)
 
 
 def test_the_improved_policy_of_puct_is_its_visits():

@@ -31,7 +31,7 @@ LAID = Laid(
     }
 )
 PLAIN = {"c_puct": 1.0, "c_factor": 0.0, "fpu_reduction": 0.0}
-# Score = value + prior * sqrt(tries of all, at least 1) / (1 + tries); an untried move is worth the root's mean, its own
+# Score = value + prior * sqrt(visits of all, at least 1) / (1 + visits); an unvisited move is worth the root's mean, its own
 # evaluation included.
 #         a1a2                         b1                             b2                       to     White's value of the leaf
 # 1    .2+.5         =  .7        .2+.3           =  .5        .2+.2          =  .4            a2     -.4      mean -.1
@@ -98,7 +98,7 @@ def assert_same_tree(board: chess.Board, node: reference.Node, visited: list[str
     """Compare every position of the tree that has three visits or more; give how many there were."""
     _, root = searched(board, path=" ".join(visited), **options)  # type: ignore[arg-type]
     assert by_uci(root, node.board.turn) == node.visits_by_uci(), visited
-    assert root.value == pytest.approx(node.total / node.visits, abs=1e-5)
+    assert root.value == pytest.approx(node.value_sum / node.visits, abs=1e-5)
     compared = 1
     for index, child in node.children.items():
         if child.visits >= 3 and not child.over:

@@ -207,7 +207,7 @@ def test_who_is_lost_chooses_what_loses_slowest():
     assert by_uci(root, chess.WHITE, "mates") == {"d1e1": -2, "d1c1": -4}
     assert root.mate == -4
     for rule in ("visits", "lcb", "improved"):
-        assert chosen(search, 0, chess.WHITE, rule=rule) == "d1c1"
+        assert chosen(search, 0, chess.WHITE, criterion=rule) == "d1c1"
 
 
 def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
@@ -235,7 +235,7 @@ def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
     for rule in ("visits", "lcb", "improved"):
         for temperature in (0.0, 1.0, 5.0):
             for _ in range(5):
-                assert chosen(search, 0, chess.WHITE, temperature=temperature, rule=rule) not in lost
+                assert chosen(search, 0, chess.WHITE, temperature=temperature, criterion=rule) not in lost
 
 
 def test_a_mated_root_is_over():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.search.time_manager import MOVES_TO_GO, Budget, Limits, Pace, budget
+from engine.search.time_manager import MOVES_TO_GO, Budget, Limits, RoundTimer, budget
 
 LATENCY = 0.003
 """Seconds that a simulated move costs beside the thinking."""
@@ -125,21 +125,21 @@ def test_sixty_moves_use_between_a_third_and_all_of_the_clock(
 
 
 def test_pace_stops_a_round_early() -> None:
-    pace = Pace(100.0, longest_round=0.0)
-    pace.start(100.0)
-    assert not pace.too_late(0.05, 100.0)
-    pace.round(100.02)  # 20 ms
-    assert pace.longest_round == pytest.approx(0.02)
-    assert not pace.too_late(0.05, 100.02)
-    pace.round(100.04)
-    assert pace.too_late(0.05, 100.04), "a third round of 20 ms would end at 60 ms"
-    assert not pace.too_late(None, 100.04)
+    timer = RoundTimer(100.0, longest_round=0.0)
+    timer.start(100.0)
+    assert not timer.too_late(0.05, 100.0)
+    timer.round(100.02)  # 20 ms
+    assert timer.longest_round == pytest.approx(0.02)
+    assert not timer.too_late(0.05, 100.02)
+    timer.round(100.04)
+    assert timer.too_late(0.05, 100.04), "a third round of 20 ms would end at 60 ms"
+    assert not timer.too_late(None, 100.04)
 
 
 def test_pace_forgets_an_unlucky_round_slowly() -> None:
-    pace = Pace(0.0, longest_round=1.0)
-    pace.start(0.0)
+    timer = RoundTimer(0.0, longest_round=1.0)
+    timer.start(0.0)
     for tick in range(1, 21):
-        pace.round(tick * 0.01)
-    assert 0.01 < pace.longest_round < 0.2
-    assert pace.longest_round == pytest.approx(0.9**20)
+        timer.round(tick * 0.01)
+    assert 0.01 < timer.longest_round < 0.2
+    assert timer.longest_round == pytest.approx(0.9**20)

@@ -1,4 +1,4 @@
-"""Self-play: whole games by the rules, the same whatever their company, with what the search thought of each move."""
+"""Self-play: whole games by the rules, the same at any width, with what the search found at each move."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
                 game.result,
                 [
                     t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw)
-                    for t in game.thoughts
+                    for t in game.searches
                 ],
                 (game.book, game.values.tolist(), game.simulations, game.given_up),
             )
@@ -44,37 +44,37 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
 
 
 def replay(game: PlayedGame) -> chess.Board:
-    """Play a game again by python-chess, checking every move and thought, and give its last position."""
+    """Play a game again by python-chess, checking every move and search result, and give its last position."""
     board = to_board(game.start)
-    assert len(game.labels) == len(game.promotions) == len(game.thoughts)
-    for label, promotion, thought in zip(game.labels.tolist(), game.promotions.tolist(), game.thoughts, strict=True):
+    assert len(game.labels) == len(game.promotions) == len(game.searches)
+    for label, promotion, searched in zip(game.labels.tolist(), game.promotions.tolist(), game.searches, strict=True):
         assert expected_ending(board) is None, "a game does not go on after its end"
-        if thought is None:
+        if searched is None:
             board.push(move_of(label, promotion, board.turn))
             assert board.is_valid()
             continue
         legal = set(board.legal_moves)
         moves = [
             move_of(*pair, board.turn)
-            for pair in zip(thought.labels.tolist(), thought.promotions.tolist(), strict=True)
+            for pair in zip(searched.labels.tolist(), searched.promotions.tolist(), strict=True)
         ]
         assert len(set(moves)) == len(moves) > 0
         assert set(moves) <= legal
-        assert thought.shares.sum() == pytest.approx(1.0, abs=1e-5)
-        assert (thought.shares > 0).all()
-        assert -1 <= thought.value <= 1
-        assert 0 <= thought.draw <= 1
+        assert searched.shares.sum() == pytest.approx(1.0, abs=1e-5)
+        assert (searched.shares > 0).all()
+        assert -1 <= searched.value <= 1
+        assert 0 <= searched.draw <= 1
         move = move_of(label, promotion, board.turn)
-        assert move in moves, "what is played has been thought of"
+        assert move in moves, "what is played was found by the search"
         board.push(move)
     return board
 
 
 def test_games_are_played_to_their_end_by_the_rules():
-    config = SelfPlayConfig(width=24)
+    config = SelfPlayConfig(width=14)
     endings = set()
     numbers = []
-    for game in play_games(handwritten.evaluate, SEARCH, config, games=40):
+    for game in play_games(handwritten.evaluate, SEARCH, config, games=28):
         board = replay(game)
         numbers.append(game.number)
         endings.add(game.ending)
@@ -84,7 +84,7 @@ def test_games_are_played_to_their_end_by_the_rules():
             assert game.ending == expected_ending(board)
         winner = {chess.WHITE: 1, chess.BLACK: -1}[not board.turn]
         assert game.result == (winner if game.ending == MATE else 0)
-    assert sorted(numbers) == list(range(40))
+    assert sorted(numbers) == list(range(28))
     assert MATE in endings
     assert endings & {REPETITION, MATERIAL, STALEMATE, FIFTY}
 
@@ -126,7 +126,7 @@ def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move()
         (0, STALEMATE, 0),
         (0, MATERIAL, 0),
     ]
-    mate = games[3].thoughts[0]
+    mate = games[3].searches[0]
     assert (len(mate.labels), mate.shares.tolist(), mate.value) == (1, [1.0], 1.0)
 
 
@@ -147,8 +147,8 @@ def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openin
     games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), lively, games=6))
     assert len({str(game.labels[:8].tolist()) for game in games}) == 6
     for game in games:
-        for label, thought in zip(game.labels[8:].tolist(), game.thoughts[8:], strict=True):
-            assert thought.visits[thought.labels == label].max() == thought.visits.max()
+        for label, searched in zip(game.labels[8:].tolist(), game.searches[8:], strict=True):
+            assert searched.visits[searched.labels == label].max() == searched.visits.max()
 
 
 def test_nobody_gives_up_unless_told_to():
@@ -157,7 +157,7 @@ def test_nobody_gives_up_unless_told_to():
     assert played.ending == MATE
     resigning = SelfPlayConfig(width=1, resign=0.9, resign_plies=0)
     played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, openings=start))
-    assert (played.ending, played.result, len(played.labels), len(played.thoughts)) == (RESIGNED, 1, 0, 0)
+    assert (played.ending, played.result, len(played.labels), len(played.searches)) == (RESIGNED, 1, 0, 0)
     later = SelfPlayConfig(width=1, resign=0.9, resign_plies=2)
     played = next(play_games(handwritten.evaluate, SEARCH, later, games=1, openings=start))
     assert played.ending in (RESIGNED, MATE)
@@ -179,17 +179,17 @@ def test_a_share_of_moves_is_searched_in_full_and_the_others_quickly_and_the_gam
     searched = full = proven = 0
     for game in games:
         replay(game)
-        thoughts = [thought for thought in game.thoughts if thought is not None]
+        searches = [searched for searched in game.searches if searched is not None]
         known = int((~np.isnan(game.values)).sum())
         sampled = len(game.labels) - known
         assert 0 <= sampled <= 6
         assert np.isnan(game.values[:sampled]).all()
-        searched, full = searched + known, full + len(thoughts)
+        searched, full = searched + known, full + len(searches)
         certain = (np.abs(game.values) == 1.0).sum()
-        assert game.simulations <= 16 * len(thoughts) + 4 * (known - len(thoughts)) + sampled
+        assert game.simulations <= 16 * len(searches) + 4 * (known - len(searches)) + sampled
         proven += certain
         if not certain:
-            assert game.simulations == 16 * len(thoughts) + 4 * (known - len(thoughts)) + sampled
+            assert game.simulations == 16 * len(searches) + 4 * (known - len(searches)) + sampled
     assert abs(full / searched - 0.25) < 4 * (0.25 * 0.75 / searched) ** 0.5
     assert len({int(np.isnan(game.values).sum()) for game in games}) == 7, "each game draws how many"
     again = told(play_games(handwritten.evaluate, GUMBEL, replace(CAPPED, width=3), games=range(7, 12)))
@@ -229,9 +229,9 @@ def test_openings_are_part_of_the_game_and_of_its_past():
     )
     for game in games:
         assert game.book == (7, 2)[game.number % 2]
-        assert game.thoughts[: game.book] == [None] * game.book
+        assert game.searches[: game.book] == [None] * game.book
         assert [move.uci() for move in replay(game).move_stack[: game.book]] == list(book[game.number % 2].moves)
-        assert all(thought is not None for thought in game.thoughts[game.book :])
+        assert all(searched is not None for searched in game.searches[game.book :])
 
 
 def test_games_are_stopped_by_the_halfmove_clock():

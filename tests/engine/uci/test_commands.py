@@ -13,7 +13,7 @@ from engine.search.tree import bytes_of
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
 from engine.uci.info import permille, score
 from engine.uci.options import ROWS, OptionError, Options, changed, described, nodes_in
-from engine.uci.position import Game, possible
+from engine.uci.position import GameState, possible
 
 
 @pytest.mark.parametrize(
@@ -173,32 +173,32 @@ def test_win_draw_loss_are_thousandths(value: float, draw: float) -> None:
 
 
 def test_a_game_told_again_and_longer_is_followed_move_by_move() -> None:
-    game = Game()
+    game = GameState()
     words = ["e2e4", "e7e5", "g1f3", "b8c6", "e1e2", "g8f6"]
     for told in range(len(words) + 1):
-        assert game.tell(None, words[:told]) is None
+        assert game.update(None, words[:told]) is None
         assert [move.uci() for move in game.board.move_stack] == words[:told]
-    assert game.tell(None, words[:2]) is None, "and taken back"
+    assert game.update(None, words[:2]) is None, "and taken back"
     assert len(game.board.move_stack) == 2
-    assert game.tell("4k3/8/8/8/8/8/8/4K2R w K - 0 1", ["e1g1"]) is None
+    assert game.update("4k3/8/8/8/8/8/8/4K2R w K - 0 1", ["e1g1"]) is None
     assert game.board.fen() == "4k3/8/8/8/8/8/8/5RK1 b - - 1 1"
 
 
 def test_a_story_knows_how_another_goes_on() -> None:
-    game = Game()
-    game.tell(None, ["e2e4"])
-    before = game.story()
-    game.tell(None, ["e2e4", "e7e5", "g1f3"])
-    assert game.story().beyond(before) == (chess.Move.from_uci("e7e5"), chess.Move.from_uci("g1f3"))
-    assert before.beyond(game.story()) is None
-    game.tell(None, ["d2d4", "e7e5"])
-    assert game.story().beyond(before) is None
+    game = GameState()
+    game.update(None, ["e2e4"])
+    before = game.history()
+    game.update(None, ["e2e4", "e7e5", "g1f3"])
+    assert game.history().moves_since(before) == (chess.Move.from_uci("e7e5"), chess.Move.from_uci("g1f3"))
+    assert before.moves_since(game.history()) is None
+    game.update(None, ["d2d4", "e7e5"])
+    assert game.history().moves_since(before) is None
 
 
 @pytest.mark.parametrize("word", ["e2e5", "0000", "e7e8q", "xyz", "e2", "e2e4e5", "\x00"])
 def test_an_illegal_move_ends_the_telling(word: str) -> None:
-    game = Game()
-    wrong = game.tell(None, ["e2e4", word, "e7e5"])
+    game = GameState()
+    wrong = game.update(None, ["e2e4", word, "e7e5"])
     assert wrong is not None
     assert wrong.startswith("illegal move")
     assert [move.uci() for move in game.board.move_stack] == ["e2e4"]
@@ -221,9 +221,9 @@ def test_an_illegal_move_ends_the_telling(word: str) -> None:
 def test_an_impossible_position_leaves_the_one_before(fen: str) -> None:
     with pytest.raises(FenError):
         possible(fen)
-    game = Game()
-    game.tell(None, ["e2e4"])
-    assert game.tell(fen, ["e7e5"]) is not None
+    game = GameState()
+    game.update(None, ["e2e4"])
+    assert game.update(fen, ["e7e5"]) is not None
     assert [move.uci() for move in game.board.move_stack] == ["e2e4"]
 
 

@@ -11,15 +11,17 @@ import torch
 from engine.encoding.move_vocabularies import MoveIndexError, index_of, legal, vocabulary
 from engine.encoding.planes import legal_mask, unpack
 from engine.encoding.views import MissingColumnError, apply, apply_labels, counters, view
-from model.costs import playout_rows
-from model.data.inputs import carry, inputs, inputs_of, legal_of, needs, target_of
+from model.data.inputs import legal_moves, network_input, to_device, training_columns
 from model.data.outputs import flat, marro_logits
 from model.data.planes import bytes_of
-from model.network.conditioning import CONDITIONS, STEPS, draw_of, features, hide, width
+from model.data.playouts import playout_rows
+from model.network.conditioning import CONDITIONS, STEPS, draw_of, encode_conditions, hide, width
 from model.network.preset import Preset
 from model.network.presets import presets
-from pipeline.dataset.files.shards import BATCH_SENTINELS, schema
-from tests.model.synthetic import TINY_SEED, batch, bits
+from model.training.config import TrainConfig
+from model.training.objective.targets import inputs_and_targets
+from pipeline.dataset.files.shards import BATCH_SENTINELS, COLUMNS
+from tests.model.synthetic import TINY, TINY_SEED, batch, bits
 
 CPU = torch.device("cpu")
 VIEWS = (
@@ -44,22 +46,24 @@ def rows() -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["marro77", "chessmarro77"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_planes_mask_and_labels_equal_the_engines(name: str, dtype: torch.dtype) -> None:
-    some, shown = batch(32), view(name)
-    data = inputs(some, shown, CPU, dtype)
+    some, shown, preset = batch(32), view(name), replace(TINY, view=name)
+    columns = to_device(some, preset, CPU)
+    pictures, legal, labels = network_input(preset, columns, dtype), legal_moves(preset, columns), columns["target"]
+    assert isinstance(pictures, torch.Tensor)
     planes = apply(shown, some["planes"])
     black = some["planes"][:, 12] != 0
-    assert data.planes.dtype == dtype
-    assert data.planes.is_contiguous(memory_format=torch.channels_last)
-    assert np.array_equal(data.planes.float().numpy(), unpack(planes))
-    assert np.array_equal(data.legal.numpy(), legal_mask(planes))
-    assert np.array_equal(data.labels.numpy(), apply_labels(shown, black, some["label"]))
-    assert data.legal[torch.arange(32), data.labels].all()
+    assert pictures.dtype == dtype
+    assert pictures.is_contiguous(memory_format=torch.channels_last)
+    assert np.array_equal(pictures.float().numpy(), unpack(planes))
+    assert np.array_equal(legal.numpy(), legal_mask(planes))
+    assert np.array_equal(labels.numpy(), apply_labels(shown, black, some["label"]))
+    assert legal[torch.arange(32), labels].all()
 
 
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_is_drawn_as_the_engine_draws_it(name: str) -> None:
-    shown = view(name)
-    pictures = inputs_of(shown, rows(), torch.float32)
+    shown, preset = view(name), replace(TINY, view=name)
+    pictures = network_input(preset, to_device(rows(), preset, CPU), torch.float32)
     assert isinstance(pictures, torch.Tensor)
     assert pictures.shape[1] == shown.planes
     assert pictures.is_contiguous(memory_format=torch.channels_last)
@@ -73,11 +77,11 @@ def test_every_view_is_drawn_as_the_engine_draws_it(name: str) -> None:
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_targets_and_masks_are_the_vocabularys_and_logits_come_back_as_labels(row: Preset) -> None:
     some, moves = rows(), vocabulary(row.moves)
-    carried = carry(some, row, CPU)
+    columns = to_device(some, row, CPU)
     turned = (some["planes"][:, 12] != 0) & view(row.view).absolute
-    target = target_of(row, carried)
+    target = columns["target"]
     assert np.array_equal(target.numpy(), index_of(moves, turned, some["label"], some["promotion"]))
-    mask = legal_of(row, carried)
+    mask = legal_moves(row, columns)
     assert np.array_equal(mask.numpy(), legal(moves, turned, some["planes"]))
     assert mask[torch.arange(400), target].all()
     back = marro_logits(row, torch.nn.functional.one_hot(target, moves.size) * 30.0, bytes_of(some["planes"]))
@@ -118,14 +122,11 @@ def test_a_bit_lands_on_its_square() -> None:
     planes = np.zeros((1, 77), np.uint64)
     planes[0, 0] = bits(0, 15, 63)
     planes[0, 13 + 5] = bits(10)
-    data = inputs(
-        {"planes": planes, "label": np.array([330], np.uint16), "result": np.array([1], np.int8)},
-        view("marro77"),
-        CPU,
-        torch.float32,
-    )
-    assert data.planes[0, 0].nonzero().tolist() == [[0, 0], [1, 7], [7, 7]]
-    assert data.legal[0].nonzero().tolist() == [[5 * 64 + 10]]
+    columns = to_device({"planes": planes}, TINY, CPU)
+    pictures, legal = network_input(TINY, columns, torch.float32), legal_moves(TINY, columns)
+    assert isinstance(pictures, torch.Tensor)
+    assert pictures[0, 0].nonzero().tolist() == [[0, 0], [1, 7], [7, 7]]
+    assert legal[0].nonzero().tolist() == [[5 * 64 + 10]]
 
 
 def test_read_only_rows_are_taken() -> None:
@@ -136,26 +137,27 @@ def test_read_only_rows_are_taken() -> None:
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
-    assert set(needs(row)) <= set(schema().names)
-    some = {name: rows()[name][:4] for name in needs(row)}
-    inputs(some, row, CPU, torch.float32, draw=7)  # needs nothing that it does not name
-    for name in needs(row):
+    assert set(training_columns(row)) <= set(COLUMNS)
+    some = {name: rows()[name][:4] for name in training_columns(row)}
+    config = TrainConfig(steps=1)
+    inputs_and_targets(config, row, some, CPU, torch.float32, draw=7)  # needs nothing that it does not name
+    for name in training_columns(row):
         lacking = {key: column for key, column in some.items() if key != name}
         if name != "planes":
             with pytest.raises(MissingColumnError, match=f"needs the column '{name}'"):
-                inputs(lacking, row, CPU, torch.float32, draw=7)
+                inputs_and_targets(config, row, lacking, CPU, torch.float32, draw=7)
 
 
 def test_history_is_refused_by_name_where_shards_are_read() -> None:
-    with pytest.raises(MissingColumnError, match=r"planes18.history8' needs the column 'history'.*shuffled"):
-        inputs_of(
-            view("planes18+history8"), batch(2) | {"castling": np.zeros(2), "ep_file": np.zeros(2)}, torch.float32
+    with pytest.raises(MissingColumnError, match=r"the preset .tiny. needs the column 'history'.*shuffled"):
+        to_device(
+            batch(2) | {"castling": np.zeros(2), "ep_file": np.zeros(2)}, replace(TINY, view="planes18+history8"), CPU
         )
 
 
 def test_a_label_outside_the_vocabulary_is_named() -> None:
     with pytest.raises(MoveIndexError, match="label 4096 with promotion 0 is no move of marro4096"):
-        inputs(batch(2) | {"label": np.array([4096, 0])}, TINY_SEED, CPU, torch.float32)
+        to_device(batch(2) | {"label": np.array([4096, 0])}, TINY_SEED, CPU)
 
 
 def test_unknown_is_what_batches_hold_for_null() -> None:
@@ -164,7 +166,7 @@ def test_unknown_is_what_batches_hold_for_null() -> None:
 
 def test_conditions_are_shares_of_two_neighbouring_steps_or_unknown() -> None:
     columns = {"elo": torch.tensor([600, 675, 3000, 3300, 0]), "clock": torch.tensor([0, 1, 3, 65535, 2])}
-    got = features(columns, ("elo", "clock"))
+    got = encode_conditions(columns, ("elo", "clock"))
     assert got.shape == (5, width(("elo", "clock")))
     elo, clock = got[:, :18], got[:, 18:]
     assert elo[0].nonzero().tolist() == [[0]]
@@ -199,8 +201,8 @@ def test_training_hides_some_last_moves_and_nothing_else_does() -> None:
         replace(TINY_SEED, view="marro77+last", condition="ratings", condition_width=4),
     )
     some |= {"elo": np.full(800, 1500), "opponent_elo": np.full(800, 1500)}
-    whole = inputs_of(row, some, torch.float32)
-    first, again = (inputs_of(row, some, torch.float32, draw=7) for _ in range(2))
+    columns = to_device(some, row, CPU)
+    whole, first, again = (network_input(row, columns, torch.float32, draw=draw) for draw in (None, 7, 7))
     assert isinstance(whole, dict)
     assert isinstance(first, dict)
     assert isinstance(again, dict)

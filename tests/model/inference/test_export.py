@@ -1,10 +1,14 @@
 """Exported networks: the same answers as the checkpoint's, whatever the batch, and nothing published that differs."""
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +18,8 @@ from engine.board.position import KING
 from engine.encoding.planes import legal_mask
 from engine.progress import Tick, silent
 from model.checkpoint import CARD
+from model.data.playouts import playout_rows
+from model.inference.columns import KnownError
 from model.inference.evaluator import evaluator
 from model.network.preset import Preset
 from model.training.config import TrainConfig
@@ -26,9 +32,10 @@ pytest.importorskip("onnxscript", reason="the extra `onnx` is not installed")
 pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 from model.inference import export as exporting
-from model.inference.export import ExportError, export, random_positions
+from model.inference.export import ExportError, export
 from model.inference.onnx_evaluator import NAME, OnnxError, OnnxEvaluator, exported, quick_evaluator
 
+Exported = tuple[dict[str, Any], list[Tick]]
 OTHER = replace(
     TINY,
     name="tiny-other",
@@ -68,20 +75,37 @@ def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
     return out
 
 
+@pytest.fixture(scope="module")
+def export_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Preset], Exported]:
+    """Export a trained network of a preset, once; give what `export` said, and its progress."""
+
+    @cache
+    def made(preset: Preset) -> Exported:
+        ticks: list[Tick] = []
+        net = checkpoint(tmp_path_factory.mktemp("exports") / "net", preset)
+        return export(net, None, playout_rows(300), progress=ticks.append), ticks
+
+    return made
+
+
 def legal_rows() -> dict[str, np.ndarray]:
     """Give sixteen real positions with their lowest legal label each: other vocabularies know no move off the board."""
-    planes = random_positions(16)
+    planes = playout_rows(16)["planes"]
     return {"planes": planes, "label": legal_mask(planes).argmax(1).astype(np.uint16)}
 
 
 @pytest.mark.parametrize("preset", [TINY, TOLD, OTHER, FACTORED], ids=lambda row: row.name)
-def test_the_exported_network_answers_as_the_checkpoint(tmp_path: Path, preset: Preset) -> None:
-    said = export(checkpoint(tmp_path / "net", preset), None, random_positions(300))
+def test_the_exported_network_answers_as_the_checkpoint(
+    export_of: Callable[[Preset], Exported], preset: Preset
+) -> None:
+    said, ticks = export_of(preset)
+    net = Path(said["out"]).parent
+    assert [(tick.done, tick.total) for tick in ticks] == [(0, 1), (1, 1), (0, 300), (300, 300)]
     assert said["positions"] == 300
     assert 0 <= said["largest_policy_difference"] < 1e-4
     assert 0 <= said["largest_value_difference"] < 1e-4
-    one, other = OnnxEvaluator(Path(said["out"])), evaluator(tmp_path / "net", device="cpu", amp="off")
-    planes = random_positions(40, seed=7)
+    one, other = OnnxEvaluator(Path(said["out"])), evaluator(net, device="cpu", amp="off")
+    planes = playout_rows(40, seed=7)["planes"]
     legal = legal_mask(planes)
     for rows in (0, 1, 2, 40):
         found, wanted = one(planes[:rows]), other(planes[:rows])
@@ -98,17 +122,17 @@ def test_the_exported_network_answers_as_the_checkpoint(tmp_path: Path, preset: 
         assert np.allclose(one(last[:1])[1], other(last[:1])[1], atol=1e-5)
         many = OnnxEvaluator(Path(said["out"]), threads=4)
         assert many.session.get_session_options().intra_op_num_threads == 1
-        assert OnnxEvaluator(Path(said["out"])).told == 1
+        assert OnnxEvaluator(Path(said["out"])).reads_features == 1
     if preset.condition != "none":
         known = {"elo": 2400, "opponent_elo": 900}
         told = OnnxEvaluator(Path(said["out"]), known=known)(planes)
-        wanted = evaluator(tmp_path / "net", device="cpu", amp="off", known=known)(planes)
+        wanted = evaluator(net, device="cpu", amp="off", known=known)(planes)
         assert np.allclose(told[0][legal], wanted[0][legal], atol=1e-4)
         assert not np.allclose(told[0][legal], one(planes)[0][legal], atol=1e-4)
         columns = {"halfmove": np.full(40, 90), "elo": np.full(40, 2000)}
         assert np.allclose(one(planes, columns)[0][legal], other(planes, columns)[0][legal], atol=1e-4)
     else:
-        with pytest.raises(OnnxError, match="cannot be told 'elo'"):
+        with pytest.raises(KnownError, match="cannot be told 'elo'"):
             OnnxEvaluator(Path(said["out"]), known={"elo": 2000})
 
 
@@ -117,17 +141,19 @@ def test_what_differs_is_not_published(tmp_path: Path, monkeypatch: pytest.Monke
     real = exporting.marro_logits
     monkeypatch.setattr(exporting, "marro_logits", lambda preset, policy, planes: real(preset, policy, planes) * 1.1)
     with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
-        export(net, None, random_positions(20))
+        export(net, None, playout_rows(20))
     assert not (net / NAME).exists()
 
 
-def test_players_take_the_export_only_while_it_is_of_these_weights(tmp_path: Path) -> None:
-    net = checkpoint(tmp_path / "net", TINY)
+def test_players_take_the_export_only_while_it_is_of_these_weights(
+    tmp_path: Path, export_of: Callable[[Preset], Exported]
+) -> None:
+    said, _ = export_of(TINY)
+    net = Path(shutil.copytree(Path(said["out"]).parent, tmp_path / "net"))
+    (net / NAME).rename(tmp_path / NAME)
     assert exported(net) is None
     assert not isinstance(quick_evaluator(net), OnnxEvaluator)
-    ticks: list[Tick] = []
-    export(net, None, random_positions(20), progress=ticks.append)
-    assert [(tick.done, tick.total) for tick in ticks] == [(0, 1), (1, 1), (0, 20), (20, 20)]
+    (tmp_path / NAME).rename(net / NAME)
     quick = quick_evaluator(net)
     assert isinstance(quick, OnnxEvaluator)
     assert quick.card["step"] == 3
@@ -159,13 +185,6 @@ def test_files_that_are_no_export_are_named(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(OnnxError, match="was not written by `fianchetto export`"):
         OnnxEvaluator(tmp_path / "other.onnx")
-
-
-def test_random_positions_are_positions_of_both_sides() -> None:
-    planes = random_positions(400)
-    assert 0.4 < np.mean(planes[:, 12] != 0) < 0.6
-    assert legal_mask(planes).any(1).all()
-    assert len(np.unique(planes, axis=0)) > 350
 
 
 def test_the_command_exports_and_says_how_far_it_differs(tmp_path: Path) -> None:

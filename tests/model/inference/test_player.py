@@ -13,8 +13,9 @@ import torch
 
 from engine.encoding.planes import label_of, legal_mask
 from model import load
-from model.costs import playout_rows
-from model.inference.evaluator import KnownError, NetworkEvaluator
+from model.data.playouts import playout_rows
+from model.inference.columns import KnownError
+from model.inference.evaluator import NetworkEvaluator
 from model.inference.player import GameOverError, Player
 from model.network.network import build
 from model.network.preset import Preset
@@ -94,7 +95,7 @@ def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None
 def test_what_a_network_cannot_be_told_is_named() -> None:
     with pytest.raises(KnownError, match="tiny cannot be told 'elo'"):
         player(TINY).choose(chess.Board(), elo=1500)
-    with pytest.raises(KnownError, match="tiny cannot be told 'elo': it reads nothing of the players"):
+    with pytest.raises(KnownError, match="tiny cannot be told 'elo': it reads planes alone"):
         NetworkEvaluator(build(TINY, 0), known={"elo": 1500})
     with pytest.raises(KnownError, match="told cannot be told 'castling'"):
         NetworkEvaluator(build(TOLD, 0), known={"castling": 15})
@@ -150,7 +151,7 @@ def test_history_and_repetitions_come_from_the_boards_own_moves() -> None:
 def test_rows_are_evaluated_alike_alone_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, network = playout_rows(7), NetworkEvaluator(build(TOLD, 1), device="cpu", amp="off")
     together = network(rows["planes"], rows)
-    monkeypatch.setattr("model.inference.evaluator.LARGEST_BATCH", 3)
+    monkeypatch.setattr("model.inference.columns.LARGEST_BATCH", 3)
     parts = network(rows["planes"], rows)
     for one, other in zip(together, parts, strict=True):
         assert np.allclose(one, other, atol=1e-5)

@@ -12,7 +12,7 @@ import pytest
 
 from engine.progress import silent
 from model.checkpoint import CARD, read_card
-from model.costs import playout_rows
+from model.data.playouts import playout_rows
 from model.network.conditioning import CONDITIONS, STEPS
 from model.training import state as model_run
 from model.training.config import TrainConfig
@@ -37,7 +37,7 @@ def rows() -> Batch:
 def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int = CONFIG.steps or 0) -> Any:
     """Train, or go on, for so many steps; give the card, and by row what was hidden in its steps: rating, clock, move."""
     seen: list[tuple[int, bool, bool, bool]] = []
-    real = model_run.prepared
+    real = model_run.inputs_and_targets
     numbers = {(int(game), int(ply)): at for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))}
 
     def watched(config: Any, preset: Any, batch: Any, *rest: Any, **more: Any) -> Any:
@@ -56,7 +56,7 @@ def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int 
 
     asked = itertools.count()
     with monkeypatch.context() as patch:
-        patch.setattr(model_run, "prepared", watched)
+        patch.setattr(model_run, "inputs_and_targets", watched)
         card = train(
             CONFIG,
             PRESET,

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from engine.encoding.planes import LABELS, label_of, legal_mask
-from engine.evaluation.move_features import FACTS, facts_of
+from engine.evaluation.move_features import FEATURES, legal_move_features
 from model.checkpoint import CARD, EncodingMismatchError, load
-from model.costs import playout_rows
+from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
-from model.network.move_head import FactsStem, MoveHead, Moves, known
+from model.network.move_head import MoveFeatureStem, MoveHead, Moves, encode_features
 from model.network.network import build
 from model.network.preset import PresetError
 from tests.engine.evaluation.test_handwritten import planes_of
@@ -27,9 +27,9 @@ TOLD = replace(TINY, name="tiny-told", facts_width=8)
 def test_amounts_are_told_as_sizes_and_as_flags() -> None:
     told = {"takes": 50, "risks": 29, "leaves": 30, "leaves_next": 0, "threatens": 100, "threatens_next": 10}
     one = told | {"stands": 31, "check": 2, "target": 63}
-    other = dict.fromkeys(FACTS, 0) | {"risks": 5, "check": 1}
-    facts = torch.tensor([[row[name] for name in FACTS] for row in (one, other)], dtype=torch.uint8)
-    sizes, anything, piece, flags = known(facts).split([7, 7, 7, 5], 1)
+    other = dict.fromkeys(FEATURES, 0) | {"risks": 5, "check": 1}
+    facts = torch.tensor([[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8)
+    sizes, anything, piece, flags = encode_features(facts).split([7, 7, 7, 5], 1)
     torch.testing.assert_close(sizes[0], torch.tensor([1.0, 0.58, 0.6, 0.0, 2.0, 0.2, 0.62]))
     assert anything.tolist() == [[1, 1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]]
     assert piece.tolist() == [[1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]]
@@ -38,7 +38,7 @@ def test_amounts_are_told_as_sizes_and_as_flags() -> None:
 
 
 def read(*fens: str) -> dict[str, torch.Tensor]:
-    found = facts_of(np.stack([planes_of(chess.Board(fen)) for fen in fens]))
+    found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in fens]))
     return {name: torch.from_numpy(column) for name, column in found.items()}
 
 
@@ -46,7 +46,7 @@ CORNERED = "7k/8/8/8/8/8/r7/7K w - - 0 1"  # one move, h1g1: from the bit 63 to 
 
 
 def test_the_stem_is_told_at_the_squares_that_a_move_leaves_and_reaches() -> None:
-    stem = FactsStem(TOLD)
+    stem = MoveFeatureStem(TOLD)
     with torch.no_grad():
         stem.facts.weight.zero_()
         stem.facts.bias[: TINY.width], stem.facts.bias[TINY.width :] = 1.0, 3.0
@@ -78,7 +78,7 @@ def test_the_head_hears_of_both_squares() -> None:
 
 @pytest.mark.parametrize("other", [{"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}])
 def test_facts_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, str]) -> None:
-    with pytest.raises(PresetError, match="facts are of moves in marro4096 and the mover's view"):
+    with pytest.raises(PresetError, match="move features are of moves in marro4096 and the mover's view"):
         replace(TOLD, policy_width=2, **other)  # type: ignore[arg-type]
 
 
@@ -111,7 +111,7 @@ def test_a_checkpoint_of_other_facts_is_refused(tmp_path: Path) -> None:
         assert card["facts_version"] == 1
         path.write_text(json.dumps(card | {"facts_version": 2}))
     load(tmp_path / "plain")
-    with pytest.raises(EncodingMismatchError, match="version 2 of the facts of moves, and this is 1"):
+    with pytest.raises(EncodingMismatchError, match="version 2 of the move features, and this is 1"):
         load(tmp_path / "told")
 
 
@@ -121,6 +121,6 @@ def test_a_checkpoint_that_says_no_version_is_of_the_first(tmp_path: Path, monke
     del card["facts_version"]
     (tmp_path / CARD).write_text(json.dumps(card))
     load(tmp_path)
-    monkeypatch.setattr("model.checkpoint.FACTS_VERSION", 2)
-    with pytest.raises(EncodingMismatchError, match="version 1 of the facts of moves, and this is 2"):
+    monkeypatch.setattr("model.checkpoint.FEATURES_VERSION", 2)
+    with pytest.raises(EncodingMismatchError, match="version 1 of the move features, and this is 2"):
         load(tmp_path)

@@ -16,9 +16,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
-from model.costs import blank, loss_of, playout_rows
-from model.data.inputs import inputs
+from model.costs import blank, loss_of
+from model.data.inputs import network_input, to_device
 from model.data.outputs import flat
+from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.network import Network, build, parameters
 from model.network.preset import Preset, preset_row
@@ -93,8 +94,7 @@ def test_a_gradient_is_not_nothing(row: Preset) -> None:
     with torch.no_grad():  # residual branches begin at zero, and what lies before a zero gets no gradient
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    data = inputs(head(64), network.preset, CPU, torch.float32)
-    policy, value, *left = network(data.read)
+    policy, value, *left = network(network_input(row, to_device(head(64), row, CPU), torch.float32))
     weights = torch.randn(vocabulary(row.moves).size, generator=torch.Generator().manual_seed(0))
     total = (flat(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
     total.backward()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model.training.config import CHOICES, LIMITS, TrainConfig, TrainConfigError, changed_settings, config_row
+from model.training.config import LIMITS, TrainConfig, TrainConfigError, changed_settings, config_row, words
 from model.training.schedules import ema_decay, learning_rate, progressed, total_steps
 
 
@@ -81,7 +81,7 @@ def test_epochs_are_steps_and_a_part_of_one_is_a_step() -> None:
 
 def test_every_setting_is_a_word_or_a_number_with_limits() -> None:
     free = {"compile", "tensorboard"}
-    assert {field.name for field in fields(TrainConfig)} == CHOICES.keys() | LIMITS.keys() | free
+    assert {field.name for field in fields(TrainConfig)} == words().keys() | LIMITS.keys() | free
 
 
 def test_progress_is_by_steps_or_by_time() -> None:

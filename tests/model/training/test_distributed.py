@@ -12,7 +12,7 @@ import pytest
 
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError, world
-from model.training.records.metrics_log import lines
+from model.training.records.metrics_log import read_metrics
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.errors import ConfigError, DatasetError
@@ -110,7 +110,7 @@ def said(folder: Path, run: int) -> list[list[object]]:
 
 
 def losses(out: Path) -> list[float]:
-    return [line["loss"] for line in lines(out) if "loss" in line]
+    return [line["loss"] for line in read_metrics(out) if "loss" in line]
 
 
 def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Path, pair: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from model.training import microbatches
 from model.training.distributed import World
-from model.training.microbatches import Batch, PartsError, Replicas, crew, cut, parts_of
+from model.training.microbatches import Batch, PartsError, Replicas, parts_per_process, split, thread_pool
 from model.training.state import backward, begin, take_step
 from tests.model.synthetic import TINY, batch
 from tests.model.training.test_trainer import CONFIG, run
@@ -86,7 +86,7 @@ def test_many_parts_add_up_with_a_few_copies(threads: int) -> None:
         backward(alone, alone.network, {name: column[part::60] for name, column in rows.items()}, 0.0)
         for total, weight in zip(wanted, alone.network.parameters(), strict=True):
             total += weight.grad if weight.grad is not None else 0.0
-    with crew(60, threads, CPU) as pool:
+    with thread_pool(60, threads, CPU) as pool:
         started.replicas.work(lambda copied, part: backward(started, copied, part, 0.0), rows, pool)
     for total, weight in zip(wanted, started.network.parameters(), strict=True):
         assert weight.grad is not None
@@ -100,18 +100,18 @@ def test_a_part_that_fails_is_heard_of() -> None:
     def fails(replica: torch.nn.Module, part: Batch) -> None:
         raise ArithmeticError("no")
 
-    with crew(2, 2, CPU) as pool, pytest.raises(ArithmeticError, match="no"):
+    with thread_pool(2, 2, CPU) as pool, pytest.raises(ArithmeticError, match="no"):
         made.work(fails, batch(4), pool)
 
 
 def test_rows_are_dealt_to_parts_as_to_processes() -> None:
     """Part 0 and 1 of process 0 of two are parts 0 and 2 of one process: a run has the same parts among one or many."""
     rows: Batch = {"planes": np.arange(16)}
-    one = [part["planes"].tolist() for part in cut(rows, 4)]
-    two = [part["planes"].tolist() for rank in (0, 1) for part in cut({"planes": np.arange(16)[rank::2]}, 2)]
+    one = [part["planes"].tolist() for part in split(rows, 4)]
+    two = [part["planes"].tolist() for rank in (0, 1) for part in split({"planes": np.arange(16)[rank::2]}, 2)]
     assert [two[0], two[2], two[1], two[3]] == one
     with pytest.raises(PartsError, match="16 rows of a step cannot be cut into 3"):
-        list(cut(rows, 3))
+        list(split(rows, 3))
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_rows_are_dealt_to_parts_as_to_processes() -> None:
     ],
 )
 def test_how_many_parts(parts: int, batch_size: int, device: torch.device, size: int, wanted: int) -> None:
-    assert parts_of(parts, batch_size, device, World(0, size, 0)) == wanted
+    assert parts_per_process(parts, batch_size, device, World(0, size, 0)) == wanted
 
 
 def test_parts_that_cannot_be_are_refused() -> None:
     with pytest.raises(PartsError, match="a batch of 64 cannot be cut into 4 equal parts for 3 processes"):
-        parts_of(4, 64, CPU, World(0, 3, 0))
+        parts_per_process(4, 64, CPU, World(0, 3, 0))

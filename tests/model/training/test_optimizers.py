@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from model.training.config import OptimizerName, TrainConfig
-from model.training.optimizers import OPTIMIZERS, Optimiser, as_matrix
+from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, as_matrix
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
 NAMES = get_args(OptimizerName)
@@ -21,7 +21,7 @@ def network() -> nn.Module:
     return module
 
 
-def descend(module: nn.Module, optimiser: Optimiser, steps: int, first: int = 0) -> float:
+def descend(module: nn.Module, optimiser: CombinedOptimizer, steps: int, first: int = 0) -> float:
     """Learn a fixed batch and give the last loss."""
     x = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     loss = torch.zeros(())
@@ -41,7 +41,7 @@ def test_the_table_has_every_name() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_rule_learns_a_batch(name: OptimizerName) -> None:
     module = network()
-    optimiser = Optimiser(replace(CONFIG, optimizer=name), module)
+    optimiser = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
     first = descend(module, optimiser, 1)
     assert descend(module, optimiser, 60) < first / 4
 
@@ -50,13 +50,13 @@ def test_each_rule_learns_a_batch(name: OptimizerName) -> None:
 def test_put_back_after_some_steps_it_goes_on_to_the_bit(name: OptimizerName) -> None:
     config = replace(CONFIG, optimizer=name)
     whole = network()
-    descend(whole, Optimiser(config, whole), 7)
+    descend(whole, CombinedOptimizer(config, whole), 7)
     half = network()
-    before = Optimiser(config, half)
+    before = CombinedOptimizer(config, half)
     descend(half, before, 4)
     again = network()
     again.load_state_dict(half.state_dict())
-    after = Optimiser(config, again)
+    after = CombinedOptimizer(config, again)
     saved = {key: tensor.clone() for key, tensor in before.tensors().items()}
     assert saved.keys() == after.tensors().keys()
     for key, tensor in after.tensors().items():
@@ -69,7 +69,7 @@ def test_put_back_after_some_steps_it_goes_on_to_the_bit(name: OptimizerName) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_decay_shrinks_matrices_and_spares_norms_and_biases(name: OptimizerName) -> None:
     module = network()
-    optimiser = Optimiser(replace(CONFIG, optimizer=name), module)
+    optimiser = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
     before = {key: weight.detach().clone() for key, weight in module.named_parameters()}
     optimiser.set_rate(0.01)
     for weight in module.parameters():
@@ -87,7 +87,7 @@ def test_muon_steps_a_convolution_by_an_orthogonal_matrix() -> None:
     module = network()
     conv = module[0].weight
     before = conv.detach().clone()
-    optimiser = Optimiser(replace(CONFIG, optimizer="muon", weight_decay=0.0), module)
+    optimiser = CombinedOptimizer(replace(CONFIG, optimizer="muon", weight_decay=0.0), module)
     optimiser.set_rate(1.0)
     for weight in module.parameters():
         weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))

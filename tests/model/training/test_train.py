@@ -13,10 +13,10 @@ import pytest
 import safetensors.torch
 import torch
 
-from engine.progress import Tick, silent
+from engine.progress import Stop, Tick, never, silent
 from model.checkpoint import CheckpointError, load, read_card
 from model.network.preset import Preset
-from model.training.records.metrics_log import lines
+from model.training.records.metrics_log import read_metrics
 from model.training.train import (
     DivergedError,
     TrainConfig,
@@ -30,10 +30,6 @@ from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=4)
 
 
-def never() -> bool:
-    return False
-
-
 def after(calls: int) -> Callable[[], bool]:
     counter = itertools.count()
     return lambda: next(counter) >= calls
@@ -45,7 +41,7 @@ def run(
     preset: Preset = TINY,
     *,
     batches: Callable[[int], Iterator[Batch]] | None = None,
-    stop: Callable[[], bool] = never,
+    stop: Stop = never,
     progress: Callable[[Tick], None] = silent,
     data: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -69,7 +65,7 @@ def test_a_tiny_network_learns_a_few_batches_by_heart(tmp_path: Path, preset: Pr
     assert metrics["validation_positions"] == 32
     assert metrics["validation_top1"] > 0.9
     assert metrics["validation_value_brier"] < 0.05
-    assert metrics["validation_cross_entropy"] < lines(tmp_path)[0]["policy_loss"] / 2
+    assert metrics["validation_cross_entropy"] < read_metrics(tmp_path)[0]["policy_loss"] / 2
 
 
 @pytest.mark.parametrize("moment", [1, 5, 8, 11])
@@ -94,7 +90,7 @@ def test_killed_between_saves_continues_from_the_last_save(tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", batches=killed)
-    assert [line["step"] for line in lines(tmp_path / "killed")] == [4, 8]
+    assert [line["step"] for line in read_metrics(tmp_path / "killed")] == [4, 8]
     with (tmp_path / "killed" / "metrics.jsonl").open("a") as file:
         file.write('{"step": 9, "loss": 1')
     card = run(tmp_path / "killed")
@@ -197,6 +193,9 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("model.training.trainer.TICK_SECONDS", 0.0)
     ticks: list[Tick] = []
     run(tmp_path, progress=ticks.append)
+    measuring = [tick for tick in ticks if "validating" in tick.values]
+    assert [tick.done for tick in measuring] == [12]
+    ticks = [tick for tick in ticks if tick not in measuring]
     assert [tick.done for tick in ticks] == list(range(1, 13))
     assert {tick.total for tick in ticks} == {12}
     assert all(set(tick.values) == {"loss", "top1", "positions_per_second"} for tick in ticks)

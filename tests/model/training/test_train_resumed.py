@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from model.checkpoint import CARD, load, read_card
-from model.training.records.metrics_log import lines
+from model.training.records.metrics_log import read_metrics
 from tests.conftest import REPOSITORY
 
 KILLS = 12
@@ -123,6 +123,6 @@ def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None
         assert card["finished"]
         assert card["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
         assert card["watch"]["best"] == whole["watch"]["best"]
-        measured = [line["step"] for line in lines(out) if "validation_top1" in line]
+        measured = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
         assert measured == sorted(set(measured)) == [25, 50, 75, 100, 120]
         assert not list(out.glob("*.tmp"))

@@ -16,10 +16,10 @@ from engine.progress import Tick, silent
 from model.checkpoint import load, read_card
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
-from model.training.divergence import Watch
+from model.training.divergence import RunMonitor
 from model.training.precision import DeviceError, check_compiler
-from model.training.records.metrics_log import lines
-from model.training.records.tensorboard import BoardError
+from model.training.records.metrics_log import read_metrics
+from model.training.records.tensorboard import TensorBoardError
 from model.training.state import begin, take_step
 from model.training.train import DivergedError, TrainingMismatchError, train
 from tests.model.synthetic import TINY, Batch, batch, stream
@@ -124,7 +124,7 @@ def visited(rows: Batch, share: float) -> Batch:
     column = np.empty(len(legal), dtype=object)
     for row in range(0, len(legal), 2):
         labels = np.flatnonzero(legal[row])
-        column[row] = [{"label": int(labels[-1]), "share": share}, {"label": int(labels[0]), "share": 1 - share}]
+        column[row] = np.array([(labels[-1], share), (labels[0], 1 - share)], [("label", "u2"), ("share", "f4")])
     return {**rows, "visits": column}
 
 
@@ -149,7 +149,7 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
     config = replace(CONFIG, steps=200, learning_rate=0.05, ema=0.0, patience=3)
     card = run(tmp_path, config, validation=lambda: iter([other]))
     measured = [
-        (line["validation_cross_entropy"], line["step"]) for line in lines(tmp_path) if "validation_top1" in line
+        (line["validation_cross_entropy"], line["step"]) for line in read_metrics(tmp_path) if "validation_top1" in line
     ]
     assert card["finished"]
     assert card["step"] < 200
@@ -197,7 +197,7 @@ def test_a_spike_stops_the_run_and_keeps_the_last_good_state(tmp_path: Path) -> 
 
 
 def test_a_watch_remembers_the_lowest_and_the_best() -> None:
-    config, watch = TrainConfig(steps=1, spike=1.0, validation_every_steps=1, patience=2), Watch()
+    config, watch = TrainConfig(steps=1, spike=1.0, validation_every_steps=1, patience=2), RunMonitor()
     assert watch.spiked(config, 5.0) is None
     assert watch.spiked(config, 3.0) is None
     assert watch.spiked(config, 3.9) is None
@@ -206,8 +206,8 @@ def test_a_watch_remembers_the_lowest_and_the_best() -> None:
     said = [watch.measured({"cross_entropy": value}, step) for step, value in enumerate((2.0, 1.5, 1.6, 1.5))]
     assert said == [True, True, False, False]
     assert (watch.best_step, watch.exhausted(config)) == (1, True)
-    assert Watch.from_row(json.loads(json.dumps(watch.row()))) == watch
-    assert Watch.from_row(None) == Watch()
+    assert RunMonitor.from_row(json.loads(json.dumps(watch.row()))) == watch
+    assert RunMonitor.from_row(None) == RunMonitor()
 
 
 def test_fp16_scales_the_loss_and_learns(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_fp16_scales_the_loss_and_learns(tmp_path: Path) -> None:
     assert steps > 0
     card = run(tmp_path, config)
     assert card["dtype"] == "float16 (as configured)"
-    losses = [line["policy_loss"] for line in lines(tmp_path) if "loss" in line]
+    losses = [line["policy_loss"] for line in read_metrics(tmp_path) if "loss" in line]
     assert losses[-1] < losses[0] - 0.3
 
 
@@ -238,7 +238,7 @@ def test_metrics_go_to_tensorboard_too(tmp_path: Path, monkeypatch: pytest.Monke
         assert int.from_bytes(data[12 + size : 16 + size], "little") == masked_crc32c(data[12 : 12 + size])
         data = data[16 + size :]
         found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
-    for line in lines(tmp_path):
+    for line in read_metrics(tmp_path):
         for name in ("loss", "top1", "validation_top1"):
             if name in line:
                 group = "validation/" if name.startswith("validation") else "training/"
@@ -246,7 +246,7 @@ def test_metrics_go_to_tensorboard_too(tmp_path: Path, monkeypatch: pytest.Monke
                 assert found[tag, line["step"]] == pytest.approx(line[name], abs=1e-6)
     assert ("validation/top1", 8) in found
     monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    with pytest.raises(BoardError, match=r"pip install 'fianchetto\[tensorboard\]'"):
+    with pytest.raises(TensorBoardError, match=r"pip install 'fianchetto\[tensorboard\]'"):
         run(tmp_path / "without", config)
 
 

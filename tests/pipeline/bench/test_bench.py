@@ -14,7 +14,7 @@ from tests.pipeline.datasets import random_game
 @pytest.fixture(scope="module")
 def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "dump.pgn"
-    path.write_text("\n".join(random_game(seed) for seed in range(40)))
+    path.write_text("\n".join(random_game(seed) for seed in range(16)))
     return path
 
 
@@ -28,12 +28,23 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, 
         figures["positions_per_second"] / figures["planes_write_positions_per_second"], rel=0.02
     )
     assert 20 < figures["plane_bytes_per_position"] < figures["bytes_per_position"]
+    assert "ratio_all" not in figures
     seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path)
     assert rows == figures["positions"]
     import pyarrow.parquet as pq
 
-    assert pq.read_schema(tmp_path / "beside.parquet").equals(schema(), check_metadata=False)
+    assert pq.read_schema(tmp_path / "beside.parquet").equals(schema("bytes"), check_metadata=False)
     assert seconds > 0
+
+
+def test_both_forms_are_measured_in_one_run(dump: Path) -> None:
+    made = run("ingest", dump, None, planes="compact")
+    assert made["ratio_all"] > 0
+    assert made["plane_bytes_per_position"] < 32
+    read = run("batches", dump, None)
+    assert read["ratio_compact"] == pytest.approx(
+        read["compact_positions_per_cpu_second"] / read["positions_per_cpu_second"], abs=0.02
+    )
 
 
 def test_the_straightforward_planes_are_the_true_ones(dump: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -19,7 +20,9 @@ from filelock import FileLock
 
 from engine.temporaries import machine
 from pipeline.cli.main import main
+from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import read_manifest
+from pipeline.samples.dump import sample
 from tests.conftest import REPOSITORY
 
 SAMPLE = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
@@ -40,11 +43,25 @@ STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
 """Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
 
 
-@pytest.fixture(scope="module")
-def journey(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the folders."""
-    folder = tmp_path_factory.mktemp("journey")
-    results: dict[str, Any] = {"folder": folder}
+@pytest.fixture(scope="session")
+def journey(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Any]:
+    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the folders.
+
+    The workers of one test run share it, and no test changes its folders.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "journey"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "results.json").exists():
+            folder.mkdir(exist_ok=True)
+            (folder / "results.json").write_text(json.dumps(travelled(folder)))
+    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return results | {"folder": folder}
+
+
+def travelled(folder: Path) -> dict[str, Any]:
+    """Run the three commands in a folder, and give what each printed last."""
+    results: dict[str, Any] = {}
     commands = {
         "ingest": ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"],
         "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS],
@@ -88,6 +105,7 @@ def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
     assert json.loads((folder / "report.json").read_text()) == journey["report"]
     assert "by legal moves" in (folder / "report.txt").read_text()
     assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 
 def test_slices_add_up_to_the_whole(journey: dict[str, Any]) -> None:
@@ -119,6 +137,7 @@ def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
 ) -> None:
     words = ["compare", "self-learning", "fianchetto-xs", "--positions", str(journey["folder"] / "positions")]
     words += ["--out", str(tmp_path), "--steps", "3", "--batch-size", "64", "--limit", "300", "--json"]
+    words += ["--validation-positions", "128"]
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     found = json.loads(out.splitlines()[-1])
@@ -126,6 +145,7 @@ def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
     assert [row["top1"] for row in found["rows"]] == sorted((row["top1"] for row in found["rows"]), reverse=True)
     assert [row["positions"] for row in found["rows"]] == [192, 192]
     assert len((tmp_path / "table.md").read_text().splitlines()) == 4
+    assert "Differences, paired on the same positions" in (tmp_path / "report.html").read_text()
     weights = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
     _, again, _ = call(capsys, monkeypatch, *words)
     assert json.loads(again.splitlines()[-1])["text"] == found["text"], "the rows may differ in their last bits"
@@ -145,8 +165,69 @@ def test_a_finished_run_says_so_and_changes_nothing(
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     assert "finished already" in json.loads(out)["message"]
+    ended = call(capsys, monkeypatch, *words[:-1])[1].splitlines()
+    assert len(ended) == 5
+    assert ended[0] == f"{folder / 'net'} is complete already: nothing was done"
+    assert ended[-1] == f"next: fianchetto report --checkpoint {folder / 'net'} --positions {folder / 'positions'}"
+    more = ["--steps", "90", *STEPS[2:]]
+    code, _, err = call(capsys, monkeypatch, *words[:5], *more)
+    assert code == 2
+    assert "steps was 60, is 90" in err
+    assert err.endswith(f"--start {folder / 'net'} with another --out trains it further\n")
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "net").iterdir() if path.name != ".lock"}
     assert after == before, "but the lock, which some versions of filelock touch"
+
+
+def test_commands_end_with_five_lines_and_the_next_command(
+    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, positions = str(journey["folder"] / "net"), str(journey["folder"] / "positions")
+
+    def text(*words: str) -> list[str]:
+        code, out, _ = call(capsys, monkeypatch, *words)
+        assert code == 0
+        return out.splitlines()
+
+    dump = tmp_path / "dump.pgn.zst"
+    sample(dump, 40)
+    ended = {
+        "ingest": text("ingest", str(dump), "--out", str(tmp_path / "first"), "--workers", "1"),
+        "again": text("ingest", str(dump), "--out", str(tmp_path / "first"), "--workers", "1"),
+        "join": text("join", positions, "--out", str(tmp_path / "set")),
+        "report": text(
+            "report", "--checkpoint", net, "--positions", positions, "--limit", "50", "--out", str(tmp_path / "r")
+        ),
+    }
+    assert {name: len(lines) for name, lines in ended.items()} == dict.fromkeys(ended, 5)
+    assert ended["ingest"][0] == f"{tmp_path / 'first'} is complete"
+    assert ended["again"] == [f"{tmp_path / 'first'} is complete already: nothing was done", *ended["ingest"][1:]]
+    assert ended["ingest"][1] == "40 of 40 games are used"
+    assert ended["join"][1] == "held out whole: none"
+    for lines in ended.values():
+        following = shlex.split(lines[-1])
+        assert following[:2] == ["next:", "fianchetto"]
+        parse(following[2:])
+
+
+def test_training_further_takes_the_preset_of_its_start(
+    journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def trained(*given: Any) -> dict[str, Any]:
+        asked.append((given[1], given[-1]))
+        return dict.fromkeys(("parameters", "step", "positions", "seconds", "metrics", "message"), 1) | {
+            "preset": {"name": "fianchetto-s"},
+            "finished": True,
+        }
+
+    monkeypatch.setattr("pipeline.training.train.train_on", trained)
+    monkeypatch.setattr("model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path}"}})
+    words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
+    for more in ([], ["--start", "seed"], ["--start", "seed", "--preset", "fianchetto-s"]):
+        assert call(capsys, monkeypatch, *words, *more)[0] == 0
+    seed = Path("seed")
+    assert asked == [("fianchetto-xs", None), ("of seed", seed), ("fianchetto-s", seed)]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -277,8 +358,9 @@ def test_show_lists_the_legal_moves_with_their_labels(
 def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, 120))
+    sample(tmp_path / "dump.pgn", 100)
     done = subprocess.Popen(
-        [*COMMAND, "ingest", str(SAMPLE), "--out", str(tmp_path / "out"), "--workers", "1"],
+        [*COMMAND, "ingest", str(tmp_path / "dump.pgn"), "--out", str(tmp_path / "out"), "--workers", "1"],
         stdout=subprocess.DEVNULL,
         stderr=follower,
     )
@@ -299,13 +381,13 @@ def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_training_saves_and_is_the_exit_status(number: int, journey: dict[str, Any]) -> None:
-    folder = journey["folder"]
-    shutil.rmtree(folder / "stopped", ignore_errors=True)
-    words = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "stopped"), "--minutes", "10"]
-    words += ["--batch-size", "64", "--report-every-steps", "5"]
+def test_a_signal_while_training_saves_and_is_the_exit_status(
+    number: int, journey: dict[str, Any], tmp_path: Path
+) -> None:
+    words = ["train", "--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path), "--minutes", "10"]
+    words += ["--batch-size", "64", "--report-every-steps", "5", "--validation-positions", "512"]
     run = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
-    journal = folder / "stopped" / "metrics.jsonl"
+    journal = tmp_path / "metrics.jsonl"
     for _ in range(600):
         if journal.exists() and journal.read_text().count("\n"):
             break
@@ -315,7 +397,7 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(number: int, journ
     assert run.returncode == 128 + number
     assert "Traceback" not in error
     assert "run the same command to continue" in error
-    card = json.loads((folder / "stopped" / "checkpoint.json").read_text())
+    card = json.loads((tmp_path / "checkpoint.json").read_text())
     assert card["step"] > 0
     assert not card["finished"]
 
@@ -370,7 +452,7 @@ def test_the_help_says_what_exit_statuses_mean(
     code, out, _ = call(capsys, monkeypatch, "--help")
     assert code == 0
     told = " ".join(re.sub("[^0-9a-zA-Z ]", " ", out).split())
-    for words in ("0 what was promised is there", "2 a mistake", "130 stopped by Ctrl C", "143 by SIGTERM"):
+    for words in ("0 success", "2 an error", "130 stopped by Ctrl C", "143 by SIGTERM"):
         assert words in told
 
 
@@ -395,7 +477,24 @@ def test_sweep_finds_datasets_below_and_always_says_what_it_did(
     assert left.exists()
     with FileLock(tmp_path / "otb" / ".lock"):
         _, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
-    assert "1 leftover(s) of killed writers went" in out
+    assert "1 leftover(s) deleted" in out
     assert "otb is being written: left alone" in out
     assert not left.exists()
     assert (tmp_path / "tuned" / "val-00077-0.parquet").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_torch_is_imported_ends_at_once(number: int) -> None:
+    """Its C++ code would answer an exception by an abort; here it stands for itself as a module that is being imported."""
+    code = (
+        "import importlib.machinery as m, os, signal, sys, time, types\n"
+        "from pipeline.cli.commands.base import interrupted\n"
+        "torch = sys.modules['torch'] = types.ModuleType('torch')\n"
+        "torch.__spec__ = m.ModuleSpec('torch', None)\n"
+        "torch.__spec__._initializing = True\n"
+        f"signal.signal({number}, interrupted)\n"
+        f"os.kill(os.getpid(), {number})\n"
+        "time.sleep(10)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + number, "fianchetto: interrupted\n")

@@ -1,14 +1,18 @@
 """`fianchetto presets`: what it lists, measured and not, for people and for programs."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
-from model.network.presets import UnknownPresetError, presets
+from model.costs import size
+from model.network.presets import UnknownPresetError, preset, presets
 from pipeline.cli import main as cli
 from pipeline.cli.commands.networks import Presets
 from pipeline.errors import UserError
+from tests.conftest import REPOSITORY
 
 
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str]:
@@ -21,10 +25,12 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
 def test_all_presets_are_listed_for_programs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, out = run(capsys, monkeypatch, "--no-measure", "--json")
+    code, out = run(capsys, monkeypatch, "--json")
     assert code == 0
     listed: list[dict[str, Any]] = json.loads(out.splitlines()[-1])["presets"]
     assert [row["preset"] for row in listed] == list(presets())
+    for row in listed:
+        assert {name: row[name] for name in ("parameters", "flops")} == size(preset(row["preset"]))
     by_name = {row["preset"]: row for row in listed}
     assert by_name["fianchetto-xs"]["parameters"] == 578_691
     # By hand: stem, 6 blocks of two convolutions, 64 policy planes and 16 value channels of 1x1, on 64 squares; then linear
@@ -36,7 +42,8 @@ def test_all_presets_are_listed_for_programs(
 
 def test_one_is_measured_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, out = run(
-        capsys, monkeypatch, "--names", "fianchetto-xs", "--seconds", "0", "--batch-size", "4", "--device", "cpu"
+        *(capsys, monkeypatch, "fianchetto-xs", "--measure"),
+        *("--seconds", "0", "--batch-size", "4", "--device", "cpu"),
     )
     assert code == 0
     header, line, *_ = out.splitlines()
@@ -47,6 +54,21 @@ def test_one_is_measured_for_people(capsys: pytest.CaptureFixture[str], monkeypa
 
 def test_an_unknown_name_and_a_wrong_number_are_named() -> None:
     with pytest.raises(UnknownPresetError, match="did you mean alphazero19"):
-        Presets(names=("alphazero",)).run()
+        Presets(presets=("alphazero",)).run()
     with pytest.raises(UserError, match="batch_size from 2"):
         Presets(batch_size=1)
+
+
+def test_the_list_is_there_without_torch_and_under_its_older_names() -> None:
+    said = []
+    for words in (["networks", "fianchetto-xs"], ["presets", "--names", "fianchetto-xs", "--no-measure"]):
+        code = "import sys; from pipeline.cli.main import main\ntry: main()\nfinally: assert 'torch' not in sys.modules"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        said.append(done.stdout)
+    assert said[0] == said[1]
+    header, line, *_ = said[0].splitlines()
+    assert header.split() == ["preset", "view", "moves", "parameters", "MFLOP/position"]
+    assert line.split() == ["fianchetto-xs", "marro77", "marro4096", "578,691", "63.2"]

@@ -65,8 +65,9 @@ def opinionated(directory: Path, preset: Preset) -> Path:
     return directory
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[chess.engine.SimpleEngine]:
+    """Start the engine that the tests of searches share."""
     with opened("--evaluator", "hand-written") as engine:
         yield engine
 
@@ -151,8 +152,9 @@ def test_a_checkpoint_option_that_is_none_leaves_the_player(tmp_path: Path) -> N
     done = converse(words.encode(), "--evaluator", "uniform")
     lines = done.stdout.decode().splitlines()
     assert done.returncode == 0
-    assert lines[1].startswith("info string ")
-    assert str(tmp_path) in lines[1]
+    assert lines[:2] == ["info string plays by the uniform evaluator", "readyok"]
+    assert lines[2].startswith("info string ")
+    assert str(tmp_path) in lines[2]
     assert lines[-1].startswith("bestmove") or "readyok" in lines[-1]
 
 
@@ -216,7 +218,8 @@ def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path
     )
     lines = done.stdout.decode().splitlines()
     assert (done.returncode, done.stderr) == (0, b"")
-    assert lines[0] == "info string compiling kernels (once on this machine, about a minute)"
+    assert lines[0].startswith("info string plays by the network fianchetto-human of step ")
+    assert lines[1] == "info string compiling kernels (once on this machine, about a minute)"
     assert lines[-1].startswith("bestmove ")
 
 

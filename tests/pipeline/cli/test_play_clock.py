@@ -86,8 +86,9 @@ def at_move_time(engine: chess.engine.SimpleEngine, asked: Sequence[Asked], game
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[chess.engine.SimpleEngine]:
+    """Start the engine that the tests share."""
     with opened("--evaluator", "hand-written") as engine:
         engine.ping()
         yield engine

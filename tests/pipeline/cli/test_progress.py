@@ -1,13 +1,18 @@
-"""Progress bars as a terminal shows them: a real pseudo-terminal, and a clock that the test sets."""
+"""Progress as a terminal shows it: a real pseudo-terminal, and a clock that the test sets."""
 
 import os
 import pty
-import re
 import select
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
+
+import pytest
+
+from engine.progress import Tick
+from pipeline.cli import progress
 
 ROOT = Path(__file__).parents[3]
 STAGES = """
@@ -33,10 +38,27 @@ with bar("finetune") as progress:
 """
 
 
-def shown(script: str) -> list[str]:
+TRAINING = """
+from engine.progress import Tick
+from pipeline.cli import progress
+progress.DRAW_SECONDS = 0
+with progress.bar("train") as show:
+    figures = {"step": 0, "loss": 2.3101, "top1": 0.3312, "positions_per_second": 2604.1}
+    show(Tick(0, 120, "s", figures))
+    show(Tick(50, 120, "s", figures | {"step": 1200}))
+    show(Tick(120, 120, "s", figures | {"step": 3000, "validating": 1.0}))
+"""
+
+
+def shown(script: str, columns: int = 140) -> list[str]:
     """Run a script whose standard error is a terminal, and give the lines that are left on it."""
+    return [line.split("\r")[-1].rstrip() for line in drawn(script, columns)]
+
+
+def drawn(script: str, columns: int) -> list[str]:
+    """Run a script whose standard error is a terminal, and give its lines with all that was drawn on each."""
     ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (40, 140))
+    termios.tcsetwinsize(theirs, (40, columns))
     environment = os.environ | {"TQDM_MININTERVAL": "0"}
     with subprocess.Popen([sys.executable, "-c", script], stderr=theirs, cwd=ROOT, env=environment) as process:
         text, over = b"", False
@@ -48,17 +70,48 @@ def shown(script: str) -> list[str]:
     os.close(ours)
     os.close(theirs)
     lines = text.decode().replace("\x1b[A", "").split("\n")
-    return [line.rstrip("\r").split("\r")[-1].rstrip() for line in lines if line.strip()]
+    return [line.rstrip("\r") for line in lines if line.strip()]
 
 
-def test_a_finished_stage_keeps_its_bar_and_its_time() -> None:
-    found = [re.search(r"finetune: +100%.*? ([\d.]+)/([\d.]+) \[([\d:]+)<", line) for line in shown(STAGES)]
-    told = [match and match.groups() for match in found]
-    assert told == [
-        ("5.00", "5.00", "00:04"),
-        ("3.00", "3.00", "00:02"),
-        ("4.00", "4.00", "00:03"),
-        ("2.00", "2.00", "00:00"),
-        ("20.0", "20.0", "00:10"),
-        ("30.0", "30.0", "00:20"),
+def test_a_finished_stage_keeps_its_line_and_its_time() -> None:
+    assert shown(STAGES) == [
+        "finetune generation 1  5 games  100 %  took 0:04",
+        "finetune generation 1  step 3  100 %  loss 2.5  took 0:02",
+        "finetune generation 1  4 games  100 %  took 0:03",
+        "finetune generation 1  2 games  100 %  took 0:00",
+        "finetune generation 1  20 positions  100 %  took 0:10",
+        "finetune generation 1  30 positions  100 %  took 0:20",
     ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (120, "train  step 1,200  41 %  loss 2.31  top1 0.331  2.6k positions/s  1:10 left"),
+        (80, "train  step 1,200  41 %  loss 2.31  top1 0.331  2.6k positions/s  1:10 left"),
+        (70, "train  step 1,200  41 %  loss 2.31  2.6k positions/s  1:10 left"),
+        (44, "train  step 1,200  41 %  1:10 left"),
+    ],
+)
+def test_training_says_where_it_is_in_any_width(columns: int, line: str) -> None:
+    (text,) = drawn(TRAINING, columns)
+    frames = [frame.rstrip() for frame in text.split("\r") if frame.strip()]
+    assert line in frames
+    assert "train  step 3,000  100 %  validating ..." in frames
+    assert frames[-1].endswith("took 0:00")
+    assert max(map(len, frames)) < columns, "nothing wraps"
+
+
+def test_without_a_terminal_a_line_is_printed_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with progress.bar("ingest") as show:
+        for second in range(100):
+            clock[0] = float(second)
+            show(Tick(second * 10**7, 2 * 10**9, "B", {"positions": second * 10**5, "positions/s": 1.25e5}))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("fianchetto: ingest  450.0MB  22 %  4.5M positions  125.0k positions/s  ")
+    assert second.startswith("fianchetto: ingest  900.0MB  45 %  9.0M positions")
+    assert second.endswith(" left")

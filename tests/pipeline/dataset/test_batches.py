@@ -25,7 +25,7 @@ from pipeline.dataset.files.shards import (
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.pipeline.datasets import plain_manifest, random_game
+from tests.pipeline.datasets import plain_manifest, random_game, with_planes
 
 COLUMNS = {
     "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
@@ -86,7 +86,11 @@ def test_an_epoch_is_a_permutation_of_the_rows_and_the_next_is_another(dataset: 
 
 
 def test_rows_travel_whole(dataset: Path) -> None:
-    stored = {row["game"]: row for path in sorted(dataset.glob("train-*")) for row in pq.read_table(path).to_pylist()}
+    stored = {
+        row["game"]: row
+        for path in sorted(dataset.glob("train-*"))
+        for row in with_planes(pq.read_table(path)).to_pylist()
+    }
     for batch in islice(Batches([dataset], batch_size=70).from_step(0), 14):
         for at, game in enumerate(batch["game"].tolist()):
             row = stored[game]

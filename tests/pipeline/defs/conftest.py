@@ -1,18 +1,20 @@
 import os
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import chess
 import chess.pgn
 import dagster as dg
 import pytest
+from filelock import FileLock
 
 from pipeline.definitions import defs
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
-from pipeline.defs.jobs import register
-from pipeline.defs.resources import Datasets
 
 ROOT = Path(__file__).parents[3]
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
@@ -73,24 +75,57 @@ def execute(
     )
 
 
+@dataclass(frozen=True)
+class Ran:
+    """All runs of an instance, asked as a run in this process is, and what the command printed."""
+
+    instance: dg.DagsterInstance
+    output: str
+
+    @property
+    def events(self) -> list[dg.DagsterEvent]:
+        runs = reversed(self.instance.get_runs())
+        return [log.dagster_event for run in runs for log in self.instance.all_logs(run.run_id) if log.dagster_event]
+
+    def get_asset_materialization_events(self) -> list[dg.DagsterEvent]:
+        return [event for event in self.events if event.event_type == dg.DagsterEventType.ASSET_MATERIALIZATION]
+
+    def asset_materializations_for_node(self, node: str) -> list[dg.AssetMaterialization]:
+        found = [event for event in self.get_asset_materialization_events() if event.asset_key == dg.AssetKey(node)]
+        return [event.step_materialization_data.materialization for event in found]
+
+    def get_asset_check_evaluations(self) -> list[dg.AssetCheckEvaluation]:
+        kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
+        return [event.asset_check_evaluation_data for event in self.events if event.event_type == kind]
+
+
+Made = tuple[Path, Ran]
+
+
 @pytest.fixture(scope="session")
-def made(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]]:
-    """The folder, instance and result of all assets but self-play's on a small dump, made once."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+    """The folder and the runs of `python -m pipeline.defs.run` on a small dump, made once for all workers of pytest."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = (folder.parent if os.environ.get("PYTEST_XDIST_WORKER") else folder) / "made"
     with pytest.MonkeyPatch.context() as monkeypatch:
-        datasets = prepared(tmp_path_factory.mktemp("made"), monkeypatch)
-        with dg.DagsterInstance.ephemeral() as instance:
-            register(instance, Datasets())
-            options = {
-                "positions": {"workers": 1, "verified_rows": 64, "ingest": {"test_share": 0.2, "val_share": 0.2}}
-            }
-            result = execute("everything", instance, options | {"checkpoint": STEPS}, "small")
-            yield datasets, instance, result
+        with FileLock(folder.with_suffix(".lock")):
+            if not (folder / "output").exists():
+                folder.mkdir()
+                datasets = prepared(folder, monkeypatch)
+                (datasets / "positions" / "other").mkdir(parents=True)
+                (datasets / "positions" / "other" / "manifest.json").write_text("{}")  # nobody asked for it
+                command = [sys.executable, "-m", "pipeline.defs.run", "--dump", "small", "--minutes", "0.02"]
+                said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+                assert said.returncode == 0, said.stdout + said.stderr
+                shutil.rmtree(datasets / "positions" / "other")
+                (folder / "output").write_text(said.stdout)
+        monkeypatch.setenv("DAGSTER_HOME", str(folder / "home"))
+        with dg.DagsterInstance.get() as instance:
+            yield folder / "datasets", Ran(instance, (folder / "output").read_text())
 
 
 @pytest.fixture
-def copied(made: tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult], root: Path) -> Path:
+def copied(made: Made, root: Path) -> Path:
     """A folder of datasets that holds a copy of the positions and the checkpoint."""
     for name in ("positions", "checkpoints"):
         shutil.copytree(made[0] / name, root / name)

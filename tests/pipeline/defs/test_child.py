@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -16,12 +17,12 @@ import pytest
 
 from engine.errors import UserError
 from engine.progress import Tick
+from model.training.config import TrainConfig
 from pipeline.defs.child import STOPPED, ChildError, run_child
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline.datasets import random_game
-
-MODULE = "tests.pipeline.defs.stand_in"
+from tests.pipeline.defs import stand_in
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -47,24 +48,24 @@ class Interrupted(BaseException):
 
 def test_a_result_and_ticks_come_back(capfd: pytest.CaptureFixture[str]) -> None:
     ticks: list[Tick] = []
-    assert run_child("count", {"upto": [1, 2]}, progress=ticks.append, module=MODULE) == {"counted": [1, 2]}
+    assert run_child(partial(stand_in.count, [1, 2]), progress=ticks.append) == {"counted": [1, 2]}
     assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3})
     assert "a stray print" in capfd.readouterr().err
 
 
 def test_a_users_mistake_comes_back_as_one() -> None:
     with pytest.raises(UserError, match=r"^that cannot be, do this$"):
-        run_child("refuse", {}, module=MODULE)
+        run_child(stand_in.refuse)
 
 
 def test_a_bug_comes_back_with_its_traceback() -> None:
     with pytest.raises(ChildError, match=r"(?s)status 1.*ZeroDivisionError: a bug"):
-        run_child("crash", {}, module=MODULE)
+        run_child(stand_in.crash)
 
 
 def test_a_killed_child_is_no_hang_and_no_success() -> None:
     with pytest.raises(ChildError, match="status -9"):
-        run_child("vanish", {}, module=MODULE)
+        run_child(stand_in.vanish)
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
@@ -73,7 +74,7 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_child("work", {"out": str(tmp_path), "stubborn": stubborn}, progress=interrupt, grace=1.5, module=MODULE)
+        run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=1.5)
     until(lambda: all(gone(pid) for pid in pids(tmp_path)), 2.0)
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
@@ -84,15 +85,14 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tm
     dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
     dump.write_text("\n".join(random_game(seed) for seed in range(6)))
     ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-    config = {"steps": 9, "batch_size": 128, "parts": 64, "threads": 1, "device": "cpu", "amp": "off"}
-    request = {"positions": [str(positions)], "preset": "fianchetto-xs", "config": config, "out": str(out)}
-    request |= {"folder": str(tmp_path), "at": 2 + 3 * 64 + 5}
+    config = TrainConfig(steps=9, batch_size=128, parts=64, threads=1, device="cpu", amp="off")
+    work = partial(stand_in.train, tmp_path, 2 + 3 * 64 + 5, positions, config)
     worker = threading.Thread(target=_until_slow, args=(tmp_path, os.getpid()))
     before = signal.signal(signal.SIGUSR1, _interrupted)
     try:
         worker.start()
         with pytest.raises(Interrupted):
-            run_child("train", request, grace=10.0, module=MODULE)
+            run_child(work, grace=10.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
         worker.join()
@@ -115,7 +115,7 @@ def test_what_the_project_logs_comes_into_the_runs_log() -> None:
 
     @dg.op
     def telling() -> None:
-        run_child("tell", {}, module=MODULE)
+        run_child(stand_in.tell)
 
     @dg.job
     def told() -> None:
@@ -134,15 +134,16 @@ def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
 
     before = time.monotonic()
     with pytest.raises(Interrupted):
-        run_child("sleep", {}, progress=interrupt, grace=30.0, module=MODULE)
+        run_child(stand_in.sleep, progress=interrupt, grace=30.0)
     assert time.monotonic() - before < 10
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: bool) -> None:
     code = (
-        "from pipeline.defs.child import run_child\n"
-        f"run_child('work', {{'out': {str(tmp_path)!r}, 'stubborn': {stubborn}}}, grace=1.0, module={MODULE!r})"
+        "from functools import partial; from pathlib import Path; from pipeline.defs.child import run_child\n"
+        f"from tests.pipeline.defs.stand_in import work; out = Path({str(tmp_path)!r})\n"
+        f"run_child(partial(work, out, {stubborn}), grace=1.0)"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     started = pids(tmp_path)
@@ -153,11 +154,11 @@ def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: boo
 
 
 def test_one_output_has_one_writer(tmp_path: Path) -> None:
-    request, errors = {"out": str(tmp_path)}, []
+    errors = []
 
     def first() -> None:
         try:
-            run_child("work", request, lock=tmp_path / "out", module=MODULE)
+            run_child(partial(stand_in.work, tmp_path), lock=tmp_path / "out")
         except (UserError, ChildError) as error:
             errors.append(error)
 
@@ -165,17 +166,17 @@ def test_one_output_has_one_writer(tmp_path: Path) -> None:
     thread.start()
     child = pids(tmp_path)[0]
     with pytest.raises(UserError, match="is being written by another process"):
-        run_child("count", {"upto": 1}, lock=tmp_path / "out", grace=-4, module=MODULE)
+        run_child(partial(stand_in.count, 1), lock=tmp_path / "out", grace=-4)
     os.kill(child, signal.SIGTERM)
     thread.join()
     assert "stopped before it was done" in str(errors[0])
-    assert run_child("count", {"upto": 1}, lock=tmp_path / "out", module=MODULE) == {"counted": 1}
+    assert run_child(partial(stand_in.count, 1), lock=tmp_path / "out") == {"counted": 1}
 
 
 def test_a_stopped_child_exits_non_zero(tmp_path: Path) -> None:
     assert STOPPED not in (0, 1, 2)
     with pytest.raises(UserError, match="run it again and it continues"):
-        run_child("work", {"out": str(tmp_path)}, progress=lambda tick: _terminate(tmp_path), module=MODULE)
+        run_child(partial(stand_in.work, tmp_path), progress=lambda tick: _terminate(tmp_path))
 
 
 def _terminate(folder: Path) -> None:

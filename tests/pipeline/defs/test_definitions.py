@@ -14,8 +14,10 @@ from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.errors import UserError
 from model.training.config import TrainConfig
+from pipeline.dataset.files.shards import schema
+from pipeline.dataset.files.stored_planes import FORMS
 from pipeline.definitions import defs
-from pipeline.defs import assets, jobs, run
+from pipeline.defs import assets, jobs
 from pipeline.defs.launchpad.forms import filled
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -25,10 +27,13 @@ from pipeline.defs.launchpad.options import (
     TrainingSetOptions,
     TunedOptions,
 )
+from pipeline.defs.pages.metadata import column_schema
 from pipeline.defs.resources import Datasets, key_of
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
 from pipeline.ingest.rows_code import rows_code
 from pipeline.samples.dump import SAMPLE
-from tests.pipeline.defs.conftest import ROOT, random_pgn
+from tests.pipeline.defs.conftest import ROOT, Made, random_pgn
 
 GRAPH = """\
 dump (datasets, by dumps) <- nothing
@@ -37,6 +42,7 @@ training_set (datasets, whole) <- positions
 checkpoint (model, whole) <- training_set
 accuracy_report (reports, whole) <- checkpoint, positions
 tuned_checkpoint (selfplay, whole) <- checkpoint, positions
+leaderboard (reports, whole) <- accuracy_report
 strength_report (reports, whole) <- tuned_checkpoint
 """
 
@@ -49,6 +55,7 @@ positions: files_match_manifest blocks
 positions: no_game_in_two_splits blocks
 positions: rows_match_source blocks
 strength_report: stronger_than_its_seed warns
+training_set: every_materialised_partition_is_used warns
 training_set: no_game_in_train_and_a_test warns
 tuned_checkpoint: human_top1_kept warns
 tuned_checkpoint: loads_with_finite_loss blocks
@@ -80,7 +87,8 @@ def test_the_checks_are_these() -> None:
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    ours = {"build_positions", "train", "finetune", "register_dumps", "register_months", "clean_up_runs"}
+    ours = {"build_positions", "train", "finetune", "register_dumps", "register_months", "clean_up_runs", "verify"}
+    ours |= {"train_quick", "train_15_minutes", "train_overnight"}
     assert names == ours
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
@@ -94,10 +102,16 @@ def test_a_backfill_of_a_job_over_dumps_trains_nothing() -> None:
         assert len(kinds) <= 1 or job.name == "__ASSET_JOB", job.name
 
 
-def test_heavy_libraries_stay_out_of_the_code_server() -> None:
-    loaded = "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules])"
-    code = f"import sys; from pipeline.definitions import defs; defs(); {loaded}"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+@pytest.mark.usefixtures("root")
+def test_a_dump_that_is_not_there_is_named_and_heavy_libraries_stay_out_of_the_code_server() -> None:
+    code = (
+        "import sys; from pipeline.definitions import defs; from pipeline.defs import run; defs()\n"
+        "sys.argv = ['run', '--dump', 'nosuch']; status = run.main()\n"
+        "print([name for name in ('torch', 'matplotlib', 'polars') if name in sys.modules]); sys.exit(status)"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert said.returncode == 2
+    assert "there is no dump 'nosuch'" in said.stderr
     assert said.stdout.strip() == "[]"
 
 
@@ -197,29 +211,13 @@ def test_clean_up_deletes_old_runs_that_made_nothing(monkeypatch: pytest.MonkeyP
         assert instance.get_latest_materialization_event(thing.key) is not None
 
 
-def test_the_command_line_run_makes_all_and_prints_the_report(
-    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (root / "sample").mkdir()
-    (root / "sample" / "games.pgn").write_text(random_pgn(60))
-    (root / "positions" / "other").mkdir(parents=True)
-    (root / "positions" / "other" / "manifest.json").write_text("{}")  # nobody asked for it
-    monkeypatch.setattr(sys, "argv", ["run", "--minutes", "0.02"])
-    status, said = run.main(), capsys.readouterr()
-    assert status == 0, said.out + said.err
-    assert "top1 " in said.out
-    assert "http://127.0.0.1:3000" in said.out
+def test_the_command_line_run_makes_all_and_prints_the_report(made: Made) -> None:
+    root, ran = made
+    assert "top1 " in ran.output
+    assert "http://127.0.0.1:3000" in ran.output
     (card,) = root.glob("checkpoints/*/checkpoint.json")
-    assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["sample"]
-    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["sample"]
-
-
-@pytest.mark.usefixtures("root")
-def test_the_command_line_run_names_a_dump_that_is_not_there() -> None:
-    command = [sys.executable, "-m", "pipeline.defs.run", "--dump", "nosuch"]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-    assert said.returncode == 2
-    assert "there is no dump 'nosuch'" in said.stderr
+    assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["small"]
+    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["small"]
 
 
 def test_positions_are_out_of_date_with_other_code_that_makes_rows() -> None:
@@ -230,3 +228,59 @@ def test_positions_are_out_of_date_with_other_code_that_makes_rows() -> None:
     }
     assert rows_code() in str(versions["positions"])
     assert rows_code() not in str(versions["dump"]) + str(versions["checkpoint"])
+
+
+def test_everything_that_is_shown_has_its_words() -> None:
+    graph = defs().resolve_asset_graph()
+    for key in graph.materializable_asset_keys:
+        node = graph.get(key)
+        assert node.description, key
+        assert node.owners == ["team:fianchetto"], key
+        assert node.tags["stage"] in ("data", "training", "evaluation"), key
+    for job in defs().resolve_all_job_defs():
+        assert job.name == "__ASSET_JOB" or job.description, job.name
+    for switched in (*(defs().sensors or []), *(defs().schedules or [])):
+        assert switched.description, switched.name
+    for form in FORMS:
+        described = {column.name: column.description for column in column_schema({"planes": form}).columns}
+        assert list(described) == schema(form).names
+        assert all(text and text.endswith(".") for text in described.values())
+
+
+@pytest.mark.parametrize("name", ["train_quick", "train_15_minutes", "train_overnight"])
+def test_saved_launchpad_configurations_are_ones_that_the_form_takes(name: str) -> None:
+    job = defs().resolve_job_def(name)
+    ops = dg.validate_run_config(job, job.run_config)["ops"]
+    options = filled(CheckpointOptions, ops["checkpoint"]["config"])
+    assert options.train.minutes == {"train_quick": 1.5, "train_15_minutes": 15.0, "train_overnight": 480.0}[name]
+
+
+def test_a_partitioned_job_comes_with_the_options_of_what_is_there(root: Path) -> None:
+    config = IngestConfig(test_share=0.2, seed=3)
+    ingest([str(root / "dumps" / "small.pgn")], root / "positions" / "small", config, workers=1)
+    with dg.DagsterInstance.ephemeral() as instance:
+        jobs.register(instance, Datasets())
+        job = defs().resolve_job_def("build_positions")
+        assert job.partitioned_config is not None
+        made = job.partitioned_config.get_run_config_for_partition_key("small")
+    assert made == {"ops": {"positions": {"config": {"ingest": {"test_share": 0.2, "seed": 3}}}}}
+
+
+def test_a_registered_month_flows_to_positions_where_automation_is_switched_on() -> None:
+    month = "lichess_db_standard_rated_2013-01"
+    with dg.DagsterInstance.ephemeral() as instance:
+        first = dg.evaluate_automation_conditions(defs(), instance)
+        assert first.total_requested == 0
+        instance.add_dynamic_partitions("dumps", [month])
+        second = dg.evaluate_automation_conditions(defs(), instance, cursor=first.cursor)
+        assert second.get_requested_partitions(dg.AssetKey("dump")) == {month}
+        assert second.get_requested_partitions(dg.AssetKey("positions")) == {month}
+        assert second.total_requested == 2, "nothing is trained"
+
+
+def test_observations_are_bounded() -> None:
+    spacing, hour = assets.Spacing(0.0), []
+    hour = [second for second in range(1, 7201) if spacing.due(float(second))]
+    assert len([second for second in hour if second <= 60]) == 60, "a curve shows in the first minute"
+    assert len([second for second in hour if second <= 3600]) < 350
+    assert len([second for second in hour if second > 3600]) == 120

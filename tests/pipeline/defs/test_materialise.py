@@ -7,6 +7,7 @@ import re
 import shutil
 from base64 import b64decode
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -18,11 +19,13 @@ from filelock import FileLock
 from engine.errors import UserError
 from engine.progress import silent
 from pipeline.dataset.files.shards import read_manifest, write_rows
+from pipeline.definitions import defs
 from pipeline.defs import checks, tasks
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, positions, training_set
+from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, leaderboard, positions, training_set
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.remedies import in_ui
+from pipeline.defs.pages.metadata import of_leaderboard
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
@@ -30,12 +33,10 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation import verify
 from tests.pipeline import datasets
-from tests.pipeline.defs.conftest import STEPS, execute, random_pgn
-
-Made = tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult]
+from tests.pipeline.defs.conftest import STEPS, Made, Ran, execute, random_pgn
 
 
-def metadata(result: dg.ExecuteInProcessResult, node: str) -> dict[str, object]:
+def metadata(result: dg.ExecuteInProcessResult | Ran, node: str) -> dict[str, object]:
     (event,) = result.asset_materializations_for_node(node)
     return {name: value.value for name, value in event.metadata.items()}
 
@@ -46,7 +47,7 @@ def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
     return str(said.description) if said else event.step_failure_data.error_display_string
 
 
-def verdicts(result: dg.ExecuteInProcessResult) -> dict[str, bool]:
+def verdicts(result: dg.ExecuteInProcessResult | Ran) -> dict[str, bool]:
     return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
 
 
@@ -65,21 +66,20 @@ def shared(keys: dict[str, list[tuple[bytes, int]]]) -> int:
 
 
 def test_everything_materialises(made: Made) -> None:
-    result = made[2]
-    assert result.success, [event.event_specific_data for event in result.get_step_failure_events()]
-    found = {(event.asset_key, event.partition) for event in result.get_asset_materialization_events()}
-    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report)}
+    found = {(event.asset_key, event.partition) for event in made[1].get_asset_materialization_events()}
+    whole = {(asset.key, None) for asset in (training_set, checkpoint, accuracy_report, leaderboard)}
     assert found == {(dump.key, "small"), (positions.key, "small")} | whole
 
 
 def test_the_blocking_checks_pass(made: Made) -> None:
-    found = verdicts(made[2])
+    found = verdicts(made[1])
     assert set(found) == {
         checks.FILES,
         checks.SPLITS,
         checks.ROWS,
         checks.WHOLE,
         checks.SIDES,
+        checks.USED,
         checks.LOSS,
         checks.CHANCE,
         checks.CLASSICAL,
@@ -87,16 +87,21 @@ def test_the_blocking_checks_pass(made: Made) -> None:
     assert all(
         passed for name, passed in found.items() if name not in (checks.CHANCE, checks.CLASSICAL)
     )  # 12 steps may lose to chance
-    (rows,) = [check for check in made[2].get_asset_check_evaluations() if check.check_name == checks.ROWS]
+    (rows,) = [check for check in made[1].get_asset_check_evaluations() if check.check_name == checks.ROWS]
     assert rows.metadata["rows_compared"].value == rows.metadata["rows_wanted"].value == 64
 
 
 def test_positions_say_what_a_person_asks(made: Made) -> None:
-    said = metadata(made[2], "positions")
+    said = metadata(made[1], "positions")
     manifest = read_manifest(made[0] / "positions" / "small")
     assert said["dagster/row_count"] == manifest["positions"]["total"] == 60 * 40
     assert said["games_read"] == 60
-    assert {column.name for column in said["dagster/column_schema"].columns} >= {"planes", "label", "result"}  # type: ignore[attr-defined]
+    assert {column.name for column in said["dagster/column_schema"].columns} >= {
+        "own_pawns",
+        "moves_1",
+        "label",
+        "result",
+    }  # type: ignore[attr-defined]
     assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
     assert len(str(said["sample_of_positions"])) < 250_000
     assert len(str(said["elo"])) < 100_000
@@ -104,14 +109,14 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
 
 def test_pictures_are_pictures(made: Made) -> None:
     for node, name in (("positions", "elo"), ("checkpoint", "curves")):
-        markdown = str(metadata(made[2], node)[name])
+        markdown = str(metadata(made[1], node)[name])
         data = re.search(r"\(data:image/png;base64,([^)]+)\)", markdown)
         assert data is not None
         assert b64decode(data[1]).startswith(b"\x89PNG\r\n")
 
 
 def test_a_training_set_says_what_is_in_it(made: Made) -> None:
-    said, manifest = metadata(made[2], "training_set"), read_manifest(made[0] / "positions" / "small")
+    said, manifest = metadata(made[1], "training_set"), read_manifest(made[0] / "positions" / "small")
     assert said["dagster/row_count"] == manifest["positions"]["train"]
     keys = positions_of(made[0] / "positions" / "small")
     total = sum(map(len, keys.values()))
@@ -120,7 +125,7 @@ def test_a_training_set_says_what_is_in_it(made: Made) -> None:
     assert test["in_train"] == shared(keys)
     assert "data:image/png" in str(said["audit"])
     assert Path(str(said["audit_page"])).read_text().startswith("# Audit of 2,400 positions")
-    card = json.loads((Path(str(metadata(made[2], "checkpoint")["path"])) / "checkpoint.json").read_text())
+    card = json.loads((Path(str(metadata(made[1], "checkpoint")["path"])) / "checkpoint.json").read_text())
     assert card["data"]["training_sets"][0]["name"] == Path(str(said["path"])).name
 
 
@@ -135,11 +140,33 @@ def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
 
 
 def test_the_report_shows_first_choices(made: Made) -> None:
-    said = metadata(made[2], "accuracy_report")
+    said = metadata(made[1], "accuracy_report")
     assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
     assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
-    assert said["checkpoint"] == metadata(made[2], "checkpoint")["path"]
+    assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
+    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    report = json.loads(path.read_text())
+    (shared,) = [row["positions"] for row in report["slices"]["by_train"] if row["band"] == "in train too"]
+    assert said["share_of_positions_in_train"] == pytest.approx(shared / report["positions"], abs=1e-6)
+    assert said["top1_by_common_rule"] == report["common_rule"]["top1"]
+    assert said["top1_interval"] == report["top1_interval"], "three games are too few for one"
+    assert re.search(r"move \d+: (White|Black) \(1[45]\d\d\) played \S+; network: ", str(said["first_choices"]))
+
+
+def test_the_leaderboard_ranks_reports_and_names_what_is_none(made: Made, tmp_path: Path) -> None:
+    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    report = json.loads(path.read_text())
+    for name, top1 in (("weaker", 0.1), ("stronger", 0.4)):
+        (tmp_path / name / "small").mkdir(parents=True)
+        (tmp_path / name / "small" / "report.json").write_text(json.dumps(report | {"top1": top1}))
+    (tmp_path / "broken" / "small").mkdir(parents=True)
+    (tmp_path / "broken" / "small" / "report.json").write_text("{}")
+    said = of_leaderboard(tmp_path)
+    assert [row.data["checkpoint"] for row in said["leaderboard"].records] == ["stronger", "weaker", "broken"]
+    assert "is no report" in said["leaderboard"].records[2].data["rule"]
+    (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
+    assert row.data["top1"] == pytest.approx(report["top1"], abs=1e-6)
 
 
 def test_a_report_is_of_its_own_runs_checkpoint() -> None:
@@ -181,6 +208,42 @@ def test_a_shard_that_has_changed_since_fails_a_run_that_only_trains(made: Made,
     assert not result.asset_materializations_for_node("checkpoint")
 
 
+def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(copied: Path) -> None:
+    silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    shard = next((copied / "positions" / "small").glob("train-*.parquet"))
+    whole = shard.read_bytes()
+    with dg.DagsterInstance.ephemeral() as instance:
+        materialised(instance, "small")
+        job = defs().resolve_job_def("verify")
+
+        def verify_alone() -> dg.ExecuteInProcessResult:
+            return job.execute_in_process(silent, instance=instance, raise_on_error=False)
+
+        shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        failed = verify_alone()
+        assert not failed.get_asset_materialization_events()
+        found = [
+            (it.partition, it.passed) for it in failed.get_asset_check_evaluations() if it.check_name == checks.FILES
+        ]
+        assert found == [("small", False)]
+        assert not failed.success
+        shard.write_bytes(whole)  # as if nobody had noticed: the check stands until it is executed again
+        said = one(training_set, instance, {"audit": False})
+        assert said.startswith("positions of small failed the check files_match_manifest last time"), said
+        materialised(instance, "never")
+        assert checks.not_checked_for_longest(instance) == ["never", "small"]
+        instance.delete_dynamic_partition("dumps", "never")
+        assert all(verdicts(verify_alone()).values())
+        assert one(training_set, instance, {"audit": False}) == ""
+
+
+def test_a_partition_that_is_materialised_and_not_in_the_training_set_is_named() -> None:
+    page = {"games_on_both_sides": {"test": 0, "examples": []}, "datasets": [{"name": "a"}]}
+    found = {check.check_name: check for check in checks.of_training_set(page, {"a", "b"})}
+    assert (found[checks.SIDES].passed, found[checks.USED].passed) == (True, False)
+    assert found[checks.USED].description == "b is materialised and not in it"
+
+
 @pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
 def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -> None:
     for shard in (copied / "positions" / "small").glob("*-*.parquet"):
@@ -192,8 +255,7 @@ def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -
         shard.write_bytes(data)
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
-        options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
-        result = execute("everything", instance, {"positions": options, "checkpoint": STEPS}, "small")
+        result = execute("everything", instance, {"positions": {"workers": 1}, "checkpoint": STEPS}, "small")
     assert not result.success
     assert verdicts(result)[checks.FILES] is False
     assert not result.asset_materializations_for_node("checkpoint")
@@ -276,18 +338,18 @@ def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
 
 def test_replacing_takes_the_lock_and_leaves_what_is_not_of_the_dataset(copied: Path) -> None:
     directory = copied / "positions" / "small"
-    request = {"source": str(copied / "dumps" / "small.pgn"), "out": str(directory), "workers": 1, "replace": True}
-    request["config"] = {"test_share": 0.3}
+    ask = partial(tasks.ingest, copied / "dumps" / "small.pgn", directory, IngestConfig(test_share=0.3))
+    ask = partial(ask, workers=1, engine="local", replace=True, progress=silent, stop=lambda: False)
     before = sorted(directory.iterdir())
     with FileLock(directory / ".lock"), pytest.raises(UserError, match="another ingest is writing"):
-        tasks.ingest(request, silent, lambda: False)
+        ask()
     assert sorted(directory.iterdir()) == before
     (directory / "strange.parquet").write_text("somebody's")
     with pytest.raises(UserError, match=r"strange\.parquet"):
-        tasks.ingest(request, silent, lambda: False)
+        ask()
     (directory / "strange.parquet").unlink()
     assert sorted(directory.iterdir()) == before
-    manifest = tasks.ingest(request, silent, lambda: False)
+    manifest = ask()
     assert manifest["config"]["test_share"] == 0.3
     assert verify.files_differ(directory, manifest) == []
 
@@ -327,18 +389,14 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     assert re.fullmatch(r"fianchetto-xs-[0-9a-f]{8}", folder.name)
     with dg.DagsterInstance.ephemeral() as instance:
         unaudited = {"training_set": {"audit": False}}
-        wrong = execute("train", instance, unaudited | {"checkpoint": STEPS | {"preset": "chesmarro"}})
-        assert "checkpoint: there is no preset" in (said := failure(wrong, "training_set")), "before anything is joined"
-        assert "did you mean chessmarro" in said
         wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
         assert "either minutes or steps" in failure(wrong, "training_set")
 
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     (network,) = [path for path in (made[0] / "checkpoints").iterdir() if path.is_dir()]
-    request = {"checkpoint": str(network), "positions": str(made[0] / "positions" / "small"), "split": "test"}
-    probe = run_child("probe", request | {"count": 10**6, "drawn": 2})
-    said = metadata(made[2], "accuracy_report")
+    probe = run_child(partial(tasks.probe, network, made[0] / "positions" / "small", "test", 10**6, drawn=2))
+    said = metadata(made[1], "accuracy_report")
     assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
     assert [len(choices) for choices in probe["choices"]] == [3, 3]
 
@@ -369,9 +427,9 @@ def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
     dump.write_text(random_pgn(30, seed=5))
     with dg.DagsterInstance.ephemeral() as instance:
         register(instance, Datasets())
-        options = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
-        result = execute("build_positions", instance, {"positions": options}, "small")
-        refused = execute("build_positions", instance, {"positions": {"workers": 1}}, "small")
+        result = execute("build_positions", instance, {"positions": {"workers": 1}}, "small")
+        other = {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}}
+        refused = execute("build_positions", instance, {"positions": other}, "small")
     assert result.success
     assert all(verdicts(result).values())
     (source,) = read_manifest(copied / "positions" / "small")["sources"]

@@ -118,6 +118,7 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
         return {"rows": [{"b": against[0].who}], "text": "a table", "out": str(out)}
 
     monkeypatch.setattr(strength, "ladder", ladder)
+    monkeypatch.setattr(strength, "write_strength_page", lambda *words: None)
     assert ask(simulations=(4,), hand_written=4)["text"] == f"{NOTHING_PROMOTED}\n\na table"
     shutil.rmtree(tuned / "best")
     network(tuned / "best", 1)
@@ -126,9 +127,7 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
 
 
 @pytest.mark.slow
-def test_the_job_fine_tunes_and_measures(
-    made: tuple[Path, dg.DagsterInstance, dg.ExecuteInProcessResult], copied: Path
-) -> None:
+def test_the_job_fine_tunes_and_measures(copied: Path) -> None:
     (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))  # a lock lies there too
     ops: dict[str, object] = {
         "tuned_checkpoint": {"checkpoint": network.name, "name": "first", "finetune": TINY},

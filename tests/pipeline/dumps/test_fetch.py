@@ -24,7 +24,7 @@ from urllib3 import HTTPResponse
 from pipeline.dumps import fetch as module
 from pipeline.dumps.fetch import STEM, FetchConfig, fetch, months, published_months
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage import http
+from pipeline.storage import http, retry
 from pipeline.storage.http import WebFile
 from tests.conftest import REPOSITORY
 from tests.pipeline.loopback import Fault, File, Server, serving
@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Note the waits instead of waiting."""
     found: list[float] = []
-    monkeypatch.setattr(http, "rest", lambda seconds, stop: found.append(seconds))
+    monkeypatch.setattr(retry, "rest", lambda seconds, stop: found.append(seconds))
     return found
 
 

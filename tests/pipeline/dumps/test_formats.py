@@ -22,12 +22,13 @@ from engine.encoding.planes import label_of
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
 from pipeline.errors import DamagedError, DatasetError, DumpError
+from pipeline.evaluation.game_texts import text_of
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
-from pipeline.validation.verify import planes_of, rows_differ, text_of
+from pipeline.validation.verify import planes_of, rows_differ
 from tests.conftest import shared_data
 from tests.pipeline import datasets
 

@@ -2,7 +2,9 @@
 
 import io
 import random
+import shutil
 import struct
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,8 +18,9 @@ import zstandard
 
 from pipeline.dumps import reader, zstd_stream
 from pipeline.dumps.reader import STDIN, Source, chunks
-from pipeline.dumps.zstd_stream import Raw, unpacked
+from pipeline.dumps.zstd_stream import Raw, count_frames, unpacked
 from pipeline.errors import FetchError
+from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 
 
@@ -77,8 +80,8 @@ def test_the_text_is_that_of_all_frames(
 def test_frames_without_notes_are_found_where_the_first_ends_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes]
 ) -> None:
-    noise = "".join(datasets.random_game(seed) for seed in range(900, 1500)).encode()
-    data = packed([*texts, noise, noise, noise, noise, noise], hinted=False)
+    noise = "".join(datasets.random_game(seed) for seed in range(900, 1050)).encode()
+    data = packed([*texts, *[noise] * 20], hinted=False)
     assert len(data) > 1 << 20
     both(tmp_path / "games.pgn.zst", monkeypatch, data)
     assert not reader.many_frames(packed([noise], hinted=False)), "one frame is for one decoder"
@@ -159,3 +162,68 @@ def test_only_so_many_frames_are_held_and_threads_end_with_the_reader(texts: lis
         assert taken <= given + 2
     stream.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
+
+
+def blocks(seed: int, size: int) -> bytes:
+    """Give text that compresses, and blocks of each kind: compressed, one byte again and again, random."""
+    chance = random.Random(seed)
+    parts = [b"1. e4 { [%clk 0:03:00] } e5 " * (size // 60), bytes(size // 4), chance.randbytes(size // 4)]
+    return b"".join(parts)
+
+
+def frames(data: bytes) -> list[bytes]:
+    """Give the frames that are found."""
+    raw = Raw(io.BytesIO(data).read)
+    return list(iter(raw.frame, None))
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("level", [1, 19])
+def test_frames_one_after_another_are_found(sized: bool, summed: bool, level: int) -> None:
+    packer = zstandard.ZstdCompressor(level=level, write_content_size=sized, write_checksum=summed)
+    made = [packer.compress(blocks(number, size)) for number, size in enumerate((0, 1, 100, 300, 70_000, 900_000))]
+    assert frames(b"".join(made)) == made
+
+
+def test_frames_are_found_behind_any_program_s_notes_and_lies_do_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "archive.zst"
+    texts = [blocks(number, 5000) for number in range(4)]
+    lying = bytearray(packed(texts))
+    lying[8:12] = struct.pack("<I", 77)
+    path.write_bytes(struct.pack("<II", 0x184D2A5F, 3) + b"abc" + lying)
+    assert frames(path.read_bytes()) == [zstandard.ZstdCompressor().compress(one) for one in texts]
+    assert count_frames(path) == 4
+
+
+@pytest.mark.skipif(shutil.which("pzstd") is None, reason="pzstd is not installed: apt-get install zstd")
+def test_what_pzstd_writes_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn"
+    path.write_bytes(blocks(5, 30_000_000))
+    subprocess.run(["pzstd", "-q", "-1", "-p", "4", str(path)], check=True)
+    data = (tmp_path / "games.pgn.zst").read_bytes()
+    assert data[:8] == bytes.fromhex("502a4d1804000000")
+    found = frames(data)
+    assert len(found) > 1
+    unpacked = b"".join(zstandard.ZstdDecompressor().decompressobj().decompress(piece) for piece in found)
+    assert unpacked == path.read_bytes()
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13, 100])
+def test_what_breaks_off_or_is_something_else_is_not_counted(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "archive.zst"
+    whole = packed([blocks(1, 5000)])
+    for data in (whole[:-cut], whole + b"PGN?"):
+        path.write_bytes(data)
+        assert count_frames(path) is None
+    path.write_bytes(whole)
+    assert count_frames(path) == 1
+
+
+def test_a_dump_as_lichess_packs_it_gives_the_same_dataset(tmp_path: Path) -> None:
+    games = [datasets.random_game(seed).encode() for seed in range(30)]
+    plain, archive = tmp_path / "plain.pgn", tmp_path / "packed.pgn.zst"
+    plain.write_bytes(b"".join(games))
+    archive.write_bytes(packed([b"".join(games[:11]), b"".join(games[11:])]))
+    made = [ingest([str(path)], tmp_path / path.stem, workers=1) for path in (plain, archive)]
+    assert made[0]["files"] == made[1]["files"]

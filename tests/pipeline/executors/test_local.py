@@ -1,4 +1,4 @@
-"""The seam's promise: every item answered once, bounded tries, losses named, nothing left running."""
+"""What `Engine.map` guarantees: every item answered once, bounded tries, losses named, nothing left running."""
 
 import os
 import signal
@@ -8,14 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from pipeline.executors.local import FORKED, Failure, LocalEngine
-from pipeline.ingest.chunk import PRELOAD
+from pipeline.executors.local import Failure, LocalEngine
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import jobs
-from tests.processes import servers_of, workers_of
+from tests.processes import workers_of
 
 
 def children() -> set[int]:
@@ -132,38 +130,6 @@ def test_what_is_cancelled_ends_and_leaves_nothing_running(workers: int) -> None
     assert children() == set()
 
 
-forked = pytest.mark.skipif(not FORKED, reason="workers are forked on Linux alone")
-
-
-@forked
-def test_workers_are_forked_from_a_process_of_one_thread_that_has_loaded_what_they_need() -> None:
-    for server in servers_of():  # what is forked from has been begun by others, who named nothing
-        server.kill()
-    loaded = {value for _, _, value in LocalEngine(2, preload=PRELOAD).map(jobs.loaded, [PRELOAD] * 4)}
-    assert loaded == {True}
-    (server,) = servers_of()
-    assert server.num_threads() == 1, "a lock that a thread held would stay held in every worker"
-
-
-@forked
-def test_a_prepared_process_is_killed_and_workers_come_from_another() -> None:
-    list(LocalEngine(2).map(jobs.square, range(4)))
-    (before,) = servers_of()
-    before.kill()
-    assert sorted(LocalEngine(2).map(jobs.square, range(4))) == [(index, "ok", index * index) for index in range(4)]
-    (after,) = servers_of()
-    assert after.pid != before.pid
-
-
-@forked
-def test_the_prepared_process_does_not_hear_ctrl_c() -> None:
-    list(LocalEngine(2).map(jobs.square, range(4)))
-    (server,) = servers_of()
-    server.send_signal(signal.SIGINT)
-    assert sorted(LocalEngine(2).map(jobs.square, range(4))) == [(index, "ok", index * index) for index in range(4)]
-    assert [one.pid for one in servers_of()] == [server.pid]
-
-
 def test_workers_have_the_environment_of_now_and_one_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     list(LocalEngine(2).map(jobs.square, range(4)))
     monkeypatch.setenv("FIANCHETTO_TESTED", "later")
@@ -173,94 +139,34 @@ def test_workers_have_the_environment_of_now_and_one_thread_each(monkeypatch: py
     assert os.environ["OMP_NUM_THREADS"] == "7", "this process's own is as it was"
 
 
-def program(text: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def program(text: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run a program as the installed command is run: the current folder is not on its path."""
-    imports = "import os, signal, sys; from multiprocessing import forkserver; from pipeline.executors.local import *; "
-    imports += "from tests.pipeline.executors.jobs import square\n"
+    imports = "import os, signal, sys; from pipeline.executors.local import *; "
+    imports += "from tests.pipeline.executors.jobs import square, slow\n"
     return subprocess.run(
         [sys.executable, "-P", "-c", imports + text],
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY)} | environment,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
-def ended(process: int) -> bool:
-    """Tell whether a process has ended, though nobody may have asked how; that is for its parent."""
-    try:
-        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
-def ends(process: int) -> bool:
-    """Wait for a process to end; False where it has not within a minute, which is for one that would stay for ever."""
-    until = time.monotonic() + 60
-    while not ended(process):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 SQUARES = "sorted(value for _, _, value in LocalEngine(2).map(square, range(3)))"
 
 
-@forked
-def test_workers_start_where_no_socket_can_be_made(tmp_path: Path) -> None:
-    folder = tmp_path / ("long" * 40)
-    folder.mkdir()
-    said = program(f"print(prepare(), {SQUARES})", REPOSITORY, TMPDIR=str(folder))
-    assert (said.stdout, said.stderr) == ("spawn [0, 1, 4]\n", "")
-
-
-@forked
-def test_ctrl_c_does_not_end_a_process_that_prepares_itself() -> None:
-    server = "forkserver._forkserver._forkserver_pid"
-    text = (
-        f"prepare({PRELOAD!r}); before = {server}; os.kill(before, signal.SIGINT); print({SQUARES}, {server} == before)"
-    )
-    said = program(text, REPOSITORY)
-    assert (said.stdout, said.stderr) == ("[0, 1, 4] True\n", "")
-
-
-@forked
 def test_a_module_of_the_current_folder_is_not_taken_for_what_workers_need(tmp_path: Path) -> None:
-    (tmp_path / "chess.py").write_text("raise RuntimeError('not that one')")
+    for name in ("chess", "signal", "psutil"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not that one')")
     said = program(f"print({SQUARES})", tmp_path)
     assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
 
 
-@forked
-def test_workers_that_cannot_be_forked_are_started_afresh() -> None:
-    said = program(
-        f"def broken(*_): raise EOFError\nforkserver.connect_to_new_process = broken\nprint({SQUARES})", REPOSITORY
-    )
+def test_workers_do_not_hear_ctrl_c_even_while_they_start(tmp_path: Path) -> None:
+    text = "import psutil, multiprocessing\n"
+    text += "real = multiprocessing.get_context('spawn').Process.start\n"
+    text += "def start(self):\n    real(self); os.kill(self.pid, signal.SIGINT)\n"
+    text += "multiprocessing.get_context('spawn').Process.start = start\n"
+    said = program(f"{text}print({SQUARES})", REPOSITORY)
     assert (said.stdout, said.stderr) == ("[0, 1, 4]\n", "")
-
-
-@forked
-def test_who_prepares_for_nobody_ends(tmp_path: Path) -> None:
-    said = program(
-        f"prepare({PRELOAD!r}); print(forkserver._forkserver._forkserver_pid)",
-        REPOSITORY,
-        NUMBA_CACHE_DIR=str(tmp_path),
-    )
-    assert said.stderr == ""
-    assert ends(int(said.stdout)), "its files close, and `program` returns, a little before it has ended"
-    assert not list(tmp_path.rglob("*.nbc")), "and had not stayed to compile"
-
-
-@forked
-def test_workers_are_stopped_also_when_who_forked_them_is_gone() -> None:
-    stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 0])
-    next(stream)
-    workers = workers_of()
-    (server,) = servers_of()
-    server.kill()
-    assert ends(server.pid)
-    workers[0].kill()
-    stream.close()
-    assert psutil.wait_procs(workers, 10)[1] == []

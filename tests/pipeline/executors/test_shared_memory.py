@@ -24,14 +24,14 @@ def sent(value: object) -> Any:
     """Send a value through a pipe of this process and give what comes out."""
     theirs, ours = multiprocessing.Pipe()
     with theirs, ours:
-        parcel = shared_memory.Parcel(value)
-        sender = threading.Thread(target=parcel.post, args=(theirs,))
+        message = shared_memory.Message(value)
+        sender = threading.Thread(target=message.send, args=(theirs,))
         sender.start()
         try:
             return shared_memory.receive(ours)
         finally:
             sender.join()
-            parcel.close()
+            message.close()
 
 
 def chunk(size: int) -> Chunk:
@@ -99,7 +99,7 @@ def test_a_system_that_refuses_such_files_has_the_pipe(monkeypatch: pytest.Monke
 
 
 @pytest.mark.skipif(not shared_memory.IN_MEMORY, reason="this system has no files in memory")
-def test_nothing_is_left_of_a_parcel() -> None:
+def test_nothing_is_left_of_a_message() -> None:
     other = sent(chunk(1 << 20))
     assert handles(), "it is seen while it is held"
     del other
@@ -111,24 +111,24 @@ def test_nothing_is_left_of_a_parcel() -> None:
 def test_nothing_is_left_where_nobody_receives() -> None:
     theirs, ours = multiprocessing.Pipe()
     ours.close()
-    parcel = shared_memory.Parcel(chunk(1 << 20))
+    message = shared_memory.Message(chunk(1 << 20))
     with theirs, pytest.raises(OSError):
-        parcel.post(theirs)
-    parcel.close()
+        message.send(theirs)
+    message.close()
     assert not handles()
 
 
-def test_a_parcel_is_sent_again_where_it_was_lost() -> None:
+def test_a_message_is_sent_again_where_it_was_lost() -> None:
     one = chunk(1 << 20)
-    parcel = shared_memory.Parcel(one)
+    message = shared_memory.Message(one)
     for _ in range(3):
         theirs, ours = multiprocessing.Pipe()
         with theirs, ours:
-            sender = threading.Thread(target=parcel.post, args=(theirs,))
+            sender = threading.Thread(target=message.send, args=(theirs,))
             sender.start()
             assert bytes(shared_memory.receive(ours).text) == one.text
             sender.join()
-    parcel.close()
+    message.close()
 
 
 def _length(one: Chunk) -> tuple[int, int]:

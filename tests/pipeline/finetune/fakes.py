@@ -12,7 +12,7 @@ from model.network.network import build, parameters
 from model.network.preset import preset_row
 from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
-from pipeline.finetune.stages import Stage, Turn
+from pipeline.finetune.stages import Stage, StageContext
 from tests.model.synthetic import TINY
 
 SCRIPT = {
@@ -63,43 +63,45 @@ class Script:
         """Give the stages by name."""
         return {"explore": self.explore, "train": self.train, "arena": self.arena, "eval": self.eval}
 
-    def begin(self, turn: Turn, stage: str, progress: Progress, stop: Callable[[], bool]) -> None:
+    def begin(self, context: StageContext, stage: str, progress: Progress, stop: Callable[[], bool]) -> None:
         """Work in two steps whose files are kept, as every stage does."""
-        self.seen.append((turn.number, stage, turn.best_number, tuple(path.parent.name for path in turn.buffer)))
-        folder = turn.folder / stage
+        self.seen.append(
+            (context.number, stage, context.best_number, tuple(path.parent.name for path in context.buffer))
+        )
+        folder = context.folder / stage
         folder.mkdir(exist_ok=True)
         for left in folder.glob(".*.tmp"):
             left.unlink()
         for step in ("one.json", "two.json"):
             if stop():
                 raise Stopped("stopped inside a stage")
-            self.fail(turn.number, stage)
+            self.fail(context.number, stage)
             progress(Tick(1, 2, "steps", {}))
             if not (folder / step).exists():
-                publish_json(folder, step, {"number": turn.number, "step": step, "best": turn.best_number})
+                publish_json(folder, step, {"number": context.number, "step": step, "best": context.best_number})
 
-    def explore(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
-        self.begin(turn, "explore", progress, stop)
-        return {"games": 10 * turn.number, "decisive_share": 0.5, "mean_plies": 80.0, "resignations": 3}
+    def explore(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(context, "explore", progress, stop)
+        return {"games": 10 * context.number, "decisive_share": 0.5, "mean_plies": 80.0, "resignations": 3}
 
-    def train(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
-        self.begin(turn, "train", progress, stop)
-        if "failed" in self.script[turn.number]:
-            return {"failed": self.script[turn.number]["failed"]}
-        shutil.copytree(self.made / str(turn.number), turn.candidate, dirs_exist_ok=True)
-        self.spent[turn.number] = dict(turn.spent)
-        return {"step": 3, "positions": 48, "loss": 1.0, "spent": {**turn.spent, f"rows of {turn.number}": 1.0}}
+    def train(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(context, "train", progress, stop)
+        if "failed" in self.script[context.number]:
+            return {"failed": self.script[context.number]["failed"]}
+        shutil.copytree(self.made / str(context.number), context.candidate, dirs_exist_ok=True)
+        self.spent[context.number] = dict(context.spent)
+        return {"step": 3, "positions": 48, "loss": 1.0, "spent": {**context.spent, f"rows of {context.number}": 1.0}}
 
-    def arena(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
-        self.begin(turn, "arena", progress, stop)
-        told = self.script[turn.number]
+    def arena(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(context, "arena", progress, stop)
+        told = self.script[context.number]
         gate = match(told["gate"], 0.6 if told["gate"] == "H1" else 0.48)
         return {"best": gate, "seed": None if told["seed"] is None else match("undecided", told["seed"])}
 
-    def eval(self, turn: Turn, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
-        self.begin(turn, "eval", progress, stop)
-        top1 = self.script[turn.number]["top1"] if turn.number else 0.4
-        return {"top1": top1, "cross_entropy": 2.0, "kl_seed": 0.01 * turn.number}
+    def eval(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+        self.begin(context, "eval", progress, stop)
+        top1 = self.script[context.number]["top1"] if context.number else 0.4
+        return {"top1": top1, "cross_entropy": 2.0, "kl_seed": 0.01 * context.number}
 
 
 def forked(work: Callable[[], None]) -> int:

@@ -110,9 +110,10 @@ def _say(answer: object) -> None:
 
 def main() -> None:
     """Serve until standard input ends."""
-    import pipeline.ingest.job
-    import pipeline.ingest.preload  # noqa: F401 - so that children need not load the kernels and pyarrow's writers
+    import pipeline.ingest.job  # noqa: F401 - so that children need not import it
+    from pipeline.bench.scale_job import load
 
+    load(0)  # so that children need not load the kernels and pyarrow's writers
     _say("ready")
     for line in sys.stdin:
         request = json.loads(line)

@@ -14,9 +14,9 @@ import chess.pgn
 import numpy as np
 import pytest
 
+from pipeline.dataset.hashing import splitmix64
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.filters import mixed
 from pipeline.ingest.job import ingest
 from tests.conftest import shared_data
 from tests.pipeline import datasets
@@ -338,5 +338,5 @@ def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str)
 def test_mixing_is_splitmix64() -> None:
     # The first outputs of Vigna's splitmix64.c from the state 1234567, as published with Rosetta Code's task "Splitmix64".
     wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
-    got = [int(mixed(np.array([1234567], np.uint64), turn)[0]) for turn in range(5)]
+    got = [int(splitmix64(np.array([1234567], np.uint64), turn)[0]) for turn in range(5)]
     assert got == wanted

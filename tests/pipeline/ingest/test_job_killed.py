@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
 from pipeline.dataset.files.shards import verify
+from pipeline.dataset.files.stored_planes import FORMS
 from pipeline.errors import IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -23,6 +25,7 @@ from tests.pipeline.ingest.forks import FINISHED, Forks, forks
 from tests.processes import workers_of
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
+"""Its `planes` are those of the form that the tests are at, which `form` says."""
 
 RUN = """
 import os, resource, signal, stat, sys, threading
@@ -32,7 +35,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.errors import IngestError
 from pipeline.ingest.job import ingest
 
-dump, out, workers, kill_at, file_limit = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
+dump, out, planes, workers, kill_at, file_limit = sys.argv[1], Path(sys.argv[2]), sys.argv[3], *map(int, sys.argv[4:])
 real, counting = os.fsync, threading.Lock()  # several threads bring files to the disk
 
 def fsync(descriptor):  # the file is written and has its temporary name
@@ -49,7 +52,7 @@ if file_limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
 print("begun", flush=True)
 try:
-    ingest([dump], out, IngestConfig(chunk_mib=1, test_share=0.2), workers=workers)
+    ingest([dump], out, IngestConfig(chunk_mib=1, test_share=0.2, planes=planes), workers=workers)
 except IngestError as error:
     print(error)
     sys.exit(2)
@@ -66,10 +69,18 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module", params=FORMS, autouse=True)
+def form(request: pytest.FixtureRequest) -> str:
+    """Run every test once for each form of planes."""
+    global CONFIG
+    CONFIG = replace(CONFIG, planes=request.param)
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def undisturbed(dump: Path) -> tuple[dict[str, str], float]:
+def undisturbed(dump: Path, form: str) -> tuple[dict[str, str], float]:
     """Give the bytes of an undisturbed run, and the seconds it took."""
-    out = dump.parent / "undisturbed"
+    out = dump.parent / f"undisturbed-{form}"
     began = time.monotonic()
     ingest([str(dump)], out, CONFIG, workers=1)
     assert verify(out) == []
@@ -78,7 +89,8 @@ def undisturbed(dump: Path) -> tuple[dict[str, str], float]:
 
 def start(dump: Path, out: Path, workers: int = 1, kill_at: int = 0, file_limit: int = 0) -> subprocess.Popen[str]:
     """Start an ingest in a process of its own, and come back when it is about to begin."""
-    arguments = [sys.executable, "-c", RUN, str(dump), str(out), str(workers), str(kill_at), str(file_limit)]
+    arguments = [sys.executable, "-c", RUN, str(dump), str(out), CONFIG.planes]
+    arguments += [str(workers), str(kill_at), str(file_limit)]
     process = subprocess.Popen(arguments, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"

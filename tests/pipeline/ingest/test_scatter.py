@@ -14,6 +14,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import read_manifest, verify
 from pipeline.dataset.files.sweep import sweep
 from pipeline.dataset.files.written import publish_own
@@ -298,7 +299,7 @@ def one_file(tmp_path: Path) -> tuple[Path, dict[str, Any], NDArray[np.uint64]]:
     columns = {
         name: chance.integers(0, 100, 12).astype(kind) for name, (kind, _) in (record_type().fields or {}).items()
     }
-    planes = chance.integers(0, 1 << 63, (12, 77), dtype=np.uint64)
+    planes = chance.integers(0, 1 << 63, (12, PACKED), dtype=np.uint64)
     with (tmp_path / "x.rows").open("wb") as target:
         write_buckets(columns, planes, np.array([5, 0, 7]), target)
     return tmp_path / "x.rows", columns, planes

@@ -18,6 +18,7 @@ import pytest
 from filelock import FileLock
 
 from engine.match.config import MatchConfig
+from engine.match.sprt import SprtConfig
 from pipeline.matches.arena import ArenaConfig, MatchBusyError, arena
 from pipeline.matches.config import SideConfig
 from pipeline.matches.files import MatchFilesError
@@ -58,7 +59,14 @@ print("begun", flush=True)
 arena(
     SideConfig(who="hand-written", simulations=8),
     SideConfig(who="policy:uniform"),
-    ArenaConfig(games=games, seed=5, plies=4, early=bool(early), match=MatchConfig(concurrency=3)),
+    ArenaConfig(
+        games=games,
+        seed=5,
+        plies=4,
+        early=bool(early),
+        sprt=SprtConfig(elo1=150 if early else 50),
+        match=MatchConfig(concurrency=3),
+    ),
     out,
 )
 """
@@ -217,7 +225,7 @@ def test_killed_twice_and_continued_is_as_if_nothing_had_happened(
 
 
 def test_a_test_that_decides_early_counts_no_pair_behind_its_end(tmp_path: Path) -> None:
-    config = ArenaConfig(games=100, seed=5, plies=4, early=True)
+    config = ArenaConfig(games=100, seed=5, plies=4, early=True, sprt=SprtConfig(elo1=150))
     summary = arena(STRONG, WEAK, config, tmp_path / "undisturbed")
     assert summary["finished"]
     assert summary["sprt"]["verdict"] == "H1"

@@ -18,7 +18,7 @@ from engine.match.openings import read_book
 from pipeline.cli.main import main
 from pipeline.dumps.reader import open_text
 from pipeline.matches.config import SideConfig
-from pipeline.matches.judge import _against, text_of, weigh
+from pipeline.matches.judge import _against, searchers, text_of, weigh
 from pipeline.matches.judgements import Judged, JudgeError, drawn, expected, judged
 
 ENGINE = """
@@ -81,7 +81,7 @@ def scored(one: Judged) -> Judged:
 def test_losses_are_what_they_are_by_hand() -> None:
     """No knowledge draws every move alike, and any search finds the mate."""
     one = scored(MATE)
-    result = weigh([SideConfig(who="uniform"), SideConfig(who="hand-written", simulations=16)], [one])
+    result = weigh(searchers([SideConfig(who="uniform"), SideConfig(who="hand-written", simulations=16)]), [one])
     uniform, hand = result["players"]
     lost = sum(1.0 - score for score in one.scores.values()) / len(one.scores)
     assert uniform["policy_loss"] == pytest.approx(lost, abs=1e-4)
@@ -98,10 +98,10 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
     better = max(quiet.scores, key=lambda move: quiet.scores[move])
     found = [Judged(quiet.fen, {**quiet.scores, better: 0.9}), scored(MATE)]
     side = SideConfig(who="hand-written", simulations=8, options=("algorithm=gumbel", "gumbel_scale=0"))
-    rows = weigh([side, side], found)["players"]
+    rows = weigh(searchers([side, side]), found)["players"]
     assert [row["chosen_against_first"] for row in rows] == [0.0, 0.0]
     assert rows[0]["options"] == ["algorithm=gumbel", "gumbel_scale=0"]
-    (ignorant,) = weigh([SideConfig(who="uniform")], found[:1])["players"]
+    (ignorant,) = weigh(searchers([SideConfig(who="uniform")]), found[:1])["players"]
     assert ignorant["value_error"] == pytest.approx(
         0.4, abs=1e-4
     )  # no knowledge says 0.5, and the best move is worth 0.9
@@ -224,7 +224,7 @@ def test_refusals(games: Path, tmp_path: Path) -> None:
     with pytest.raises(JudgeError, match="cannot be read"):
         judged(games, tmp_path / "a", positions=2, command=command, depth=1)
     with pytest.raises(JudgeError, match="by simulations"):
-        weigh([SideConfig(who="policy:uniform")], [scored(MATE)])
+        searchers([SideConfig(who="policy:uniform")])
 
 
 def test_the_command(

@@ -168,7 +168,7 @@ def test_without_a_place_it_never_writes_over_the_tracked_dump_or_another_file(t
     theirs = tmp_path / "mine.pgn"
     theirs.write_text("my games")
     for out in (theirs, DUMP):
-        with pytest.raises(sample.SampleError, match="is there and is another file: remove it, or choose another"):
+        with pytest.raises(sample.SampleError, match="exists and has other content: remove it, or choose another"):
             sample.sample(out, 3)
     assert theirs.read_text() == "my games"
     assert DUMP.read_bytes() == before

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from engine.search import SearchConfig
-from pipeline.selfplay.config import ExploreConfig, plain
+from pipeline.selfplay.config import ExploreConfig
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 
@@ -71,7 +73,7 @@ def start(
 
     No file may be longer than `limit` bytes; the process kills itself before its fsync number `kill_at`; 0 for neither.
     """
-    words = [json.dumps(plain(config)), str(out), engine, str(workers), str(limit), str(kill_at)]
+    words = [to_json(config).decode(), str(out), engine, str(workers), str(limit), str(kill_at)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment

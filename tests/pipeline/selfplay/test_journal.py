@@ -11,11 +11,12 @@ from threading import Event
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
 from engine.search import SearchConfig
 from pipeline.cli.main import main
-from pipeline.selfplay.config import ExploreConfig, ExploreError, plain
+from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, Watch, read_journals
 from pipeline.selfplay.play import explore
@@ -48,7 +49,7 @@ def test_a_mixtures_share_is_kept() -> None:
 def test_settings_that_mean_nothing_are_refused() -> None:
     for changes, said in (
         ({"games": 0}, "games must be at least 1"),
-        ({"explorer": "nobody"}, "explorer is network"),
+        ({"explorer": "nobody"}, "explorer is one of network"),
         ({"noise_last": 1.5}, "noise_last"),
         ({"full_share": 0.0}, "no move would become a row"),
         ({"full_share": 1.5}, "full_share must be between 0 and 1"),
@@ -58,7 +59,7 @@ def test_settings_that_mean_nothing_are_refused() -> None:
     ):
         with pytest.raises(UserError, match=said):
             ExploreConfig(**changes)  # type: ignore[arg-type]
-    json.dumps(plain(ExploreConfig(book=Path("x.epd"))), allow_nan=False)
+    json.dumps(to_jsonable_python(ExploreConfig(book=Path("x.epd"))), allow_nan=False)
 
 
 def test_a_network_explorer_needs_a_checkpoint(tmp_path: Path) -> None:

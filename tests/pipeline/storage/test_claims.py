@@ -103,7 +103,7 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     from pipeline.matches.ladder import ladder
     from pipeline.selfplay.config import ExploreConfig
     from pipeline.selfplay.play import explore
-    from pipeline.validation.audit.pages import write_audit
+    from pipeline.validation.audit.render import write_audit
 
     side, match = SideConfig(who="uniform"), ArenaConfig(games=2)
     embedded = REPOSITORY / "datasets" / "embedded"

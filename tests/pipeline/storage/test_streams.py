@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from pipeline.dumps.reader import Source, chunks
 from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetError, FetchError, IngestError, StoreError
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
-from pipeline.storage import http, objects
+from pipeline.storage import objects, retry
 from pipeline.storage.objects import open_remote
-from pipeline.storage.stores import Published, Publisher, place
+from pipeline.storage.stores import SETTLING, Published, Publisher, place
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
 
@@ -56,8 +57,7 @@ def made(dump: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module in (http, objects):
-        monkeypatch.setattr(module, "rest", lambda seconds, stop: None)
+    monkeypatch.setattr(retry, "rest", lambda seconds, stop: None)
     with serving() as running:
         yield running
 
@@ -161,7 +161,7 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
         real(path, data, **more)
 
     monkeypatch.setattr(type(fs), "pipe_file", staticmethod(flaky))
-    monkeypatch.setattr("pipeline.storage.stores.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(retry, "rest", lambda seconds, stop: None)
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     assert {name.rpartition("/")[2] for name in fs.find(out.path)} == {*made, "manifest.json"}  # type: ignore[attr-defined]
     assert {name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made} == made
@@ -245,6 +245,41 @@ def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, m
     assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
 
 
+def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place("memory://uploads/x")
+    fs: Any = folder.fs  # type: ignore[attr-defined]
+    real, gate, lock, under_way, most = type(fs).pipe_file, threading.Event(), threading.Lock(), 0, 0
+
+    def slow(self: Any, path: str, data: bytes, **more: Any) -> None:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+            if under_way == SETTLING:
+                threading.Timer(0.2, gate.set).start()  # time enough for one more to begin, if one could
+        assert gate.wait(30), "the others are written while these are uploaded"
+        real(self, path, data, **more)
+        with lock:
+            under_way -= 1
+
+    def fill(number: int, target: Any) -> None:
+        target.write(b"%d" % number)
+
+    monkeypatch.setattr(type(fs), "pipe_file", slow)
+    with Publisher() as files:
+        made = [files.publish(folder, str(number), 0, partial(fill, number)) for number in range(10)]
+    assert most == SETTLING
+    assert [(folder / one.name).read_bytes() for one in made] == [b"%d" % number for number in range(10)]
+
+    def broken(self: Any, path: str, data: bytes, **more: Any) -> None:
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(type(fs), "pipe_file", broken)
+    with pytest.raises(StoreError, match="Access Denied"), Publisher() as files:
+        files.publish(folder, "no", 0, lambda target: target.write(b"no"))
+    assert not (folder / "no").exists()
+
+
 def test_a_publisher_says_what_went_wrong_with_any_and_leaves_nothing_half(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,12 +321,13 @@ def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) ->
         open_remote("memory://objects/x/a", begun=begun)
     with pytest.raises(FetchError, match="does not exist"):
         open_remote("memory://objects/x/b")
-    with pytest.raises(FetchError, match="is no object, but a prefix"):
+    with pytest.raises(FetchError, match="is a prefix and not an object"):
         open_remote("memory://objects/x")
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("nosuch://a/b", "is no kind of store"), ("https://a/b", "can be read from and not written to")]
+    ("name", "says"),
+    [("nosuch://a/b", "is not a known kind of store"), ("https://a/b", "can be read from and not written to")],
 )
 def test_places_that_are_none_are_refused(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

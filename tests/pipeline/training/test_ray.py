@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from engine.progress import Tick
 from model.training.config import TrainConfig
-from model.training.records.metrics_log import lines
+from model.training.records.metrics_log import read_metrics
 from pipeline.cli.commands.training import Train
 from pipeline.cli.main import guarded
 from pipeline.dataset.files import shards
@@ -116,7 +116,7 @@ def undisturbed(embedded: None, positions: Path) -> tuple[Path, list[Tick], set[
 
 
 def losses(out: Path) -> list[float]:
-    return [line["loss"] for line in lines(out) if "loss" in line]
+    return [line["loss"] for line in read_metrics(out) if "loss" in line]
 
 
 def weights(out: Path) -> dict[str, np.ndarray]:
@@ -254,4 +254,4 @@ def test_ctrl_c_leaves_a_saved_run_that_another_engine_finishes(positions: Path,
     step = json.loads((out / "checkpoint.json").read_text())["step"]
     card = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS | {"steps": 100_000}), out, stop=lambda: True)
     assert card["step"] == step > 5
-    assert lines(out)[-1]["step"] == step
+    assert read_metrics(out)[-1]["step"] == step

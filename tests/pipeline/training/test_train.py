@@ -15,7 +15,7 @@ from engine.jit_cache import VARIABLE, are_compiled
 from engine.selfplay.warming import warm_up_games
 from model.checkpoint import load
 from model.training.config import TrainConfig
-from pipeline.cli.commands.export import Export
+from pipeline.cli.commands.networks import Export
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig

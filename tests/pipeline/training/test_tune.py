@@ -21,7 +21,7 @@ from model.checkpoint import load, read_card
 from model.inference.evaluator import NetworkEvaluator
 from model.training.config import TrainConfig
 from model.training.objective.losses import VALUE_FORMS, row_losses
-from model.training.objective.targets import prepared
+from model.training.objective.targets import inputs_and_targets
 from model.training.train import TrainingMismatchError, train
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
@@ -178,7 +178,7 @@ def test_the_policys_target_is_the_shards_visits(
     config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature, visits_share=share)
     stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
     rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config)).from_step(3))
-    _, targets = prepared(config, TINY, rows, torch.device("cpu"), torch.float32, draw=0)
+    _, targets = inputs_and_targets(config, TINY, rows, torch.device("cpu"), torch.float32, draw=0)
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
     value = torch.zeros(20, 3)
     found = row_losses(config, VALUE_FORMS["wdl"], (logits, value), targets)
@@ -243,7 +243,7 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
     assert part["step"] == 7
     assert sum(use["drawn"] for use in part["uses"]) == 7 * 16
     others: list[tuple[dict[str, Any], str]] = [
-        ({"seed": made / "other"}, "the teacher is another"),
+        ({"seed": made / "other"}, "the reference policy is another"),
         ({"start": made / "other"}, "the data are others"),
         ({"human_share": 0.25}, "the data are others"),
         ({"selfplay": ("one",)}, "the data are others"),

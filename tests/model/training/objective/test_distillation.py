@@ -17,18 +17,18 @@ from torch import Tensor
 from engine.encoding.planes import legal_mask
 from engine.progress import silent
 from model.checkpoint import load
-from model.costs import playout_rows
 from model.data.outputs import flat
+from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.conditioning import draw_of
 from model.network.network import build
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
-from model.training.objective.distillation import Teacher, TeacherError, divergence
-from model.training.objective.targets import prepared
+from model.training.objective.distillation import ReferencePolicy, ReferencePolicyError, divergence
+from model.training.objective.targets import inputs_and_targets
 from model.training.precision import autocast
-from model.training.records.metrics_log import lines
-from model.training.schedules import seed_weight
+from model.training.records.metrics_log import read_metrics
+from model.training.schedules import reference_kl_weight
 from model.training.state import begin, take_step
 from model.training.train import TrainingMismatchError, train
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
@@ -47,7 +47,7 @@ def no_pictures() -> Iterator[None]:
         yield
 
 
-def run(out: Path, config: TrainConfig, teacher: Path | None = None, **options: Any) -> dict[str, Any]:
+def run(out: Path, config: TrainConfig, reference: Path | None = None, **options: Any) -> dict[str, Any]:
     calls, stop_after = itertools.count(), options.pop("stop_after", 10**9)
     batches = options.pop("batches", stream())
     return train(
@@ -59,7 +59,7 @@ def run(out: Path, config: TrainConfig, teacher: Path | None = None, **options: 
         data={},
         progress=silent,
         stop=lambda: next(calls) >= stop_after,
-        teacher=teacher,
+        reference=reference,
         **options,
     )
 
@@ -106,13 +106,13 @@ def test_its_gradient_is_the_difference_of_the_policies_and_illegal_moves_have_n
 def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> None:
     config = replace(CONFIG, amp=amp, seed_kl_weight=0.5, parts=2)
     rows: Batch = playout_rows(12)
-    teacher = Teacher(build(preset, 5).eval().requires_grad_(False), "seed", "0" * 64, CPU, torch.float32)
-    started = begin(config, preset, teacher=teacher)
+    teacher = ReferencePolicy(build(preset, 5).eval().requires_grad_(False), "seed", "0" * 64, CPU, torch.float32)
+    started = begin(config, preset, reference=teacher)
     candidate = copy.deepcopy(started.network)
     wanted: list[float] = []
     for first in (0, 1):
         part = {name: column[first::2] for name, column in rows.items()}
-        read, targets = prepared(config, preset, part, CPU, started.dtype, draw=draw_of(config.seed, 0))
+        read, targets = inputs_and_targets(config, preset, part, CPU, started.dtype, draw=draw_of(config.seed, 0))
         with torch.no_grad(), autocast(CPU, started.dtype):
             wanted += by_definition(flat(teacher.network(read)[0]), flat(candidate(read)[0]), targets.legal)
     totals = dict(zip(started.columns, take_step(started, rows, 0.0).tolist(), strict=True))
@@ -127,7 +127,7 @@ def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> 
 
 def test_the_weight_goes_straight_from_its_first_to_its_last() -> None:
     config = TrainConfig(steps=1, seed_kl_weight=0.1, seed_kl_final=0.02)
-    assert [seed_weight(config, part) for part in (0, 0.25, 0.5, 1)] == pytest.approx([0.1, 0.08, 0.06, 0.02])
+    assert [reference_kl_weight(config, part) for part in (0, 0.25, 0.5, 1)] == pytest.approx([0.1, 0.08, 0.06, 0.02])
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_a_heavy_weight_keeps_the_policy_and_says_how_near(seeds: list[Path], tm
     free, held = (far_from(seeds[0], tmp_path / name, rows) for name in ("free", "held"))
     assert held < 0.2 * free
     assert card["teacher"] == {"name": "seed-0", "weights_sha256": load(seeds[0])[1]["files"]["weights"]["sha256"]}
-    logged = [line["seed_kl"] for line in lines(tmp_path / "held")]
+    logged = [line["seed_kl"] for line in read_metrics(tmp_path / "held")]
     assert len(logged) == 40
     assert all(0 <= value < free for value in logged)
 
@@ -173,7 +173,7 @@ def test_another_teacher_does_not_continue_a_run(seeds: list[Path], tmp_path: Pa
     config = replace(CONFIG, seed_kl_weight=0.1)
     whole = run(tmp_path / "whole", config, seeds[0])
     run(tmp_path / "parts", config, seeds[0], stop_after=3)
-    with pytest.raises(TrainingMismatchError, match="the teacher is another"):
+    with pytest.raises(TrainingMismatchError, match="the reference policy is another"):
         run(tmp_path / "parts", config, seeds[1])
     parts = run(tmp_path / "parts", config, seeds[0])
     assert parts["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
@@ -196,6 +196,8 @@ def test_a_teacher_must_be_there_and_of_the_same_preset(seeds: list[Path], tmp_p
     config = replace(CONFIG, seed_kl_weight=0.1)
     with pytest.raises(TrainConfigError, match="keep a run near the checkpoint"):
         run(tmp_path / "out", config)
-    with pytest.raises(TeacherError, match=r"seed-0 is of another preset \(name, view, .* cannot teach tiny-seed"):
+    with pytest.raises(
+        ReferencePolicyError, match=r"seed-0 is of another preset \(name, view, .* cannot be the reference of tiny-seed"
+    ):
         run(tmp_path / "out", config, seeds[0], preset=TINY_SEED)
     assert not (tmp_path / "out").exists()

@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from engine.errors import UserError
 from model.checkpoint import read_card
-from pipeline.cli.main import _parsed, main
+from pipeline.cli.main import main
+from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import publish_json, read_manifest
 from pipeline.dataset.files.vouch import CACHE
 from pipeline.defs.pages import metadata
@@ -132,8 +133,8 @@ ROWS = {
     "a column more": stored(SHARD, lambda table: table.append_column("more", table["label"])),
     "labels of 32 bits": stored(SHARD, retyped("label", pa.int32()), compression="zstd"),
     "labels are text": stored(SHARD, retyped("label", pa.string(), str), compression="zstd"),
-    "planes of 615 bytes": stored(SHARD, retyped("planes", pa.binary(615), lambda row: bytes(615)), compression="zstd"),
-    "planes of any length": stored(SHARD, retyped("planes", pa.binary(), lambda row: bytes(row)), compression="zstd"),
+    "planes of 63 bytes": stored(SHARD, retyped("moves_1", pa.binary(63), lambda row: bytes(63)), compression="zstd"),
+    "planes of any length": stored(SHARD, retyped("moves_1", pa.binary(), lambda row: bytes(row)), compression="zstd"),
     "visits are no structs": stored(
         SHARD, retyped("visits", pa.list_(pa.int32()), lambda row: [1]), compression="zstd"
     ),
@@ -156,8 +157,8 @@ ROWS = {
     "castling 16": stored(SHARD, column("castling", 16)),
     "result 5": stored(SHARD, column("result", 5)),
     "result -2": stored(SHARD, column("result", -2)),
-    "no pieces": stored(SHARD, column("planes", bytes(616))),
-    "every bit": stored(SHARD, column("planes", bytes([255]) * 616)),
+    "no pieces": stored(SHARD, column("own_king", 0)),
+    "every bit": stored(SHARD, column("moves_5_to_7", bytes([255]) * 192)),
 }
 """What is seen by whoever reads positions: train, compare, audit, and report where it measures train."""
 
@@ -245,7 +246,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     monkeypatch.setattr("model.training.train.train", begin)
     monkeypatch.setattr("pipeline.finetune.manifest.claim", lambda out, wanted: go(None))
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
-    monkeypatch.setattr("pipeline.cli.main._parsed", lambda: parsed(*sys.argv))
+    monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     folder = place.parent / "copy"
     shutil.rmtree(folder, ignore_errors=True)
@@ -255,7 +256,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 @cache
 def parsed(*words: str) -> Any:
     """Parse a command line once: copies lie in one place so that words are the same, and parsing is most of the time."""
-    return _parsed()
+    return parse(words)
 
 
 def words(command: str, folder: Path, positions: str) -> list[str]:

@@ -39,7 +39,7 @@ def children(server: Server) -> list[psutil.Process]:
     found = []
     for process in server.tree():
         try:
-            if "pipeline.defs.tasks" in process.cmdline():
+            if "pipeline.defs.child" in process.cmdline():
                 found += [process, *process.children(recursive=True)]
         except psutil.NoSuchProcess:
             continue

@@ -28,7 +28,7 @@ from pipeline.validation.audit import drift
 from pipeline.validation.audit import games as games_of_audit
 from pipeline.validation.audit.audit import audit
 from pipeline.validation.audit.columns import columns
-from pipeline.validation.audit.pages import audit_markdown, audit_text, write_audit
+from pipeline.validation.audit.render import audit_markdown, audit_text, write_audit
 from tests.pipeline import datasets
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.2)

@@ -1,15 +1,14 @@
-"""An audit for people: text, a page of Markdown in the form of the data card, and a picture."""
+"""An audit as text, as Markdown in the form of the data card, and as a picture."""
 
 import io
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset.files.shards import publish, publish_json
+from pipeline.dataset.files.shards import publish_json
 from pipeline.dataset.training_set import ALL_SPLITS
 from pipeline.errors import ConfigError
-from pipeline.evaluation.render import text_table
+from pipeline.evaluation.render import publish_bytes, text_table
 from pipeline.ingest.data_card import markdown_table
 from pipeline.storage.claims import AUDIT, require_own
 
@@ -23,102 +22,94 @@ DRAWN = ("rating", "time_control", "ply", "game_length", "result", "pieces")
 
 
 def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
-    """Give the titles, sentences and tables of an audit, in their order."""
+    """Return the title, sentence and table of each section of an audit, in their order."""
     copies, labels, games, players = (result[name] for name in ("copies", "labels", "games", "players"))
-    shared = "Share of the row's positions that stand in the column." if result["between_datasets"] else ""
+    shared = (
+        "Share of the row's positions that occur in the column's dataset, too." if result["between_datasets"] else ""
+    )
     found: list[tuple[str, str, Rows]] = [
         ("Datasets", "", result["datasets"]),
         (
             "Copies of positions",
             f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) are copies of others; "
-            f"{copies['distinct']:,} are distinct. Where a position stands more than once, its most played move is "
-            f"{copies['most_played_move_share_there']:.2%} of what was played there.",
+            f"{copies['distinct']:,} are distinct. Where a position occurs more than once, its most played move is "
+            f"{copies['most_played_move_share_there']:.2%} of the moves played there.",
             result["by_times"],
         ),
-        ("Positions of tests that train holds", "All positions were compared, by 64-bit keys.", result["in_train"]),
-        (
-            "Positions that datasets share",
-            shared,
-            result["between_datasets"],
-        ),
+        ("Test positions that occur in train", "All positions were compared, by 64-bit keys.", result["in_train"]),
+        ("Positions that datasets share", shared, result["between_datasets"]),
         ("Games", _games(games), []),
         ("Players", _players(players), players.get("by_split", [])),
         (
             "Labels",
-            f"{labels['used']:,} of 4,096 labels occur, worth {labels['effective']:,.0f} equally frequent ones; the most "
-            f"frequent is {labels['most_frequent_share']:.2%} of all. {labels['not_in_train']:,} never occur in "
+            f"{labels['used']:,} of 4,096 labels occur, with the entropy of {labels['effective']:,.0f} equally frequent ones; "
+            f"the most frequent is {labels['most_frequent_share']:.2%} of all. {labels['not_in_train']:,} never occur in "
             f"train ({labels['positions_with_a_label_not_in_train']:,} positions). {labels['under_promotions']:,} moves are "
-            f"under-promotions, which share the label of the queen's; {labels['colliding_moves']:,} moves were played on a "
-            "position where the same label was played with another piece, too.",
+            f"under-promotions, which share the label of the queen's; {labels['colliding_moves']:,} moves were played in "
+            "positions where the same label was also played with another promotion.",
             [],
         ),
     ]
     found += [(f"By {name.replace('_', ' ')}", "", rows) for name, rows in result["distributions"].items()]
-    said = {
-        "between_splits": "of each split from train",
-        "between_datasets": "from dataset to dataset",
-        "between_months": "from month to month",
-    }
-    for name, words in said.items():
-        sentence = (
-            "Jensen-Shannon divergence in bits (0 the same, 1 nothing in common); PSI below 0.1 is the same population."
+    sentence = "Jensen-Shannon divergence in bits (0: equal, 1: disjoint); PSI below 0.1 means the same population."
+    found += [
+        (f"Drift {words}", sentence, _worst(result["drift"][name]))
+        for name, words in (
+            ("between_splits", "of each split from train"),
+            ("between_datasets", "from dataset to dataset"),
+            ("between_months", "from month to month"),
         )
-        if result["drift"][name]:
-            found.append((f"Drift {words}", sentence, _worst(result["drift"][name])))
+        if result["drift"][name]
+    ]
     found.append(("Months", "", result["months"]))
     return [(title, sentence, rows) for title, sentence, rows in found if sentence or rows]
 
 
 def _worst(rows: Rows) -> Rows:
-    """Keep the rows that moved most, in their order, where there are many."""
-    floor = sorted((row["jensen_shannon"] for row in rows), reverse=True)[:LONGEST]
-    return [row for row in rows if row["jensen_shannon"] >= floor[-1]][:LONGEST] if rows else []
+    """Return the LONGEST rows with the largest divergence, in their order."""
+    floor = sorted((row["jensen_shannon"] for row in rows), reverse=True)[:LONGEST][-1]
+    return [row for row in rows if row["jensen_shannon"] >= floor][:LONGEST]
 
 
 def _games(games: Mapping[str, Any]) -> str:
-    """Say how many games stand twice."""
+    """Return a sentence on games that occur twice."""
     shared = [f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:]]
     return (
-        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose moves train holds: "
+        f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose moves occur in train: "
         f"{', '.join(shared)}."
     )
 
 
 def _players(players: Mapping[str, Any]) -> str:
-    """Say how many players stand on both sides."""
+    """Return a sentence on players of several splits."""
     if not players["known"]:
         return f"{players['said']}."
     return f"{players['players']:,} players, {players['in_train']:,} of them in train. A game has two seats."
 
 
 def audit_text(result: Mapping[str, Any]) -> str:
-    """Write an audit as text."""
-    parts = []
-    for title, sentence, rows in sections(result):
-        parts.append(
-            "\n".join([title.upper(), *([sentence] if sentence else []), *([text_table(_short(rows))] if rows else [])])
-        )
-    return "\n\n".join(parts)
-
-
-def _short(rows: Rows) -> Rows:
-    return rows[:LONGEST]
+    """Return an audit as text."""
+    parts = [
+        (title.upper(), sentence, text_table(rows[:LONGEST]) if rows else "")
+        for title, sentence, rows in sections(result)
+    ]
+    return "\n\n".join("\n".join(filter(None, part)) for part in parts)
 
 
 def audit_markdown(result: Mapping[str, Any]) -> str:
-    """Write an audit as Markdown."""
+    """Return an audit as Markdown."""
     import polars as pl
 
     total = result["copies"]["positions"]
     parts = [f"# Audit of {total:,} positions"]
     for title, sentence, rows in sections(result):
         parts += [f"## {title}", *([sentence] if sentence else [])]
-        parts += [markdown_table(pl.DataFrame(_short(rows), infer_schema_length=None))] if rows else []
+        parts += [markdown_table(pl.DataFrame(rows[:LONGEST], infer_schema_length=None))] if rows else []
     return "\n\n".join(parts) + "\n"
 
 
 def draw_audit(result: Mapping[str, Any]) -> bytes:
-    """Draw an audit as one PNG: shares by bin for each split, how often positions stand, and drift."""
+    """Return a PNG: shares by bin for each split, occurrences of positions, and drift."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -127,8 +118,8 @@ def draw_audit(result: Mapping[str, Any]) -> bytes:
     panels: Any = figure.subplots(3, 3)
     for axes, name in zip(panels.flat, DRAWN, strict=False):
         _shares(axes, name.replace("_", " "), result["distributions"][name])
-    _bars(panels[2, 0], "positions by how often they stand", result["by_times"], "times", "share")
-    _bars(panels[2, 1], "share of a split that stands in train", result["in_train"], "split", "in_train_share")
+    _bars(panels[2, 0], "positions by number of occurrences", result["by_times"], "times", "share")
+    _bars(panels[2, 1], "share of a split that occurs in train", result["in_train"], "split", "in_train_share")
     _drift(panels[2, 2], result["drift"])
     copies = result["copies"]
     names = ", ".join(row["dataset"] for row in result["datasets"])
@@ -179,19 +170,14 @@ def _drift(axes: "Axes", drift: Mapping[str, Rows]) -> None:
     axes.legend(fontsize=6, ncols=2)
 
 
-def _write(content: bytes, target: Any) -> None:
-    target.write(content)
-
-
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
     """Publish `audit.json`, `audit.txt`, `AUDIT.md` and `audit.png` in a directory."""
     require_own(out, AUDIT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "audit.json", dict(result))  # first: it tells whose the folder is
-    pieces: Sequence[tuple[str, bytes]] = (
+    for name, content in (
         ("audit.txt", (audit_text(result) + "\n").encode()),
         ("AUDIT.md", audit_markdown(result).encode()),
         ("audit.png", draw_audit(result)),
-    )
-    for name, content in pieces:
-        publish(out, name, 0, partial(_write, content))
+    ):
+        publish_bytes(out, name, content)

@@ -16,10 +16,10 @@ from engine import compiling
 from engine.progress import silent
 from model.checkpoint import CARD, read_card
 from model.network.network import build
-from model.training import asking, warming
 from model.training import state as model_run
-from model.training.asking import Abandoned, Asking, heed
+from model.training import stopping, warming
 from model.training.config import TrainConfig
+from model.training.stopping import StopCheck, WorkInterrupted, check_in_layers
 from model.training.train import train
 from model.training.warming import StepTooLargeError
 from tests.model.synthetic import TINY, Batch, batch, stream
@@ -63,8 +63,8 @@ def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
     whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, first: int, more: int
 ) -> None:
     """It is asked before every layer, forward and backward, and stopped at ever another question."""
-    monkeypatch.setattr(asking, "ASK_SECONDS", 0.0)
-    monkeypatch.setattr(asking, "WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(stopping, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(stopping, "WAIT_SECONDS", 0.001)
     config, stops = replace(CONFIG, threads=threads), 0
     left, inside = first, 0
 
@@ -79,7 +79,7 @@ def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
         before = [tensor.clone() for tensor in arguments[0].network.state_dict().values()]
         try:
             return real(*arguments)
-        except Abandoned:
+        except WorkInterrupted:
             after = arguments[0].network.state_dict().values()
             assert all(torch.equal(mine, then) for mine, then in zip(after, before, strict=True))
             moments.append(arguments[0].step)
@@ -99,7 +99,7 @@ def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
 def test_every_layer_looks_whether_to_stop_on_the_way_there_and_back() -> None:
     network = build(TINY, seed=0)
     seen: list[int] = []
-    heed(network, lambda: seen.append(len(seen)))
+    check_in_layers(network, lambda: seen.append(len(seen)))
     policy, value, *_ = network(torch.zeros(2, 77, 8, 8))
     forward = len(seen)
     assert forward >= sum(not list(layer.children()) for layer in network.modules()) - 1
@@ -163,9 +163,9 @@ def test_a_wish_to_stop_ends_a_compilation_and_a_kernel_can_be_compiled_after_it
 
     def check() -> None:
         if next(passes) >= 30:
-            raise Abandoned
+            raise WorkInterrupted
 
-    with compiling.interruptible(check), pytest.raises(Abandoned):
+    with compiling.interruptible(check), pytest.raises(WorkInterrupted):
         outer(3)
     assert outer(3) == 6
 
@@ -237,13 +237,13 @@ def test_a_slow_step_is_told_before_it_is_begun(
 
 def test_whoever_said_stop_is_not_asked_again_and_other_threads_only_look() -> None:
     answers = iter([False, True])
-    wish = Asking(lambda: next(answers))
+    wish = StopCheck(lambda: next(answers))
     assert not wish()
     thread = threading.Thread(target=wish.check)
     thread.start()
     thread.join()
     assert wish()
     assert wish()
-    with pytest.raises(Abandoned):
+    with pytest.raises(WorkInterrupted):
         wish.check()
-    Asking(lambda: True, inside=False).check()
+    StopCheck(lambda: True, inside=False).check()

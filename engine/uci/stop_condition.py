@@ -1,64 +1,65 @@
-"""When the search of one `go` is over, asked after every round; on the way it has the search's state told."""
+"""When the search of one `go` ends: asked after every round; it also reports the search's state now and then."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from engine.search import Root, Search
-from engine.search.time_manager import Budget, Pace
+from engine.search.time_manager import Budget, RoundTimer
 from engine.uci.job import Job
 
-FIRST_TELLING, LAST_TELLING = 0.25, 2.0
+FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
 """Seconds between reports: the first, and at most; each wait is twice the one before."""
 PROBES = 20
 """The root is looked at so often within the time that a move should take..."""
 PROBE_SECONDS = 0.01
 """...and so often where a depth or a mate is the limit."""
-HASTE = 0.2
-"""A move is never decided before this share of its time."""
+LEAST_SHARE = 0.2
+"""No move is decided before this share of its time."""
 
 
-class Watch:
-    """Called after every round of a search; true when it must end."""
+class StopCondition:
+    """Called after every round of a search; True when it must end."""
 
     def __init__(
         self,
         job: Job,
         search: Search,
         budget: Budget,
-        pace: Pace,
+        timer: RoundTimer,
         choices: int,
         before: int,
-        tell: Callable[[], None],
+        report: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
-        """Watch a job's search among `choices` moves, in whose tree `before` simulations are already.
+        """Follow a job's search among `choices` moves, in whose tree `before` simulations are already.
 
-        `tell` reports, `clock` gives the time. How many moves there are cannot be seen in the tree: it may not be opened.
+        `report` writes `info` lines, `clock` returns the time. The number of moves is not in the tree, whose
+        root may not be expanded yet.
         """
         self.over = False
-        self._job, self._search, self._budget, self._pace = job, search, budget, pace
-        self._tell, self._clock = tell, clock
+        self._job, self._search, self._budget, self._timer = job, search, budget, timer
+        self._report, self._clock = report, clock
         self._clocked = budget.soft is not None and job.go.movetime is None
         self._choices, self._before, self._started = choices, before, clock()
-        self._wait = FIRST_TELLING
-        self._next_telling = clock() + self._wait
+        self._wait = FIRST_REPORT
+        self._next_report = clock() + self._wait
         self._next_probe = 0.0
 
     def __call__(self) -> bool:
-        """Note that a round has ended and tell whether it was the last."""
+        """Note that a round has ended and return whether it was the last."""
         now = self._clock()
-        self._pace.round(now)
-        self._pace.begun = self._job.begun
+        self._timer.round(now)
+        self._timer.begun = self._job.begun
         self.over = self._job.stopped or (not self._job.held and self._enough(now))
-        if not self.over and now >= self._next_telling:
-            self._tell()
-            self._wait = min(2 * self._wait, LAST_TELLING)
-            self._next_telling = now + self._wait
+        if not self.over and now >= self._next_report:
+            self._report()
+            self._wait = min(2 * self._wait, LONGEST_WAIT)
+            self._next_report = now + self._wait
         return self.over
 
     def _enough(self, now: float) -> bool:
-        if self._pace.too_late(self._budget.hard, now):
+        if self._timer.too_late(self._budget.hard, now):
             return True
         go = self._job.go
         if now < self._next_probe or not (self._clocked or go.depth is not None or go.mate is not None):
@@ -75,12 +76,12 @@ class Watch:
         return self._clocked and self._decided(root, soft, now)
 
     def _decided(self, root: Root, soft: float, now: float) -> bool:
-        """Tell whether thinking on is of no use: one move only, no overtaking any more, or one mind when it is time."""
+        """Return whether to stop: one move, the first cannot be overtaken, or, at the soft bound, is best by value too."""
         if self._choices < 2:
             return True
         spent = now - self._job.begun
-        if spent < HASTE * soft or root.simulations <= self._before:
-            return False  # of a tree that was not searched yet nothing is known
+        if spent < LEAST_SHARE * soft or root.simulations <= self._before:
+            return False  # nothing is known before the first simulation of this search
         second, first = np.partition(root.visits, -2)[-2:]
         if spent >= soft:
             return int(np.nan_to_num(root.values, nan=-2.0).argmax()) == int(root.visits.argmax())

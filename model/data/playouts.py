@@ -1,0 +1,67 @@
+"""Rows as shards hold them, of games of random moves: for measuring, and for tests."""
+
+from typing import Any
+
+import chess
+import numpy as np
+
+from engine.board.movegen import legal_planes
+from engine.board.position import castling_bits, en_passant_file, from_board
+from engine.encoding.planes import PLANES, label_of
+from engine.encoding.views import NO_LAST_MOVE, last_moves
+
+PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
+"""Where pawns of both sides are about to promote in every way."""
+
+
+def playout_rows(count: int, seed: int = 0) -> dict[str, Any]:
+    """Make rows as shards hold them, of games of random moves, players and clocks: for measuring, and for tests.
+
+    Half the moves are captures or promotions where there are any, and every other game begins with pawns about to
+    promote, so that every kind of move is met. One row in four has no ratings, one in four no clock. Results are of the
+    material on the board at the row.
+    """
+    random = np.random.default_rng(seed)
+    rows: dict[str, list[Any]] = {}
+    board, game, first = chess.Board(), 0, 0
+    for number in range(count):
+        if number - first >= 80 or not any(board.legal_moves):
+            game, first = game + 1, number
+            board = chess.Board(PROMOTING if game % 2 else chess.STARTING_FEN)
+        legal = list(board.legal_moves)
+        sharp = [move for move in legal if move.promotion or board.is_capture(move)]
+        some = sharp if sharp and random.random() < 0.5 else legal
+        move = some[int(random.integers(len(some)))]
+        for name, value in _row(board, move, game, number - first, random).items():
+            rows.setdefault(name, []).append(value)
+        board.push(move)
+    return {name: np.array(values) for name, values in rows.items()}
+
+
+def _row(board: chess.Board, move: chess.Move, game: int, ply: int, random: np.random.Generator) -> dict[str, Any]:
+    position = from_board(board)
+    planes_P = np.zeros(PLANES, dtype=np.uint64)
+    legal_planes(position, planes_P)
+    own, theirs = board.occupied_co[board.turn].bit_count(), board.occupied_co[not board.turn].bit_count()
+    rated, timed = random.random() < 0.75, random.random() < 0.75
+    return {
+        "planes": planes_P,
+        "label": np.uint16(label_of(move, board.turn)),
+        "promotion": np.uint8(move.promotion or 0),
+        "castling": np.uint8(castling_bits(position)),
+        "last_move": last_moves(np.array([label_of(board.peek(), not board.turn)]))[0]
+        if board.move_stack
+        else NO_LAST_MOVE,
+        "ep_file": np.uint8(en_passant_file(position)),
+        "halfmove": np.uint8(min(board.halfmove_clock, 255)),
+        "repetition": np.uint8(0),
+        "result": np.int8((own > theirs) - (own < theirs)),
+        "ply": np.uint16(ply),
+        "plies": np.uint16(ply + 1 + int(random.integers(80))),
+        "game": np.uint32(game),
+        "elo": np.uint16(random.integers(700, 2800) if rated else 0),
+        "opponent_elo": np.uint16(random.integers(700, 2800) if rated else 0),
+        "clock": np.uint16(random.integers(0, 1200) if timed else 65535),
+        "base": np.uint16(600),
+        "increment": np.uint8(5),
+    }

@@ -1,0 +1,66 @@
+"""What evaluators are called with besides planes, shared by torch and ONNX (no torch is imported).
+
+A column that a network reads is, from the first that has it: an argument of the call; what planes imply
+(engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown. Unknown history has no pieces.
+
+Axes: B batch, P plane (77), L label (4096).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding.inferred import SUPPOSED, inferred
+from engine.encoding.planes import LABELS, PIECE_PLANES
+from engine.errors import UserError
+
+Rows = dict[str, NDArray[Any]]
+Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
+"""Logits float32 `[B, 4096]` by the labels of the mover's view, and win, draw, loss float32 `[B, 3]`."""
+
+LARGEST_BATCH = 2048
+"""Rows that go through a network at once; more are evaluated in turns, so that memory is bounded."""
+
+
+class KnownError(UserError):
+    """A value was given for a column that the network does not read."""
+
+
+def check_known(name: str, columns: Mapping[str, int], known: Mapping[str, int]) -> None:
+    """Raise KnownError for a column in `known` that the network called `name`, which reads `columns`, does not read."""
+    for column in known:
+        if column not in columns:
+            raise KnownError(f"{name} cannot be told {column!r}: it reads {', '.join(columns) or 'planes alone'}")
+
+
+def complete(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]) -> Rows:
+    """Return `planes` and all columns that a network reads; `defaults` says what stands for unknown in each of them.
+
+    Of `history`, the default is the number of positions that are read.
+    """
+    rows: Rows = {"planes": planes_BP}
+    if any(name in SUPPOSED and name not in given for name in defaults):
+        given = inferred(planes_BP) | dict(given)
+    for name, default in defaults.items():
+        if name in given:
+            rows[name] = given[name]
+        elif name == "history":
+            rows[name] = np.zeros((len(planes_BP), default, PIECE_PLANES), dtype=np.uint64)
+        else:
+            rows[name] = np.full(len(planes_BP), default, dtype=np.int64)
+    return rows
+
+
+def in_batches(evaluate: Callable[[Rows], Answer], rows: Rows) -> Answer:
+    """Return what `evaluate` answers for all rows, at most LARGEST_BATCH of them at once."""
+    answers = [
+        evaluate({name: column[start : start + LARGEST_BATCH] for name, column in rows.items()})
+        for start in range(0, len(rows["planes"]), LARGEST_BATCH)
+    ]
+    if not answers:
+        return np.empty((0, LABELS), np.float32), np.empty((0, 3), np.float32)
+    if len(answers) == 1:
+        return answers[0]
+    return np.concatenate([logits_BL for logits_BL, _ in answers]), np.concatenate([wdl_B3 for _, wdl_B3 in answers])

@@ -1,0 +1,77 @@
+"""Commands that give a dataset's rows another shape: convert, rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+
+from pipeline.cli.commands.base import Common, Interrupt
+from pipeline.cli.progress import bar
+from pipeline.errors import ConfigError
+
+SHOWN = 10
+"""Rows that are printed where no number is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Convert(Common):
+    """Store a dataset's planes in another form, or carry a dataset of format version 2 over to version 3.
+
+    The rows, their order and their splits stay. Each row is checked: of a compact one the same planes are made, bit for bit.
+    """
+
+    dataset: tyro.conf.Positional[Path]
+    """Dataset to convert; it is left as it is."""
+    planes: Literal["all", "compact"]
+    """all: the 77 planes, for any reader; compact: the position, from which this program makes the planes."""
+    out: Path
+    """Directory of the new dataset."""
+
+    def run(self) -> dict[str, Any]:
+        """Convert and return the manifest's summary."""
+        from pipeline.dataset.convert import convert
+
+        stop = Interrupt()
+        with bar("convert") as progress:
+            manifest = convert(self.dataset, self.planes, self.out, progress=progress, stop=stop)
+        return {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rows(Common):
+    """Print or write rows of a dataset or training set as FEN and UCI move, with what is known of the game."""
+
+    dataset: tyro.conf.Positional[Path]
+    """Dataset or training set."""
+    fen: bool = False
+    """Give positions as FEN and moves as UCI, the one form there is so far."""
+    split: str = ""
+    """Rows of this split only: train, val, test or latest."""
+    count: int | None = None
+    """Rows to give, from the beginning; by default all with --out, and 10 without."""
+    out: Path | None = None
+    """File to write, .csv or .parquet; none to print."""
+
+    def run(self) -> dict[str, Any]:
+        """Write the rows, or return some to print."""
+        from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
+
+        if not self.fen:
+            raise ConfigError("say how rows are given: --fen")
+        if self.count is not None and self.count < 1:
+            raise ConfigError(f"count is at least 1, not {self.count}")
+        stop = Interrupt()
+        if self.out is not None:
+            with bar("rows") as progress:
+                rows = write_fen_rows(
+                    self.dataset, self.out, split=self.split, count=self.count or 0, progress=progress, stop=stop
+                )
+            return {"out": str(self.out), "rows": rows}
+        found: list[dict[str, Any]] = []
+        wanted = self.count or SHOWN
+        for table in fen_rows(self.dataset, self.split):
+            found += table.slice(0, wanted - len(found)).to_pylist()
+            if len(found) == wanted or stop():
+                break
+        return {"rows": found} if self.json else {"slices": {"rows": found}}

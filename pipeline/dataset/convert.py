@@ -1,0 +1,156 @@
+"""A dataset into another form or format: the same rows in the same order, their planes stored otherwise.
+
+    shard --row group by row group, checked--> shard; games.parquet, CARD.md as they are; the manifest last
+
+Stopped or killed, the same call goes on: what was written is known by its record (pipeline/dataset/files/written.py), and what
+it was made of by the hash of the other manifest.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from filelock import Timeout
+
+from engine.json_files import read_json
+from engine.progress import Progress, Tick, silent
+from pipeline.dataset.files.shard_files import ShardReader, open_shard
+from pipeline.dataset.files.shards import (
+    COLUMNS,
+    FORMAT_VERSION,
+    GAMES,
+    MANIFEST,
+    PARTS,
+    ROW_GROUP,
+    file_hash,
+    publish_json,
+    read_manifest,
+    schema,
+    writer_options,
+)
+from pipeline.dataset.files.stored_planes import FORMS, Form, packed, plane_columns, unpacked
+from pipeline.dataset.files.vouch import vouch
+from pipeline.dataset.files.written import is_ours, note_down, publish_own, remove_parts
+from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
+from pipeline.storage.claims import DATASET, require_apart, require_own
+from pipeline.storage.stores import lock_of, make_folder, reached
+
+CARD = "CARD.md"
+_BUT_PLANES = [name for name in COLUMNS if name != "planes"]
+
+
+def convert(
+    directory: Path,
+    planes: Form,
+    out: Path,
+    *,
+    progress: Progress = silent,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Write the rows of a dataset, of any format version that is read, with their planes stored as `planes`; its manifest.
+
+    `out` is a new folder, or one that this call was stopped in. Every row is checked: a compact one gives back its planes bit
+    for bit, or DatasetError names it. Raises DatasetError for a damaged dataset and a folder that is another's, Stopped.
+    """
+    if planes not in FORMS:
+        raise ConfigError(f"planes are {' or '.join(FORMS)}, not {planes!r}")
+    require_apart(out, [directory], ConfigError)
+    manifest = read_manifest(directory)
+    vouch(directory, manifest, progress, stop)
+    require_own(out, DATASET, DatasetError)
+    make_folder(out)
+    try:
+        with lock_of(out), reached(out):
+            return _convert(directory, manifest, planes, out, progress, stop)
+    except Timeout as error:
+        raise IngestError(f"another process is writing {out}: wait for it, or choose another --out") from error
+
+
+def _convert(
+    directory: Path, manifest: dict[str, Any], planes: Form, out: Path, progress: Progress, stop: Callable[[], bool]
+) -> dict[str, Any]:
+    asked = {"converted_from": file_hash(directory / MANIFEST), "planes": planes, "format_version": FORMAT_VERSION}
+    if (out / MANIFEST).exists():
+        found = read_manifest(out)
+        if found.get("converted_from") != asked["converted_from"] or found.get("planes") != planes:
+            raise DatasetError(f"{out} is another dataset: choose another --out")
+        remove_parts(out)
+        return found
+    run = out / PARTS / "run.json"
+    if run.exists() and read_json(run, DatasetError) != asked:
+        raise DatasetError(f"{out} holds something else that is unfinished: delete it or choose another --out")
+    make_folder(run.parent)
+    publish_json(run.parent, run.name, asked)
+    files: list[dict[str, Any]] = []
+    total, done = manifest["positions"]["total"], 0
+    for entry in manifest["files"]:
+        name, rows = entry["name"], entry["rows"]
+        if entry["split"] is None:
+            written = publish_own(out, name, rows, lambda target, it=name: _copy(directory / it, target))  # type: ignore[misc]
+            files.append(entry | {"bytes": written.bytes, "sha256": written.sha256})
+            continue
+        record = out / PARTS / f"wrote-{name}.json"
+        if not is_ours(out, name):
+            with open_shard(directory / name, rows) as reader:
+
+                def write(target: Any, it: ShardReader = reader) -> None:
+                    _rewrite(it, planes, manifest["games"]["read"], target)
+
+                publish_own(out, name, rows, write)
+        written_as = json.loads(record.read_bytes())
+        files.append(entry | {"bytes": written_as["bytes"], "sha256": written_as["sha256"]})
+        done += rows
+        progress(Tick(done, total, "rows", {}))
+        if stop():
+            raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
+    if (directory / CARD).exists():
+        text = (directory / CARD).read_text(encoding="utf-8")
+        text = re.sub(r"shard format \d+", f"shard format {FORMAT_VERSION}", text)
+        publish_own(out, CARD, 0, lambda target: target.write(text.encode()))
+    shard_bytes = sum(entry["bytes"] for entry in files if entry["name"] != GAMES)
+    config = manifest["config"] | ({"planes": planes} if manifest["config"] else {})
+    made = manifest | asked | {"row_group": ROW_GROUP, "config": config, "files": files}
+    made["bytes_per_position"] = round(shard_bytes / total, 2)
+    publish_json(out, MANIFEST, made, note_down)
+    remove_parts(out)
+    return made
+
+
+def _copy(path: Path, target: Any) -> None:
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            target.write(block)
+
+
+def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None:
+    """Write a shard's rows in another form; DatasetError for a row that the form cannot hold."""
+    with pq.ParquetWriter(target, schema(planes), **writer_options(schema(planes))) as writer:
+        rows: list[pa.Table] = []
+        for group in range(len(reader.groups)):
+            batch = reader.read(group, COLUMNS, games)
+            if planes == "compact":
+                _require_derived(reader.path, group, batch)
+            others = reader.table(group, _BUT_PLANES)
+            arrays = plane_columns(planes, batch["planes"], None, batch)
+            found = dict(zip(schema(planes).names, arrays, strict=False)) | {
+                name: others.column(name) for name in _BUT_PLANES
+            }
+            rows.append(pa.Table.from_arrays([found[name] for name in schema(planes).names], schema=schema(planes)))
+            if sum(map(len, rows)) >= ROW_GROUP or group + 1 == len(reader.groups):
+                writer.write_table(pa.concat_tables(rows), row_group_size=ROW_GROUP)
+                rows = []
+
+
+def _require_derived(path: Path, group: int, batch: dict[str, Any]) -> None:
+    """Raise DatasetError for a row whose planes are others than those of its position."""
+    same_R = (unpacked(packed(batch["planes"], None, batch)) == batch["planes"]).all(axis=1)
+    if not same_R.all():
+        raise DatasetError(
+            f"{path}: the planes of row {int(np.argmin(same_R))} of row group {group} are not those of its position, so it "
+            "has no compact form"
+        )

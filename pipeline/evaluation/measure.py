@@ -1,0 +1,176 @@
+"""The measured rows of a report: what a network and its baselines say of every counted position.
+
+Axes: B rows of a batch, R rows of a report, A label (4096).
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding.planes import LABELS, legal_mask
+from engine.progress import Progress, Tick
+from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.hashing import splitmix64
+from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.training_set import Shard, row_groups
+from pipeline.errors import ConfigError
+from pipeline.evaluation.page.boards import BoardSelection
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from model.inference.evaluator import NetworkEvaluator
+
+BATCH = 1024
+SLICED = ("castling", "label", "result", "ply", "plies", "elo", "opponent_elo", "clock", "game", "base", "increment")
+COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """Which positions count."""
+
+    min_ply: int = 0
+    """Half-moves played before the first position that counts."""
+    min_clock: int = 0
+    """Seconds the mover must have left, where the clock is known."""
+    limit: int = 0
+    """Most positions, drawn at random from all games; 0 for all."""
+
+    def __post_init__(self) -> None:
+        """Check what the types do not say."""
+        if min(self.min_ply, self.min_clock, self.limit) < 0:
+            raise ConfigError("min_ply, min_clock and limit are at least 0")
+
+    def describe(self, where: str) -> str:
+        """Return the rule in words."""
+        plies = f"from ply {self.min_ply} on" if self.min_ply else "every ply"
+        clock = f", mover's clock at least {self.min_clock} s where known" if self.min_clock else ""
+        sample = f", a random sample of at most {self.limit:,} positions of all games" if self.limit else ""
+        return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
+
+
+COMMON = Rule(min_ply=10, min_clock=30)
+"""The rule of most published figures of human moves; its figures are reported beside the report's own."""
+
+
+def _counted(batch: Batch, rule: Rule) -> Batch:
+    """Return the rows that the rule counts."""
+    keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
+    return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
+
+
+def without_players(batch: Batch) -> Batch:
+    """Return a batch in which every player's rating and clock is unknown."""
+    from model.network.conditioning import STEPS
+
+    return batch | {name: np.full_like(batch[name], steps.unknown) for name, steps in STEPS.items() if name in batch}
+
+
+def label_frequencies(train: Sequence[Shard]) -> NDArray[np.int64] | None:
+    """Return how often each label was played in train, int64[A]; None for no rows."""
+    counts_A = np.zeros(LABELS, dtype=np.int64)
+    for rows in row_groups(train, ("label",)):
+        counts_A += np.bincount(rows["label"], minlength=LABELS)
+    return counts_A if counts_A.any() else None
+
+
+def measured_rows(
+    batches: Iterator[Batch],
+    network: "NetworkEvaluator",
+    rule: Rule,
+    rows: int,
+    players: bool,
+    frequencies_A: NDArray[np.int64] | None,
+    progress: Progress,
+) -> tuple["pl.DataFrame", BoardSelection]:
+    """Return a table of the counted rows with the columns that it may be sliced by, and the boards worth showing.
+
+    Without `players`, ratings and clocks are unknown to the network. Raises ConfigError where no row counts, or the network
+    answers with NaN.
+    """
+    import polars as pl
+
+    from engine.evaluation.handwritten import evaluate
+    from model.metrics import rows as measured
+    from pipeline.evaluation.moves import move_columns
+
+    tables, boards, done, began = [], BoardSelection(), 0, time.perf_counter()
+    for raw in batches:
+        batch = _counted(raw, rule)
+        done += len(raw["planes"])
+        if not len(batch["planes"]):
+            continue
+        logits_BA, wdl_B3 = network(batch["planes"], batch if players else without_players(batch))
+        figures = measured(logits_BA, wdl_B3, batch)
+        if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
+            raise ConfigError("the network answers with NaN or infinity: its training diverged, or its file is damaged")
+        columns: dict[str, NDArray[Any]] = {name: batch[name] for name in SLICED}
+        columns["key"] = position_keys(batch["planes"], batch["castling"])
+        columns["game"] = _game_ids(batch)
+        columns |= figures | _first_choice(logits_BA, batch) | move_columns(batch)
+        baselines = {"classical": evaluate(batch["planes"])}
+        if frequencies_A is not None:
+            said_BA = np.broadcast_to(np.log(frequencies_A + 1.0).astype(np.float32), logits_BA.shape)
+            baselines["frequent"] = np.ascontiguousarray(said_BA), np.full_like(wdl_B3, 1 / 3)
+        for name, said in baselines.items():
+            found = measured(*said, batch)
+            columns |= {f"{name}_{figure}": found[figure] for figure in ("rank", "nll", "brier")}
+        boards.add(batch, columns)
+        tables.append(pl.DataFrame(columns))
+        top1 = float((figures["rank"] == 1).mean())
+        progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
+    if not tables:
+        raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
+    table = pl.concat(tables).with_columns(pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None))
+    return table, boards
+
+
+def _first_choice(logits_BA: NDArray[np.float32], batch: Batch) -> dict[str, NDArray[Any]]:
+    """Return the label of the network's first choice among legal moves (the lowest of equals), and its probability."""
+    masked_BA = np.where(legal_mask(batch["planes"]), logits_BA, -np.inf)
+    choice_B = masked_BA.argmax(axis=1)
+    highest_B1 = masked_BA.max(axis=1, keepdims=True)
+    probability_B = 1 / np.exp(masked_BA - highest_B1, dtype=np.float64).sum(axis=1)
+    return {"choice": choice_B, "choice_probability": probability_B}
+
+
+def _game_ids(batch: Batch) -> NDArray[np.uint64]:
+    """Return a hash for each row's game, so that games of several datasets, which each count from 0, are told apart.
+
+    It is of what the rows of a game share.
+    """
+    elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
+    same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
+    return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
+
+
+MATRIX_ROWS = 2048
+"""Most rows of the matrix of ratings."""
+
+
+def ratings_told(batches: Iterator[Batch], network: "NetworkEvaluator", edges: Sequence[int]) -> list[dict[str, Any]]:
+    """Return top-1 by the rating that the network is told for both players and the rating band of the mover.
+
+    Each row of the matrix has the key `told` and, for each band, `hits` and `positions` by the bands' order.
+    """
+    from model.metrics import rows as measured
+    from pipeline.dataset.strata import rating_band
+
+    told = [edges[0] - 100, *((low + high) // 2 for low, high in itertools.pairwise(edges)), edges[-1] + 100]
+    hits, positions = np.zeros((len(told), len(told)), dtype=np.int64), np.zeros(len(told), dtype=np.int64)
+    for batch in batches:
+        band_B = rating_band(batch["elo"], edges)
+        known_B = band_B < len(told)
+        positions += np.bincount(band_B[known_B], minlength=len(told))
+        for at, rating in enumerate(told):
+            ratings = {name: np.full_like(batch[name], rating) for name in ("elo", "opponent_elo")}
+            rank_B = measured(*network(batch["planes"], batch | ratings), batch)["rank"]
+            hits[at] += np.bincount(band_B[known_B], weights=rank_B[known_B] == 1, minlength=len(told)).astype(np.int64)
+    counts = positions.tolist()
+    return [{"told": rating, "hits": row, "positions": counts} for rating, row in zip(told, hits.tolist(), strict=True)]

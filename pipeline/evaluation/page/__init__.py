@@ -1,0 +1,1 @@
+"""The report page: boards, charts and one self-contained HTML file."""

@@ -1,0 +1,159 @@
+"""Boards of a report: the rows that are kept to be looked at, and their pictures.
+
+Axes: B rows of a batch, P planes.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import chess
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.encoding.planes import TURN_PLANE, move_of
+from pipeline.dataset.files.shards import BATCH_SENTINELS, Batch
+from pipeline.dataset.strata import RATING_EDGES, rating_band
+
+BOARDS = 12
+"""Boards of a section."""
+NO_EP_FILE = 255
+HUMAN, NETWORK = "#15781b", "#003088"
+
+Columns = Mapping[str, NDArray[Any]]
+
+
+def _sure_and_wrong(rows: Columns) -> NDArray[np.float64]:
+    return np.where(rows["rank"] > 1, rows["choice_probability"], -1.0)
+
+
+def _disagreement(rows: Columns) -> NDArray[np.float64]:
+    return np.where(rows["rank"] > 1, rows["nll"], -1.0)
+
+
+def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
+    """Score found quiet moves by how unlikely the hand-written evaluator thought them."""
+    found = (rows["rank"] == 1) & rows["quiet"]
+    return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
+
+
+SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
+    "sure_and_wrong": ("Surest of a move that was not played", _sure_and_wrong, False),
+    "disagreement": ("Moves people played that it thought least likely, by rating", _disagreement, True),
+    "quiet_finds": ("Quiet moves it found and the hand-written evaluator did not expect", _quiet_finds, False),
+}
+"""Section: its title, the score by which rows are kept, and whether each rating band keeps its own."""
+
+
+class BoardSelection:
+    """The rows with the highest scores of each section, at most one of a game, collected batch by batch."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
+
+    def add(self, batch: Batch, columns: Columns) -> None:
+        """Consider the rows of a batch; `columns` are the measured ones, `choice` the label of the first choice."""
+        band_B = rating_band(batch["elo"], RATING_EDGES)
+        for name, (_, score, by_band) in SECTIONS.items():
+            score_B = score(columns)
+            for band in np.unique(band_B).tolist() if by_band else [-1]:
+                mine_B = score_B if band < 0 else np.where(band_B == band, score_B, -1.0)
+                best = np.argsort(-mine_B, kind="stable")[: 2 * BOARDS]
+                rows = [_row(batch, columns, at, float(mine_B[at])) for at in best.tolist() if mine_B[at] >= 0]
+                self.kept[name][band] = _best([*self.kept[name].get(band, []), *rows])
+
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the boards of each section: from every band alike many, the lowest ratings first."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name, bands in self.kept.items():
+            known = {band: rows for band, rows in bands.items() if rows and band <= len(RATING_EDGES)}
+            share = -(-BOARDS // max(1, len(known)))
+            found[name] = []
+            for band in sorted(known):
+                games = {row["game"] for row in found[name]}  # two bands may have kept the same game
+                found[name] += [row for row in known[band] if row["game"] not in games][:share]
+            del found[name][BOARDS:]
+        return found
+
+
+def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the BOARDS rows of highest score, one of a game and one of a position."""
+    games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
+    for row in sorted(rows, key=lambda row: -row["score"]):
+        if row["game"] not in games and row["fen"] not in positions and len(found) < BOARDS:
+            games.add(row["game"])
+            positions.add(row["fen"])
+            found.append(row)
+    return found
+
+
+def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
+    """Return one row as JSON: its FEN, both moves in UCI and what is known of the game."""
+    ply = int(batch["ply"][at])
+    board = board_of(batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply)
+    played = move_of(int(batch["label"][at]), int(batch["promotion"][at]), board.turn)
+    chosen = move_of(int(columns["choice"][at]), 0, board.turn)
+    if board.piece_type_at(chosen.from_square) == chess.PAWN and chess.square_rank(chosen.to_square) in (0, 7):
+        chosen.promotion = chess.QUEEN
+    known = {name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")}
+    return {
+        "fen": board.fen(),
+        "played": played.uci(),
+        "chosen": chosen.uci(),
+        "played_probability": float(np.exp(-columns["nll"][at])),
+        "chosen_probability": float(columns["choice_probability"][at]),
+        "rank": int(columns["rank"][at]),
+        "game": int(batch["game"][at]),
+        "ply": ply,
+        **{name: None if value == BATCH_SENTINELS[name] else value for name, value in known.items()},
+        "score": score,
+    }
+
+
+def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int) -> chess.Board:
+    """Return the board of a stored row; its half-move clock is 0."""
+    board = chess.Board(None)
+    board.turn = not planes_P[TURN_PLANE]
+    for index in range(TURN_PLANE):
+        for bit in chess.scan_forward(int(planes_P[index])):
+            square = bit ^ 56 if board.turn else bit
+            board.set_piece_at(square, chess.Piece(index // 2 + 1, (index % 2 == 0) == board.turn))
+    rights = "KQkq" if board.turn else "kqKQ"
+    board.set_castling_fen("".join(sorted(right for bit, right in enumerate(rights) if castling >> bit & 1)) or "-")
+    if ep_file != NO_EP_FILE:
+        board.ep_square = chess.square(ep_file, 5 if board.turn else 2)
+    board.fullmove_number = ply // 2 + 1
+    return board
+
+
+def caption(row: Mapping[str, Any]) -> str:
+    """Return the sentence under a board: who moved, what was played and what the network chose."""
+    board = chess.Board(row["fen"])
+    played, chosen = (_san(board, row[name]) for name in ("played", "chosen"))
+    number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
+    mover = "White" if board.turn else "Black"
+    rating = f" ({row['elo']})" if row["elo"] else ""
+    first = f"{number} {mover}{rating} played {played} ({row['played_probability']:.1%})"
+    return (
+        f"{first}; network: {chosen} {row['chosen_probability']:.1%}"
+        if row["rank"] > 1
+        else f"{first}, its first choice"
+    )
+
+
+def _san(board: chess.Board, uci: str) -> str:
+    """Return a move in SAN; in UCI where the stored board does not allow it."""
+    move = chess.Move.from_uci(uci)
+    return board.san(move) if board.is_legal(move) else uci
+
+
+def board_svg(row: Mapping[str, Any], size: int = 260) -> str:
+    """Return a board as SVG: the played move green, another first choice of the network blue."""
+    import chess.svg
+
+    board = chess.Board(row["fen"])
+    moves = [(row["played"], HUMAN)] + ([(row["chosen"], NETWORK)] if row["rank"] > 1 else [])
+    arrows = [
+        chess.svg.Arrow(move.from_square, move.to_square, color=color)
+        for move, color in ((chess.Move.from_uci(uci), color) for uci, color in moves)
+    ]
+    return chess.svg.board(board, arrows=arrows, orientation=board.turn, size=size)

@@ -1,0 +1,49 @@
+"""Which games the boards of a report are of: players, event and link, from the tags of the dump."""
+
+import io
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import chess.pgn
+
+from pipeline.dataset.files.shards import read_manifest
+from pipeline.errors import DumpError
+from pipeline.evaluation.game_texts import read_texts
+
+LIMIT = 1 << 28
+"""Bytes at the beginning of the decompressed dump in which games are looked up: a link is not worth minutes."""
+LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
+TAGS = ("White", "Black", "Event", "Date")
+LONGEST = 80
+
+Boards = dict[str, list[dict[str, Any]]]
+
+
+def with_games(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
+    """Return the boards with `link white black event date` of their games where one of the dumps has them.
+
+    `directory` is the dataset that the dumps were ingested into. A tag is anybody's text; a link is one only if it is http.
+    """
+    if not dumps:
+        return boards
+    games = {row["game"] for rows in boards.values() for row in rows}
+    try:
+        _, texts = read_texts(directory, read_manifest(directory), dumps, games, LIMIT)
+    except (OSError, DumpError):  # the report does not depend on the dump
+        return boards
+    tags = {game: _tags(text) for game, text in texts.items()}
+    return {name: [row | tags.get(row["game"], {}) for row in rows] for name, rows in boards.items()}
+
+
+def _tags(text: bytes) -> dict[str, str]:
+    """Return what a game's tags say of it."""
+    headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
+    if headers is None:
+        return {}
+    values = {name: re.sub(r"\\(.)", r"\1", headers.get(name, "")) for name in TAGS}  # python-chess keeps the escapes
+    found = {name.lower(): value[:LONGEST] for name, value in values.items() if value and value[0] != "?"}
+    places = (headers.get(name, "") for name in ("Link", "Site"))
+    link = next((place for place in places if len(place) <= 200 and LINK.fullmatch(place)), None)
+    return found | ({"link": link} if link else {})

@@ -1,0 +1,131 @@
+"""The report page: one HTML file that opens from disk, without scripts and without network."""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeline.dataset.strata import CLASSES
+from pipeline.evaluation.page import charts
+from pipeline.evaluation.page.boards import SECTIONS, board_svg, caption
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+LARGEST_PAGE = 3 << 20
+"""Bytes that a page stays below: with more checkpoints, only the first ones have boards."""
+BOARDS_OF = 8
+"""Checkpoints whose boards are shown."""
+UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
+"""What a board lacks whose game is not known."""
+SHARED = re.compile(
+    r"<defs>.*?</defs>"
+    r'|<rect x="7\.5"[^>]*/>|<g transform="[^"]*" fill="#e5e5e5"[^>]*>.*?</g>'
+    r'|<rect [^>]*class="square (?:light|dark) [a-h][1-8]"[^>]*/>'
+    r'| xlink:href="[^"]*"',
+    re.DOTALL,
+)
+"""What all of python-chess's boards have alike: drawings of the pieces, frame with coordinates, squares of no mark."""
+
+Report = Mapping[str, Any]
+
+
+def report_page(
+    names: Sequence[str], reports: Sequence[Report], differences: Sequence[Mapping[str, Any]] = ()
+) -> bytes:
+    """Return the page of one report, or of several side by side with their paired differences."""
+    side_by_side = [
+        next(row for row in report["details"]["baselines"] if row["name"] == "network") | {"name": name}
+        for name, report in zip(names, reports, strict=True)
+    ]
+    title = f"Report of {names[0]}" if len(names) == 1 else f"{len(names)} checkpoints on the same positions"
+    return render(
+        "page.html",
+        title=title,
+        rule=reports[0]["rule"],
+        side_by_side=side_by_side,
+        differences=differences,
+        pages=[
+            _page(name, report, at < BOARDS_OF) for at, (name, report) in enumerate(zip(names, reports, strict=True))
+        ],
+    )
+
+
+def render(template: str, **values: Any) -> bytes:
+    """Return a page of a template beside this file; all text in `values` is escaped but what `safe` marked."""
+    return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
+
+
+def safe(svg: str) -> "Markup":
+    """Mark an SVG of ours as safe: the library that drew it has escaped what is not."""
+    from markupsafe import Markup
+
+    return Markup(svg)  # noqa: S704
+
+
+def small_board(svg: str, orientation: bool) -> "Markup":
+    """Return a board that refers to the page's drawings of pieces and squares: 3 kB instead of 23."""
+    bare = SHARED.sub("", svg)
+    at = bare.index("</desc>") + len("</desc>")
+    return safe(f'{bare[:at]}<use href="#board-{int(orientation)}" />{bare[at:]}')
+
+
+def _page(name: str, report: Report, with_boards: bool) -> dict[str, Any]:
+    """Return what the template shows of one report."""
+    more = report["details"]
+    cells = {(row["rating"], row["time_control"]): row for row in more["rating_by_time_control"]}
+    ratings = list(dict.fromkeys(row["rating"] for row in more["rating_by_time_control"]))
+    speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
+    puzzles = more.get("puzzles")
+    return {
+        "name": name,
+        "report": report,
+        "policy": safe(charts.reliability(more["policy_reliability"], "probability", "share played")),
+        "value": safe(charts.reliability(more["value_reliability"], "expected score", "score")),
+        "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in more["slices"].items() if rows],
+        "speeds": speeds,
+        "heat": [(rating, [cells.get((rating, speed)) for speed in speeds]) for rating in ratings],
+        "heat_rows": [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()],
+        "told": more.get("ratings_told"),
+        "puzzles": puzzles
+        and [safe(charts.bars(puzzles[by], "solved", "puzzles")) for by in ("by_rating", "by_theme")],
+        "boards": [
+            (
+                title,
+                [
+                    {
+                        "svg": small_board(board_svg(row), row["fen"].split()[1] == "w"),
+                        "caption": caption(row),
+                        "row": UNKNOWN | row,
+                    }
+                    for row in more["boards"][section]
+                ],
+            )
+            for section, (title, _, _) in SECTIONS.items()
+            if with_boards
+        ],
+    }
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+
+
+@cache
+def _drawings() -> "Markup":
+    """Return python-chess's pieces and its empty board from either side, which all boards of a page refer to."""
+    import chess.svg
+
+    boards = []
+    for orientation in (chess.BLACK, chess.WHITE):
+        empty = chess.svg.board(None, orientation=orientation)
+        content = re.sub(r"<desc>.*?</desc>|<defs>.*?</defs>|</?svg[^>]*>", "", empty, flags=re.DOTALL)
+        boards.append(f'<g id="board-{int(orientation)}">{content}</g>')
+    return safe("".join([*chess.svg.PIECES.values(), *boards]))

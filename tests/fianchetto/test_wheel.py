@@ -1,0 +1,64 @@
+"""A wheel is all that it takes: built, installed in a fresh environment, and used from another folder."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import random_game
+
+pytestmark = pytest.mark.slow  # its kernels are compiled anew
+
+
+def run(*words: object, cwd: Path, text: str = "") -> str:
+    """Run a command, which must succeed, and give what it prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in words], cwd=cwd, input=text, capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel from a copy of the tree, install it beside this environment's libraries, and give its programs."""
+    base = tmp_path_factory.mktemp("wheel")
+    ignored = shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
+    for name in ("engine", "fianchetto", "model", "pipeline", "datasets/embedded", "datasets/sample"):
+        shutil.copytree(REPOSITORY / name, base / "tree" / name, ignore=ignored)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, base / "tree")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    run(*pip, "wheel", ".", "--no-deps", "--no-build-isolation", "-w", base, cwd=base / "tree")
+    run(sys.executable, "-m", "venv", "--without-pip", base / "venv", cwd=base)
+    (wheel,) = base.glob("*.whl")
+    run(*pip, "--python", base / "venv" / "bin" / "python", "install", "--no-deps", wheel, cwd=base)
+    (packages,) = (base / "venv" / "lib").glob("python*/site-packages")
+    (packages / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    shutil.rmtree(base / "tree")
+    return base / "venv" / "bin"
+
+
+def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(installed: Path, tmp_path: Path) -> None:
+    program = installed / "fianchetto"
+    said = run(program, "uci", cwd=tmp_path, text="uci\nposition startpos\ngo nodes 8\nquit\n").splitlines()
+    assert said[0].startswith("info string plays by the network fianchetto-human of step ")
+    assert str(installed.parent) in said[0]
+    assert said[-1].startswith("bestmove ")
+    (tmp_path / "dump.pgn").write_text("\n".join(random_game(seed) for seed in range(4)))
+    told = json.loads(
+        run(program, "ingest", "dump.pgn", "--out", "positions", "--workers", "1", "--json", cwd=tmp_path)
+    )
+    assert told["games"]["used"] == 4
+    assert "20 legal labels" in run(program, "show", "startpos", cwd=tmp_path)
+    code = "import chess, fianchetto; print(fianchetto.__file__, fianchetto.load().choose(chess.Board()).move)"
+    place, move = run(installed / "python", "-c", code, cwd=tmp_path).split()
+    assert place.startswith(str(installed.parent))
+    assert len(move) == 4

@@ -1,0 +1,64 @@
+"""The last lines of commands; those of real commands are in test_main.py."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pipeline.cli.endings import command, fetched, first_run
+from pipeline.cli.parsing import parse
+from pipeline.dataset import join
+from pipeline.errors import Stopped
+from tests.pipeline.months import month
+
+FIGURES = {"positions": 7712, "top1": 0.2615, "chance_top1": 0.0712, "hand_written_top1": 0.518}
+
+
+def test_a_newcomer_is_told_what_the_figures_mean_and_what_is_next() -> None:
+    text = first_run(FIGURES, 1.5, True, Path("reports/net/sample"), Path("my nets/net"))
+    assert "7,712 positions of games that it never saw" in text
+    assert "26.2 %" in text
+    assert "(chance: 7.1 %; the hand-written evaluator: 51.8 %)." in text
+    assert "is expected" in text
+    assert "90 s of training" in text
+    assert "reports/net/sample/report.png" in text
+    (line,) = [line for line in text.splitlines() if line.startswith("play it:")]
+    assert parse(shlex.split(line)[3:]).checkpoint == Path("my nets/net")
+
+
+def test_of_ones_own_games_nothing_is_said_of_the_sample() -> None:
+    text = first_run(FIGURES, 60, False, Path("r"), Path("c"))
+    assert "sample" not in text
+    assert "normal" not in text
+
+
+def test_the_next_command_can_be_copied() -> None:
+    line = command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
+    assert line == "next: fianchetto train --positions 'a b' --minutes 15 --out x"
+    assert parse(shlex.split(line)[2:]).positions == ("a b",)
+
+
+def test_of_fetched_files_it_is_said_which_were_there() -> None:
+    entry = {"bytes": 17_812_345, "sha256": "0", "verified": True, "fetched": True}
+    text = fetched(
+        {"lichess_2013-01.pgn.zst": entry, "mine.pgn": entry | {"verified": False, "fetched": False}}, Path("dumps")
+    )
+    assert text.splitlines() == [
+        "dumps/lichess_2013-01.pgn.zst: 17.8 MB, verified",
+        "dumps/mine.pgn: 17.8 MB, no published hash to compare with; complete already: nothing was fetched",
+        "next: fianchetto ingest dumps/lichess_2013-01.pgn.zst dumps/mine.pgn --out datasets/positions/lichess_2013-01",
+    ]
+
+
+def test_join_says_what_it_holds_out_before_it_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    months = [month(tmp_path, f"2013.0{number}", [number, number + 10]) for number in (1, 2)]
+    said: list[str] = []
+
+    def counted(*_: object) -> None:
+        assert said == ["held out whole: 2013.02 (the latest month, by --hold-out latest)"]
+        raise Stopped("before anything is counted")
+
+    monkeypatch.setattr(join.LOG, "info", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(join, "_both_sides", counted)
+    with pytest.raises(Stopped):
+        join.join(months, tmp_path / "set")

@@ -1,0 +1,194 @@
+"""Both forms of planes: every reader opens every column, and the position gives back all 77 planes bit for bit."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.board.movegen import legal_planes
+from engine.board.position import from_board, to_fen
+from engine.encoding.planes import PLANES
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.convert import convert
+from pipeline.dataset.files.shards import read_manifest, schema
+from pipeline.dataset.files.stored_planes import FORMS, StrangeRowError, packed, positions_of, unpacked
+from pipeline.errors import DatasetError
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.validation.verify import castling_of, planes_of
+from tests.conftest import shared_data
+from tests.pipeline import datasets
+from tests.pipeline.hostile import column, stored
+
+Forms = dict[str, Path]
+CONFIG = {"chunk_mib": 1, "test_share": 0.2, "val_share": 0.1}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Forms:
+    """Ingest one dump in each form."""
+    folder = tmp_path_factory.mktemp("forms")
+    dump = datasets.dump(folder / "games.pgn", 40)
+    for form in FORMS:
+        ingest([str(dump)], folder / form, IngestConfig(**CONFIG, planes=form), workers=1)
+    return {form: folder / form for form in FORMS}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> None:
+    import duckdb
+    import pandas as pd
+
+    path = next(made[form].glob("train-*.parquet"))
+    truth = pq.read_table(path)
+    assert truth.schema.equals(schema(form), check_metadata=False)  # type: ignore[arg-type]
+    frame, panda = pl.read_parquet(path), pd.read_parquet(path)
+    ducks = duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table()
+    assert frame.columns == list(panda.columns) == ducks.schema.names == truth.schema.names
+    for name in truth.schema.names:
+        expected = truth[name].to_pylist()
+        assert frame[name].to_list() == expected, name
+        assert ducks[name].to_pylist() == expected, name
+        found = [None if value is None or value is pd.NA or value != value else value for value in panda[name]]
+        assert found == expected, name
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_lazy_scans_filter_and_count_as_arrow_does(made: Forms, form: str) -> None:
+    import duckdb
+
+    whole = datasets.table(made[form])
+    late = whole.filter(pa.compute.greater(whole["ply"], 30))
+    lazy = pl.scan_parquet(made[form] / "t*-*.parquet").filter(pl.col("ply") > 30)
+    of_val = pl.scan_parquet(made[form] / "val-*.parquet").filter(pl.col("ply") > 30)
+    assert lazy.select(pl.len()).collect().item() + of_val.select(pl.len()).collect().item() == len(late)
+    (count, labels), *_ = duckdb.sql(
+        f"SELECT count(*), sum(label) FROM '{made[form]}/*-*.parquet' WHERE ply > 30"
+    ).fetchall()
+    assert (count, labels) == (len(late), sum(late["label"].to_pylist()))
+
+
+def test_both_forms_give_the_same_batches_and_python_chess_the_same_planes(made: Forms) -> None:
+    streams = [Batches([made[form]], batch_size=64, seed=4) for form in FORMS]
+    assert [stream.packed for stream in streams] == [False, True]
+    for _, one, other in zip(range(50), *(stream.from_step(3) for stream in streams), strict=False):
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    compact = pq.read_table(next(made["compact"].glob("train-*.parquet"))).slice(0, 300)
+    full = pq.read_table(next(made["all"].glob("train-*.parquet"))).slice(0, 300)
+    assert np.array_equal(datasets.planes_of(compact), datasets.planes_of(full))
+
+
+def test_a_compact_row_takes_at_most_32_bytes(made: Forms) -> None:
+    """Of a dataset this small the footers are most; the columns alone count."""
+    sizes = {}
+    for form in FORMS:
+        groups = [pq.read_metadata(path).row_group(0) for path in made[form].glob("train-*.parquet")]
+        chunks = [(group.column(at), group.num_rows) for group in groups for at in range(group.num_columns)]
+        sizes[form] = sum(chunk.total_compressed_size for chunk, _ in chunks) / sum(group.num_rows for group in groups)
+        manifest = read_manifest(made[form])
+        assert (manifest["planes"], manifest["config"]["planes"], manifest["format_version"]) == (form, form, 3)
+    assert sizes["compact"] < 0.75 * sizes["all"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 160))
+def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int) -> None:
+    chance, board = random.Random(seed), chess.Board()
+    for _ in range(plies):
+        moves = list(board.legal_moves)
+        if not moves:
+            break
+        board.push(chance.choice(moves))
+    position, planes = from_board(board), np.empty((1, PLANES), dtype=np.uint64)
+    legal_planes(position, planes[0])
+    ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
+    columns = {"castling": np.array([castling_of(board)], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
+    words = packed(planes, None, columns)
+    assert np.array_equal(unpacked(words), planes)
+    assert np.array_equal(planes[0], planes_of(board))
+    assert to_fen(positions_of(words)[0]).split()[:4] == board.fen(en_passant="fen").split()[:4]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (column("piece_bit_3", 2**64 - 1), "holds a piece that there is not"),
+        (column("piece_bit_2", 0), "not one king a side"),
+        (column("label", 4095), "no legal move"),
+        (column("castling", 16), "castling is 16"),
+    ],
+)
+def test_a_compact_row_that_none_is_names_its_file(made: Forms, tmp_path: Path, spoil: Any, said: str) -> None:
+    import shutil
+
+    shutil.copytree(made["compact"], tmp_path / "x")
+    stored("x/train-00000-0.parquet", spoil)(tmp_path)
+    for read in ("from_step", "once"):
+        stream = Batches([tmp_path / "x"], batch_size=32)
+        with pytest.raises(DatasetError, match=rf"train-00000-0\.parquet .*{said}"):
+            for _, _ in zip(range(200), stream.from_step(0) if read == "from_step" else stream.once(), strict=False):
+                pass
+
+
+def test_codes_kings_and_labels_are_looked_at() -> None:
+    board = from_board(chess.Board())
+    planes = np.empty((1, PLANES), dtype=np.uint64)
+    legal_planes(board, planes[0])
+    words = packed(planes, None, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)})
+    assert unpacked(words, np.array([48], np.uint16)).shape == (1, PLANES)  # a pawn one square up
+    with pytest.raises(StrangeRowError, match="no legal move"):
+        unpacked(words, np.array([0], np.uint16))
+    words[0, 3] = 0
+    with pytest.raises(StrangeRowError, match="not one king a side"):
+        unpacked(words)
+
+
+def same(dump: str, folder: Path) -> int:
+    """Ingest a dump in both forms: what is converted has the same bytes, and every row its planes. Give its rows."""
+    config = {"test_share": 0.05, "val_share": 0.02}
+    whole = ingest([dump], folder / "all", IngestConfig(**config), workers=2)
+    ingest([dump], folder / "compact", IngestConfig(**config, planes="compact"), workers=2)
+    convert(folder / "all", "compact", folder / "converted")  # holds every row against its planes
+    convert(folder / "compact", "all", folder / "again")
+    for one, other in (("compact", "converted"), ("all", "again")):
+        assert datasets.content(folder / one, "*-*.parquet") == datasets.content(folder / other, "*-*.parquet")
+    return int(whole["positions"]["total"])
+
+
+ROBUST = (
+    "lichess_from_position_395.pgn",
+    "chess.js",
+    "pgn-extract",
+    "python-chess",
+    "fastchess",
+)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_every_row_of_hostile_files_comes_back(name: str, tmp_path: Path) -> None:
+    place = shared_data(f"robustness/{name}")
+    found = 0
+    for number, path in enumerate([place] if place.is_file() else sorted(place.rglob("*.pgn"))):
+        try:
+            found += same(str(path), tmp_path / str(number))
+        except DatasetError:  # no game that can be used, or no file of games
+            continue
+    assert found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", ["lichess_rapid_eval_train.pgn.zst", "otb_345k.pgn.zst"])
+def test_every_row_of_real_dumps_comes_back(name: str, tmp_path: Path) -> None:
+    assert same(str(shared_data(f"pgn/{name}")), tmp_path) > 4_000_000
+    manifest = read_manifest(tmp_path / "compact")
+    assert manifest["bytes_per_position"] <= 32

@@ -1,0 +1,206 @@
+"""The report page of real networks on games with hostile tags: parsed, opened in a browser, printed."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import chess
+import pytest
+from PIL import Image
+
+from pipeline.evaluation.measure import Rule
+from pipeline.evaluation.page import charts
+from pipeline.evaluation.page.page import LARGEST_PAGE
+from pipeline.evaluation.render import write_report, write_reports
+from pipeline.evaluation.report import report, reports
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import random_game
+
+NETWORK = REPOSITORY / "datasets" / "embedded"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\"></figcaption><script>document.title='hacked'</script>"
+PUZZLES = """FEN,Moves,Rating,Themes
+6k1/p4ppp/8/8/8/8/5PPP/1RR3K1 b - - 0 1,a7a6 b1b8,900,</text><script>document.title='hacked'</script> $\\frac
+"""
+
+
+def hostile_game(seed: int) -> str:
+    """Return a random game whose players, event and site are somebody's attack."""
+    escaped = HOSTILE.replace('"', '\\"')
+    tags = f'[White "{escaped}"]\n[Black "{seed}{escaped}"]\n'
+    text = random_game(seed, 20).replace("Rated Rapid game", f"</style>{escaped}")
+    site = ("https://lichess.org/", "javascript:alert(1)//", 'https://x.org/\\" onmouseover=\\"alert(1)')[seed % 3]
+    return tags + text.replace("https://lichess.org/", site)
+
+
+class Parsed(HTMLParser):
+    """The tags and attributes of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Measure the embedded network twice, as two checkpoints, on the test split of hostile games."""
+    folder = tmp_path_factory.mktemp("page")
+    dumps = folder / "dumps"
+    dumps.mkdir()
+    (dumps / "hostile.pgn").write_text("".join(hostile_game(seed) for seed in range(60)))
+    ingest([str(dumps / "hostile.pgn")], folder / "positions" / "games", IngestConfig(test_share=0.5), workers=1)
+    (folder / "puzzles.csv").write_text(PUZZLES)
+    twin = shutil.copytree(NETWORK, folder / "twin")
+    rule, puzzles = Rule(limit=200), folder / "puzzles.csv"
+    return reports([NETWORK, twin], positions=folder / "positions" / "games", rule=rule, puzzles=puzzles)
+
+
+@pytest.fixture(scope="module")
+def written(found: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    write_report(found["reports"][0], folder / "one")
+    write_reports(found, folder / "two")
+    return folder
+
+
+def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], written: Path) -> None:
+    html = (written / "one" / "report.html").read_text()
+    page = Parsed(html)
+    text = " ".join(page.text)
+    report = found["reports"][0]
+    assert f"{100 * report['top1']:.1f} %" in text
+    assert report["rule"] in text
+    assert "most frequent move" in text
+    for title in (
+        "Calibration",
+        "By position and move",
+        "Rating band and time control",
+        "Rating told",
+        "Puzzles",
+        "Surest",
+    ):
+        assert title in text, title
+    assert len(html) < LARGEST_PAGE
+    assert not {"script", "iframe", "object", "embed", "link", "img", "base", "form"} & {tag for tag, _ in page.tags}
+    for tag, attributes in page.tags:
+        assert not [name for name in attributes if name.startswith("on")], (tag, attributes)
+        for name in ("src", "href", "xlink:href"):
+            value = attributes.get(name) or "#"
+            assert value.startswith("#") or (tag == "a" and re.fullmatch(r"https://lichess\.org/\d{8}", value)), value
+    assert "url(http" not in html
+    assert html.count("<figure>") == sum(map(len, report["details"]["boards"].values())) > 12
+    assert {row["link"] for rows in report["details"]["boards"].values() for row in rows if "link" in row}
+
+
+def test_boards_show_legal_moves_of_the_games(found: dict[str, Any]) -> None:
+    boards = found["reports"][0]["details"]["boards"]
+    assert 0 < max(map(len, boards.values())) <= 12
+    for rows in boards.values():
+        assert len({row["game"] for row in rows}) == len(rows), "one board of a game"
+        for row in rows:
+            board = chess.Board(row["fen"])
+            assert board.is_legal(chess.Move.from_uci(row["played"]))
+            assert board.is_legal(chess.Move.from_uci(row["chosen"]))
+            assert 0 <= row["played_probability"] <= row["chosen_probability"] + 1e-5
+            assert row["white"] == HOSTILE[:80]
+    assert all(row["rank"] > 1 for row in boards["sure_and_wrong"])
+    sure = [row["chosen_probability"] for row in boards["sure_and_wrong"]]
+    assert sure == sorted(sure, reverse=True)
+
+
+def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> None:
+    (difference,) = found["differences"]
+    assert (difference["name"], difference["against"]) == ("twin", "embedded")
+    assert [difference[name] for name in ("top1_difference", "top1_low", "top1_high")] == [0, 0, 0]
+    page = (written / "two" / "report.html").read_text()
+    assert "Differences, paired on the same positions" in page
+    assert len(page) < LARGEST_PAGE
+    assert json.loads((written / "two" / "report.json").read_text())["names"] == ["embedded", "twin"]
+    assert "| twin |" in (written / "two" / "report.txt").read_text()
+
+
+def test_the_matrix_of_ratings_counts_its_rows(found: dict[str, Any]) -> None:
+    matrix = found["reports"][0]["details"]["ratings_told"]
+    positions = matrix["rows"][0]["positions"]
+    assert sum(positions) == found["reports"][0]["positions"]
+    for row in matrix["rows"]:
+        assert all(hits <= count for hits, count in zip(row["hits"], positions, strict=True))
+    assert len({tuple(row["hits"]) for row in matrix["rows"]}) > 1, "what it is told changes what it plays"
+
+
+def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
+    rows = [
+        {
+            "band": "a <b> & $x$",
+            "positions": 1234,
+            "top1": 0.5,
+            "top1_low": 0.4,
+            "top1_high": 0.6,
+            "hand_written_top1": 0.3,
+        }
+    ]
+    svg = charts.bars(rows)
+    root = ElementTree.fromstring(svg)
+    assert "a <b> & $x$  (1,234)" in [text for element in root.iter() if (text := element.text)]
+    assert "var(--first)" in svg
+    assert "var(--ink)" in svg
+    assert charts.bars(rows) == svg, "the same file every day"
+
+
+def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "one.pgn").write_text('[Event "?"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n\n')
+    result = report(NETWORK, pgn=tmp_path / "one.pgn", players=False)
+    assert (result["positions"], result["common_rule"]["positions"]) == (5, 0)
+    write_report(result, tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "too few games" in page
+    assert "Rating told" not in page
+    json.loads((tmp_path / "out" / "report.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+
+
+def chromium(*words: str) -> str:
+    assert CHROMIUM is not None
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
+    return subprocess.run([CHROMIUM, *flags, *words], capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)")
+def test_a_browser_opens_prints_and_is_not_hacked(written: Path, tmp_path: Path) -> None:
+    page = (written / "one" / "report.html").as_uri()
+    shown = chromium("--dump-dom", page)
+    assert "<title>Report of fianchetto-human</title>" in shown
+    assert shown.count("<figure>") == (written / "one" / "report.html").read_text().count("<figure>")
+    assert "<script>" not in shown
+    ground = []
+    for scheme in ("0", "1"):  # Blink's preferredColorScheme: dark, light
+        picture = tmp_path / f"{scheme}.png"
+        chromium(
+            f"--blink-settings=preferredColorScheme={scheme}",
+            "--window-size=1000,1400",
+            f"--screenshot={picture}",
+            page,
+        )
+        with Image.open(picture) as image:
+            colours = image.convert("L").getcolors(1 << 20) or []
+            ground.append(max(colours)[1])
+            assert len(colours) > 50, "something is drawn"
+    assert ground[0] < 60 < 200 < ground[1]
+    chromium("--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'page.pdf'}", page)
+    boxes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", (tmp_path / "page.pdf").read_bytes())
+    assert {(round(float(width)), round(float(height))) for width, height in boxes} == {(595, 842)}, "A4"

@@ -1,0 +1,76 @@
+"""What a row says of its move is what python-chess says of it."""
+
+import random
+
+import chess
+import numpy as np
+
+from engine.encoding.planes import label_of
+from engine.encoding.views import NO_LAST_MOVE
+from pipeline.evaluation.moves import KINDS, PHASES, PIECES, move_columns
+from pipeline.evaluation.page.boards import board_of
+from pipeline.validation.verify import castling_of, last_move_of, planes_of
+
+START = (
+    chess.STARTING_FEN,
+    "r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1",
+    "8/P6k/8/4Pp2/8/8/6p1/K7 w - f6 0 1",
+)
+
+
+def positions() -> list[tuple[chess.Board, chess.Move]]:
+    """Play at random, en passant, castling and promotions where they can be."""
+    chance, found = random.Random(0), []
+    for seed in range(60):
+        board = chess.Board(START[seed % len(START)])
+        for _ in range(40):
+            moves = list(board.legal_moves)
+            if not moves:
+                break
+            rare = [move for move in moves if move.promotion or board.is_castling(move) or board.is_en_passant(move)]
+            move = chance.choice(rare or moves)
+            if move.promotion:
+                move = chess.Move(move.from_square, move.to_square, chess.QUEEN)  # a label is the queen's
+            found.append((board.copy(), move))
+            board.push(move)
+    return found
+
+
+def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
+    rows = positions()
+    batch = {
+        "planes": np.stack([planes_of(board) for board, _ in rows]),
+        "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
+        "last_move": np.array(
+            [NO_LAST_MOVE if (last := last_move_of(board)) is None else last for board, _ in rows], dtype=np.uint16
+        ),
+    }
+    columns = move_columns(batch)
+    seen = dict.fromkeys(KINDS, 0)
+    for at, (board, move) in enumerate(rows):
+        kinds = {
+            "capture": board.is_capture(move),
+            "recapture": bool(board.move_stack) and board.is_capture(move) and board.peek().to_square == move.to_square,
+            "check": board.gives_check(move),
+            "castling": board.is_castling(move),
+            "promotion": move.promotion is not None,
+        }
+        kinds["quiet"] = not any(kinds.values())
+        for kind, wanted in kinds.items():
+            assert bool(columns[kind][at]) == wanted, (kind, board.fen(), move)
+            seen[kind] += wanted
+        piece = board.piece_type_at(move.from_square)
+        assert piece is not None
+        assert PIECES[columns["piece"][at]] == chess.piece_name(piece)
+        officers = chess.popcount(board.knights | board.bishops | board.rooks | board.queens)
+        wanted = "endgame" if officers <= 6 else "middlegame" if officers <= 10 else "opening"
+        assert PHASES[columns["phase"][at]] == wanted
+    assert min(seen.values()) >= 5, seen
+
+
+def test_a_stored_row_is_the_board_that_it_was_made_of() -> None:
+    for board, _ in positions()[::7]:
+        ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
+        found = board_of(planes_of(board), castling_of(board), ep_file, board.ply())
+        board.halfmove_clock = 0
+        assert found.fen(en_passant="fen") == board.fen(en_passant="fen")
