@@ -59,7 +59,7 @@ def main() -> None:
         try:
             take_report(browser, folder / "report", games, options.limit)
             with materialised(folder, options.minutes) as server:
-                page = browser.new_page(viewport={"width": 2300, "height": 800})
+                page = browser.new_page(viewport={"width": 2300, "height": 960})
                 take_graph(page, server)
                 take_run(page, server)
         finally:
@@ -100,7 +100,7 @@ def take_graph(page: "Page", server: Server) -> None:
     edge = left["x"] + left["width"] + 28  # of the list of groups beside the graph
     keep(
         "asset-graph.png",
-        page.screenshot(clip={"x": edge, "y": 110, "width": size["width"] - edge - 50, "height": 690}),
+        page.screenshot(clip={"x": edge, "y": 110, "width": size["width"] - edge - 50, "height": size["height"] - 120}),
     )
 
 
