@@ -183,7 +183,7 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
         probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])
         hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
-        tell(context, checkpoint=network.name, top1=round(metadata.overall(reports)["top1"], 4))
+        tell(context, checkpoint=network.name, top1=f"{metadata.overall(reports)['top1']:.4f}")
     return Result(
         metadata=metadata.of_report(network, reports, folder, drawings),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),

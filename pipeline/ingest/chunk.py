@@ -74,8 +74,8 @@ class IngestConfig(Filters):
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
     """Seed of the shuffle and of what is drawn by a hash."""
-    chunk_mib: int = 8
-    """MiB of PGN text a worker takes at a time."""
+    chunk_mib: int = 0
+    """MiB of PGN text a worker takes at a time, and a shard holds; 0 chooses 8 to 64 by the size of the dumps."""
     shard_rows: int = 0
     """Rows of a shard at most, drawn from the whole dump (262144, say); 0: a shard a chunk, shuffled within it.
 
@@ -92,8 +92,10 @@ class IngestConfig(Filters):
             raise ConfigError(f"planes are all or compact, not {self.planes!r}")
         if self.order not in ("shuffled", "game"):
             raise ConfigError(f"order is shuffled or game, not {self.order!r}")
-        if not 1 <= self.chunk_mib <= 256:
-            raise ConfigError(f"chunk_mib is from 1 to 256, not {self.chunk_mib}")
+        if not 0 <= self.chunk_mib <= 256:
+            raise ConfigError(
+                f"chunk_mib is from 1 to 256, or 0 to choose by the size of the dumps, not {self.chunk_mib}"
+            )
         if self.seed < 0:
             raise ConfigError(f"seed is at least 0, not {self.seed}")
         if self.shard_rows and not SHARD_ROWS[0] <= self.shard_rows <= SHARD_ROWS[1]:

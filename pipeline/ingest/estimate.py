@@ -27,7 +27,7 @@ from pipeline.dumps.sampling import Pieces, read_pieces
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.executors.local import available_cores
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
+from pipeline.ingest.job import ingest, with_chunk_size
 
 SAMPLE_MIB = 24
 DRIFT = 0.10
@@ -67,6 +67,7 @@ def estimate(
         raise ConfigError("name at least one dump, or - for standard input")
     if sample_mib < 1:
         raise ConfigError(f"sample_mib is at least 1, not {sample_mib}")
+    config = with_chunk_size(config, sources)
     read = [read_pieces(name, (sample_mib << 20) // len(sources)) for name in sources]
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         manifest, seconds = _ingested(read, Path(folder), config, progress, stop)

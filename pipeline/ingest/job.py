@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,12 @@ from pipeline.storage.stores import alone, is_url, make_folder, reached, tempora
 
 MOST_SOURCES = 1 << 16
 """Dumps that the column `source` of `games.parquet` can number."""
+CHUNK_SIZES = (8, 16, 32, 64)
+"""MiB of text of a chunk that the size of the dumps chooses from."""
+MOST_CHUNKS = 2_000
+"""Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200 GB has 9,400."""
+UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6}
+"""Bytes of PGN text a byte of an archive, about, by the ending of its name."""
 
 _OURS = re.compile(rf"({'|'.join(SPLITS)})-\d+-(of-)?\d+\.parquet|{GAMES}|{CARD}|{MANIFEST}")
 """Names that an ingest may need."""
@@ -95,6 +102,7 @@ def ingest(
     try:
         busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
         with alone(out, busy), reached(out):
+            config = with_chunk_size(config, sources, out)
             manifest = _finished(out, sources, config) or _ingest(
                 sources, out, config, engine or LocalEngine(workers), progress, stop
             )
@@ -106,6 +114,28 @@ def ingest(
             f"damaged archive ({'; '.join(damage)}): {manifest['games']['used']:,} games before the damage are in {out}"
         )
     return manifest
+
+
+def with_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:
+    """Return the configuration with a number for `chunk_mib`: what `out` was begun with, or one chosen by the dumps' size.
+
+    The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS, so that a month is of thousands of
+    shards and not of a hundred thousand; memory grows with a chunk by a few times its size. Standard input, and a server that
+    tells no size, get the smallest: their size cannot be known before it is read.
+    """
+    if config.chunk_mib:
+        return config
+    for path in () if out is None else (out / MANIFEST, out / PARTS / RUN):
+        made = read_json(path, DatasetError) if path.exists() else None
+        if isinstance(made, dict) and isinstance(made.get("config"), dict) and made["config"].get("chunk_mib"):
+            try:
+                return replace(config, chunk_mib=made["config"]["chunk_mib"])
+            except (TypeError, ConfigError):
+                raise DatasetError(f"{path} is damaged: its chunk_mib is no size of a chunk") from None
+    known = [name for name in sources if is_url(name) or (name != STDIN and Path(name).is_file())]
+    text = sum((Source(name).size or 0) * UNPACKED.get(Path(short_name(name)).suffix, 1) for name in known)
+    fitting = (size for size in CHUNK_SIZES if text <= MOST_CHUNKS * (size << 20))
+    return replace(config, chunk_mib=next(fitting, CHUNK_SIZES[-1]))
 
 
 def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 Copies of positions, and what test shares with train, are no sum over chunks: `fianchetto audit` counts them.
 """
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,13 +37,16 @@ from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay
 from pipeline.storage.stores import opened
 
+READERS = 8
+"""Notes that are read at a time: each is a request where they lie in a store."""
+
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
-    """Read the notes of all chunks in order; raises DatasetError for one that is none."""
-    notes: list[dict[str, Any]] = []
-    while (path := parts / part_name(len(notes))).exists():
-        notes.append(read_note(path))
-    return notes
+    """Return the notes of all chunks in order, listed once and read concurrently; raises DatasetError."""
+    there = {path.name for path in parts.iterdir()} if parts.exists() else set()
+    names = itertools.takewhile(there.__contains__, map(part_name, itertools.count()))
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(read_note, [parts / name for name in names]))
 
 
 def _table(path: Path) -> pa.Table:

@@ -104,7 +104,7 @@ class ExploreConfig(SelfPlayConfig):
 
     def ingest(self) -> IngestConfig:
         """Return what the rows are made with."""
-        return IngestConfig(test_share=self.test_share, val_share=self.val_share, seed=self.seed)
+        return IngestConfig(test_share=self.test_share, val_share=self.val_share, seed=self.seed, chunk_mib=8)
 
     def noise(self, generation: int, generations: int) -> float:
         """Return the factor of noise of a generation, 0 .. generations - 1."""

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.metrics import Totals, rows, summary
-from model.training.objective.losses import VALUE_FORMS, policy_terms
+from model.training.objective.losses import VALUE_FORMS, policy_terms, wdl_of_results
 from tests.model.synthetic import batch
 
 
@@ -94,7 +94,7 @@ def test_illegal_logits_get_no_gradient_from_the_masked_loss() -> None:
 
 
 def test_value_forms_read_the_movers_result() -> None:
-    results = torch.tensor([1, 0, -1])
+    results = wdl_of_results(torch.tensor([1, 0, -1]))
     sure = torch.tensor([[20.0, 0, 0], [0, 20, 0], [0, 0, 20]])
     assert VALUE_FORMS["wdl"].loss(sure, results).max() < 1e-6
     assert VALUE_FORMS["wdl"].wdl(sure)[0, 0] > 0.999

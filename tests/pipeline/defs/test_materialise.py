@@ -154,6 +154,21 @@ def test_the_report_shows_first_choices(made: Made) -> None:
     assert re.search(r"move \d+: (White|Black) \(1[45]\d\d\) played \S+; network: ", str(said["first_choices"]))
 
 
+def test_runs_are_told_apart_by_their_tags(made: Made) -> None:
+    (tags,) = [run.tags for run in made[1].instance.get_runs() if run.job_name == "train"]
+    said = {name.removeprefix("fianchetto/"): value for name, value in tags.items() if name.startswith("fianchetto/")}
+    network = Path(str(metadata(made[1], "checkpoint")["path"])).name
+    joined = Path(str(metadata(made[1], "training_set")["path"])).name
+    top1 = f"{metadata(made[1], 'accuracy_report')['top1']:.4f}"
+    assert said == {
+        "preset": "fianchetto-xs",
+        "minutes": "0.02",
+        "training_set": joined,
+        "checkpoint": network,
+        "top1": top1,
+    }
+
+
 def test_the_leaderboard_ranks_reports_and_names_what_is_none(made: Made, tmp_path: Path) -> None:
     (path,) = (made[0] / "reports").glob("*/small/report.json")
     report = json.loads(path.read_text())

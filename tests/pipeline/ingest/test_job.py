@@ -1,6 +1,7 @@
 """A whole ingest: the schema, the counts, the splits, the joins, and the same bytes however the work was cut."""
 
 import io
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from pipeline.dumps import reader
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
+from pipeline.ingest.job import ingest, with_chunk_size
+from pipeline.samples.dump import SAMPLE
 from tests.conftest import shared_data
 from tests.pipeline import by_python_chess, datasets
 
@@ -259,7 +261,7 @@ def test_two_at_once_refuse_each_other(dump: Path, tmp_path: Path, made: Path) -
 def test_contradicting_settings_are_refused() -> None:
     for wrong in (
         {"test_share": 1.0}, {"test_share": 0.6, "val_share": 0.5}, {"order": "sorted"}, {"min_elo": 9, "max_elo": 8},
-        {"chunk_mib": 0}, {"min_plies": 0}, {"seed": -1},
+        {"chunk_mib": -1}, {"min_plies": 0}, {"seed": -1},
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             IngestConfig(**wrong)  # type: ignore[arg-type]
@@ -278,3 +280,34 @@ def test_a_compressed_dump_gives_the_same_rows(tmp_path: Path) -> None:
             stream.write(path.read_bytes())
         ingest([str(archive)], tmp_path / suffix, workers=1)
         assert datasets.content(tmp_path / suffix, "*.parquet") == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "chosen"),
+    [
+        ("a.pgn", 16_000 << 20, 8),
+        ("a.pgn", (16_000 << 20) + 1, 16),
+        ("a.pgn.zst", 3 << 30, 16),
+        ("a.pgn.zst", 30 << 30, 64),
+    ],
+)
+def test_chunks_grow_with_the_dump(name: str, size: int, chosen: int, tmp_path: Path) -> None:
+    dump = tmp_path / name
+    with dump.open("wb") as file:
+        file.truncate(size)  # a hole, which takes no disk
+    assert with_chunk_size(IngestConfig(), [str(dump)]).chunk_mib == chosen
+    assert with_chunk_size(IngestConfig(chunk_mib=3), [str(dump)]).chunk_mib == 3
+    assert with_chunk_size(IngestConfig(), ["-"]).chunk_mib == 8
+
+
+def test_a_dataset_keeps_the_chunks_that_it_was_begun_with(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    made = ingest([str(SAMPLE)], out, IngestConfig(chunk_mib=1), workers=1)
+    assert made["config"]["chunk_mib"] == 1
+    assert ingest([str(SAMPLE)], out, workers=1) == made
+    assert ingest([str(SAMPLE)], tmp_path / "other", workers=1)["config"]["chunk_mib"] == 8
+    manifest = json.loads((out / "manifest.json").read_text())
+    manifest["config"]["chunk_mib"] = "many"
+    (out / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(DatasetError, match="chunk_mib"):
+        ingest([str(SAMPLE)], out, workers=1)

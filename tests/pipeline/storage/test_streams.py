@@ -22,9 +22,19 @@ from pipeline.dataset.files.sweep import sweep
 from pipeline.dataset.files.written import publish_own
 from pipeline.dumps import reader
 from pipeline.dumps.reader import Source, chunks
-from pipeline.errors import ChangedError, ConfigError, DamagedError, DatasetError, FetchError, IngestError, StoreError
+from pipeline.errors import (
+    ChangedError,
+    ConfigError,
+    DamagedError,
+    DatasetError,
+    FetchError,
+    IngestError,
+    Stopped,
+    StoreError,
+)
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
+from pipeline.ingest.manifest import read_notes
 from pipeline.storage import objects, retry
 from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, Publisher, place
@@ -243,6 +253,27 @@ def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, m
     assert len(synced) == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"one", "b": b"two"}
     assert first == Published("a", 3, 3, datasets.hashlib.sha256(b"one").hexdigest())
+
+
+def test_notes_of_a_store_are_listed_once_and_read_at_a_time(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = place("memory://notes/out")
+    calls: list[str] = []
+    with pytest.raises(Stopped):
+        ingest([str(dump)], out, CONFIG, workers=1, stop=lambda: len(list((out / PARTS).glob("[0-9]*.json"))) >= 2)
+    folder: Any = out / PARTS
+    real = {name: getattr(type(folder.fs), name) for name in ("ls", "info")}
+    for name, method in real.items():
+
+        def counted(self: Any, *args: Any, method: Any = method, name: str = name, **more: Any) -> Any:
+            calls.append(name)
+            return method(self, *args, **more)
+
+        monkeypatch.setattr(type(folder.fs), name, counted)
+    notes = read_notes(folder)
+    assert [note["chunk"] for note in notes] == [0, 1]
+    assert calls.count("ls") <= 2
+    (folder / "00003.json").write_bytes((folder / "00001.json").read_bytes())  # behind a gap: not yet
+    assert len(read_notes(folder)) == 2
 
 
 def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
