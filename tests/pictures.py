@@ -74,7 +74,7 @@ def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
     if not written.exists():
         keep("report.png", (out / "report.png").read_bytes())
         return
-    page = browser.new_page(viewport={"width": 1100, "height": 900})
+    page = browser.new_page(viewport={"width": 1300, "height": 1380})
     page.goto(written.as_uri())
     keep("report.png", page.screenshot())
 
