@@ -24,7 +24,7 @@ from pipeline.storage.stores import read_span
 BUCKETS_PER_MIB = 64
 """Buckets for each MiB of a chunk's text: some 400 rows of train a bucket and chunk, whatever its size."""
 LEVEL = 1
-"""zstd's level."""
+"""zstd's level: 37 bytes a row where -1 gives 48, and 3 the same."""
 
 
 def bucket_count(chunk_mib: int, share: float) -> int:

@@ -9,7 +9,7 @@ To draw a bucket for each row, and then to permute each bucket, is to draw one p
 other (C. R. Rao, 1961; P. Sanders, "Random permutations on distributed, external and hierarchical memory", 1998). What is
 drawn depends on the seed, the chunk and the bucket, so any number of workers, killed and started again, ends with the same
 bytes. Memory is that of one shard's rows, or of ROWS_AT_ONCE, and of the buckets' sizes; the buckets lie in `.parts/` and take
-1.4 times the room of the dataset until it is done. A dump of which a bucket has more rows than that is read more than once:
+37 bytes a row until it is done. A dump of which a bucket has more rows than that is read more than once:
 `--chunk-mib` makes more buckets (docs/scale.md).
 
 Axes: R rows, W words of a packed position, B buckets, F files.

@@ -216,7 +216,7 @@ def compare_all(
 ) -> tuple[int, list[str]]:
     """Encode the whole dump again, chunk by chunk over `workers`, and compare: rows compared, and problems.
 
-    Shards of a set size are all made again, in a temporary folder (TMPDIR) that takes 2.4 times the room of the dataset.
+    Shards of a set size are all made again, in a temporary folder (TMPDIR) that takes 2.3 times the room of the dataset.
     """
     config = config_of(manifest)
     if config.shard_rows:
