@@ -12,6 +12,8 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from engine.progress import Stop
+
 T = TypeVar("T")
 
 ASK_SECONDS = 0.5
@@ -27,7 +29,7 @@ class WorkInterrupted(BaseException):
 class StopCheck:
     """Asks whether to stop, on the thread that made it; other threads see what was answered."""
 
-    def __init__(self, stop: Callable[[], bool], *, inside: bool = True) -> None:
+    def __init__(self, stop: Stop, *, inside: bool = True) -> None:
         """Ask `stop`; without `inside`, between steps only: processes that share a step leave it together."""
         self.stop, self.inside, self.stopped = stop, inside, False
         self.thread, self.asked = threading.get_ident(), time.monotonic()

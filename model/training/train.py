@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from engine.errors import UserError
-from engine.progress import Progress
+from engine.progress import Progress, Stop
 from model.checkpoint import CARD, CheckpointError, load, read_card, read_tensors
 from model.data.inputs import Batch
 from model.network.preset import Preset, changed_fields
@@ -52,7 +52,7 @@ def train(
     validation: Validation | None,
     data: Mapping[str, Any],
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
     epoch_rows: int | None = None,
     start: Path | None = None,
     reference: Path | None = None,

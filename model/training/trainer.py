@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from engine.errors import UserError
-from engine.progress import Progress, Tick
+from engine.progress import Progress, Stop, Tick
 from model.checkpoint import save
 from model.data.inputs import Batch
 from model.network.conditioning import HIDING_VERSION
@@ -80,7 +80,7 @@ class Loop:
         self.metrics_log = MetricsLog(out, run.step) if run.world.first else None
         self.tensorboard = TensorBoardLog(out, run.step) if run.world.first and run.config.tensorboard else None
 
-    def go(self, open_batches: Batches, stop: Callable[[], bool]) -> dict[str, Any]:
+    def go(self, open_batches: Batches, stop: Stop) -> dict[str, Any]:
         """Step until the run is over or stopped."""
         run, world = self.run, self.run.world
         self.stop_check = StopCheck(stop, inside=world.size == 1)

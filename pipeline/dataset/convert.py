@@ -8,7 +8,6 @@ it was made of by the hash of the other manifest.
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow.parquet as pq
 from filelock import Timeout
 
 from engine.json_files import read_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shard_files import ShardReader, open_shard
 from pipeline.dataset.files.shards import (
     COLUMNS,
@@ -50,7 +49,7 @@ def convert(
     out: Path,
     *,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Write the rows of a dataset, of any format version that is read, with their planes stored as `planes`; its manifest.
 
@@ -72,7 +71,7 @@ def convert(
 
 
 def _convert(
-    directory: Path, manifest: dict[str, Any], planes: Form, out: Path, progress: Progress, stop: Callable[[], bool]
+    directory: Path, manifest: dict[str, Any], planes: Form, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
     asked = {"converted_from": file_hash(directory / MANIFEST), "planes": planes, "format_version": FORMAT_VERSION}
     if (out / MANIFEST).exists():

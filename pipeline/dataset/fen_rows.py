@@ -3,7 +3,7 @@
 Axes: R rows.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from engine.board.position import COUNTERS, to_fen
 from engine.encoding.planes import move_of
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import BATCH_SENTINELS, publish
 from pipeline.dataset.files.stored_planes import packed, positions_of
 from pipeline.dataset.training_set import ALL_SPLITS, Member, members, row_groups
@@ -82,7 +82,7 @@ def write_fen_rows(
     split: str = "",
     count: int = 0,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> int:
     """Write the first `count` rows, all for 0, as CSV or Parquet by the name's ending, and return how many.
 

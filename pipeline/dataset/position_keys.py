@@ -9,7 +9,7 @@ Axes: R rows, P planes.
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
+from engine.progress import Stop, never
 from pipeline.dataset.files.shards import publish, read_manifest
 from pipeline.dataset.files.vouch import cache_folder
 from pipeline.dataset.hashing import splitmix64
@@ -62,9 +63,7 @@ _BLOCK_KEYS = 1 << 20
 """Kept keys that are looked at together: 8 MB."""
 
 
-def stand_in(
-    keys_R: NDArray[np.uint64], shards: Iterable[Shard], stop: Callable[[], bool] = lambda: False
-) -> NDArray[np.bool_]:
+def stand_in(keys_R: NDArray[np.uint64], shards: Iterable[Shard], stop: Stop = never) -> NDArray[np.bool_]:
     """Tell which keys are of positions that the shards hold, bool[R]: exact, in memory that does not grow with the shards.
 
     The keys of a dataset's shards are kept beside it, or in the user's cache folder, under the hashes of its files: the next
@@ -92,7 +91,7 @@ def _stopped() -> Stopped:
     return Stopped("stopped while looking for positions in train")
 
 
-def _keys_of(folder: Path, shards: Sequence[Shard], stop: Callable[[], bool]) -> Iterator[NDArray[np.uint64]]:
+def _keys_of(folder: Path, shards: Sequence[Shard], stop: Stop) -> Iterator[NDArray[np.uint64]]:
     """Yield the keys of shards of one dataset in sorted blocks, from where they are kept or by reading the rows."""
     rows = sum(shard.rows or 0 for shard in shards)
     if rows < KEPT_FROM:
@@ -120,7 +119,7 @@ def _keys_of(folder: Path, shards: Sequence[Shard], stop: Callable[[], bool]) ->
     yield from (np.sort(keys) for keys in _read_keys(shards, stop) if len(keys))
 
 
-def _read_keys(shards: Iterable[Shard], stop: Callable[[], bool]) -> Iterator[NDArray[np.uint64]]:
+def _read_keys(shards: Iterable[Shard], stop: Stop) -> Iterator[NDArray[np.uint64]]:
     for rows in row_groups(shards, KEYED_BY):
         if stop():
             raise _stopped()
@@ -140,7 +139,7 @@ def _name_of(folder: Path, shards: Sequence[Shard]) -> tuple[str, str]:
     return f"{prefix}{files}-{rows}", prefix
 
 
-def _keep(path: Path, rows: int, shards: Sequence[Shard], stop: Callable[[], bool]) -> None:
+def _keep(path: Path, rows: int, shards: Sequence[Shard], stop: Stop) -> None:
     """Write the distinct keys of shards, ascending, in bounded memory."""
     count = 0
 

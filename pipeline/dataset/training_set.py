@@ -8,7 +8,7 @@ nothing to them and is, as a whole, the split `latest`. Train may be thinned to 
 Stability: TRAINING_SET_VERSION stands in the page; a changed meaning is a new version.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.schemas import TrainingSet
 from pipeline.dataset.files.shard_files import ShardReader, open_shard
 from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, Batch, file_hash, read_manifest
@@ -113,7 +113,7 @@ def read_training_set(directory: Path) -> dict[str, Any]:
     return page
 
 
-def members(directory: Path, progress: Progress = silent, stop: Callable[[], bool] = lambda: False) -> list[Member]:
+def members(directory: Path, progress: Progress = silent, stop: Stop = never) -> list[Member]:
     """Give the datasets of a training set, or the one that a dataset's directory is; their files are as manifests say.
 
     Raises DatasetError for one that is gone, or has changed since it was joined, or whose files are others than its

@@ -60,7 +60,8 @@ def settings(folder: Path) -> dict[str, Any]:
         made, usual = read_manifest(folder)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
-    changed = {name: value for name, value in made.items() if name in usual and value != usual[name]}
+    chosen = {"chunk_mib"}  # by the size of the dump where nobody named it; what is there keeps its own
+    changed = {name: value for name, value in made.items() if name in usual.keys() - chosen and value != usual[name]}
     return {"ops": {positions.op.name: {"config": {"ingest": changed}}}} if changed else {}
 
 

@@ -1,11 +1,11 @@
 """A comparison of presets: each is trained for as long on the same data and machine, and measured on the same unseen games."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.page.page import report_page
 from pipeline.evaluation.render import interval_text, markdown, publish_bytes, publish_table
@@ -28,7 +28,7 @@ def compare(
     *,
     rule: Rule | None = None,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Train every preset with one configuration; return `rows`, best top-1 first, and the table as `text`.
 

@@ -59,8 +59,6 @@ def _rows_of(
     positions: Path | None, split: str, pgn: Path | None, against: Sequence[Path], progress: Progress
 ) -> Iterator[_Where]:
     """Return the rows of a dataset's split, or ingest a PGN file into a temporary folder."""
-    if (positions is None) == (pgn is None):
-        raise ConfigError("say what to measure on: either positions or a PGN file")
     if positions is not None:
         found = members(positions, progress)
         train = [shard for path in against or (positions,) for shard in _train_of(path)] if split != "train" else []
@@ -130,6 +128,8 @@ def reports(
     from pipeline.evaluation.details import paired
     from pipeline.evaluation.puzzles import read_puzzles
 
+    if (positions is None) == (pgn is None):
+        raise ConfigError("say what to measure on: either positions or a PGN file")
     for path in checkpoints:  # before minutes of ingest
         read_card(path)
     tried = None if puzzles is None else read_puzzles(puzzles)

@@ -4,7 +4,7 @@ Axes: B batch, A label (4096).
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import legal_mask
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import Stopped
@@ -41,7 +41,7 @@ def evaluate(
     *,
     outside: bool,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Measure a candidate: human figures and `kl_seed` where human test positions are given, and matches with outsiders.
 
@@ -83,7 +83,7 @@ def outsiders(config: EvalConfig) -> list[SideConfig]:
 
 
 def _human(
-    candidate: Path, human: Sequence[Path], limit: int, out: Path, progress: Progress, stop: Callable[[], bool]
+    candidate: Path, human: Sequence[Path], limit: int, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
     """Report on every dataset, and average."""
     reports = []
@@ -104,7 +104,7 @@ def divergence(
     limit: int,
     *,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> float:
     """Return the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
 
@@ -148,7 +148,7 @@ def log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> N
     return np.asarray(shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True)))
 
 
-def _go_on(stop: Callable[[], bool]) -> None:
+def _go_on(stop: Stop) -> None:
     """Raise Stopped when it is asked for."""
     if stop():
         raise Stopped("stopped while measuring")

@@ -6,12 +6,11 @@ that is the Elo which the curves show. The first candidate's best *is* the seed,
 openings.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from engine.match.config import MatchConfig
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.errors import Stopped
 from pipeline.finetune.config import EvalConfig, GateConfig
 from pipeline.matches.arena import arena
@@ -30,7 +29,7 @@ def matches(
     *,
     seed: int,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Play the candidate's matches in `out/best` and `out/seed`; returns their summaries, `seed` None where it was not let
     through. Raises Stopped, and what `arena` raises; the same call goes on.
@@ -46,7 +45,7 @@ def matches(
 
 
 def _played(
-    a: Path, b: Path, match: ArenaConfig, config: GateConfig, out: Path, progress: Progress, stop: Callable[[], bool]
+    a: Path, b: Path, match: ArenaConfig, config: GateConfig, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
     """Play one match to its end and return its summary without the text."""
     first, second = (SideConfig(who=str(who), simulations=config.simulations, options=config.options) for who in (a, b))

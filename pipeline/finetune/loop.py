@@ -5,14 +5,14 @@ given (pipeline/finetune/stages.py), so that the machine can be tested without a
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.compiling import interruptible
 from engine.match.config import Limit
 from engine.match.openings import read_book
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from engine.selfplay.warming import warm_up_games
 from pipeline.dumps.reader import open_text
 from pipeline.errors import Stopped
@@ -37,7 +37,7 @@ def finetune(
     human: Sequence[Path] = (),
     stages: Mapping[str, Stage] | None = None,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Fine-tune a supervised checkpoint by self-play in `out` and return the result; `out/best` is the best network.
 
@@ -73,7 +73,7 @@ def require(config: FinetuneConfig) -> None:
         read_book(config.explore.book, plies=config.explore.book_plies, open_text=open_text)
 
 
-def _warm_up(stop: Callable[[], bool]) -> None:
+def _warm_up(stop: Stop) -> None:
     """Compile what games need, before the minutes are counted; Stopped when `stop` says so."""
     from model.training.stopping import StopCheck, WorkInterrupted
 
@@ -95,7 +95,7 @@ class _Loop:
         wanted: Mapping[str, Any],
         stages: Mapping[str, Stage],
         progress: Progress,
-        stop: Callable[[], bool],
+        stop: Stop,
     ) -> None:
         self.config, self.out, self.human, self.wanted = config, out, human, wanted
         self.stages, self.progress, self.asked = stages, progress, stop

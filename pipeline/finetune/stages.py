@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.progress import Progress
+from engine.progress import Progress, Stop
 from pipeline.errors import Stopped
 from pipeline.executors.by_name import LOCAL
 from pipeline.finetune.config import FinetuneConfig
@@ -51,7 +51,7 @@ class StageContext:
 Stage = Callable[[StageContext, Progress, Callable[[], bool]], dict[str, Any]]
 
 
-def explore_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """EXPLORE: play the generation's games, by whom `explore` says; a network is the best so far."""
     from pipeline.selfplay.play import explore
 
@@ -74,7 +74,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Callable[[], 
     return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
 
 
-def train_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """TRAIN: make the candidate of the buffer's rows and human ones, from the best; a diverged run is a failed candidate.
 
     A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
@@ -113,7 +113,7 @@ def _pulled(config: FinetuneConfig, done: int) -> float:
     return config.train.seed_kl_weight + share * (config.train.seed_kl_final - config.train.seed_kl_weight)
 
 
-def arena_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """ARENA: the candidate against the best, and against the seed when it is let through."""
     out, seed = context.folder / "arena", 1000 * context.config.seed + context.number
     return matches(
@@ -121,7 +121,7 @@ def arena_stage(context: StageContext, progress: Progress, stop: Callable[[], bo
     )
 
 
-def eval_stage(context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
     """EVAL: measure the candidate; outsiders are met by the seed and by those that the gate has let through."""
     return evaluate(
         context.candidate,

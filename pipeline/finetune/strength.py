@@ -1,10 +1,10 @@
 """How strong the best network of a loop is: a ladder against its seed and against outsiders."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import outsiders
 from pipeline.finetune.outputs import BEST
@@ -24,7 +24,7 @@ def strength(
     engine: str,
     nodes: Sequence[int],
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Play `tuned/best` at every simulation count against the seed, the hand-written player and an engine.
 

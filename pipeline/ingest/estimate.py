@@ -10,7 +10,7 @@ Axes: K pieces of a source, B bootstrap samples.
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.convert import convert
 from pipeline.dataset.files.shards import GAMES, ROW_GROUP
 from pipeline.dataset.files.stored_planes import FORMS
@@ -52,7 +52,7 @@ def estimate(
     workers: int = 0,
     sample_mib: int = SAMPLE_MIB,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Say what `ingest` of the same sources and configuration will give; nothing is kept on disk.
 
@@ -113,7 +113,7 @@ def estimate(
 
 
 def _ingested(
-    read: Sequence[Pieces], folder: Path, config: IngestConfig, progress: Progress, stop: Callable[[], bool]
+    read: Sequence[Pieces], folder: Path, config: IngestConfig, progress: Progress, stop: Stop
 ) -> tuple[dict[str, Any], float]:
     """Ingest the pieces with one process and give the manifest and the seconds, the loading of kernels left out."""
     names = []

@@ -9,7 +9,7 @@ started again at any time, end with the same bytes. What is finished lies in `.p
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from engine.compiling import say_for_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import (
     FORMAT_VERSION,
     GAMES,
@@ -73,7 +73,7 @@ def ingest(
     workers: int = 0,
     engine: Engine | None = None,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Make a dataset of dumps in `out` and give its manifest.
 
@@ -238,7 +238,7 @@ def _ingest(
     config: IngestConfig,
     engine: Engine,
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
 ) -> dict[str, Any]:
     """Encode every chunk that is not done, then publish the games and the manifest."""
     sources = [Source(name, stop) for name in names]
@@ -305,7 +305,7 @@ def _made(
     planned: Sequence[Plan],
     tasks: Iterable[ShardTask],
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
 ) -> list[dict[str, Any]]:
     """Make shards of what chunks have left in buckets: give the manifest's entries, in their order."""
     made: dict[str, dict[str, Any]] = {}

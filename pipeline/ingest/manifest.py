@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
+from pipeline.dataset.files import shards as shard_format
 from pipeline.dataset.files.shards import (
     FORMAT_VERSION,
     GAMES,
     MANIFEST,
     PARTS,
-    ROW_GROUP,
     SPLITS,
     publish_json,
     read_note,
@@ -132,7 +132,7 @@ def build_manifest(
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
         "planes": config.planes,
-        "row_group": ROW_GROUP,
+        "row_group": shard_format.ROW_GROUP,
         "code": code,
         "sources": [source.describe() for source in sources],
         "config": plain_config(config),

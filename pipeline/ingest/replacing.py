@@ -13,13 +13,12 @@ anything else is refused before the work begins. A store has no rename of folder
 import hashlib
 import json
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, PARTS, read_manifest
 from pipeline.dataset.files.written import are_ours, remove_parts, unnoted
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, OtherDumpError
@@ -44,7 +43,7 @@ def replace(
     *,
     engine: Engine | None = None,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Build the dataset `out` of a dump anew, whatever is there, and return its manifest.
 
@@ -140,7 +139,7 @@ def _built(
     config: IngestConfig,
     engine: Engine | None,
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
 ) -> dict[str, Any]:
     """Build or continue the new dataset; one of a dump that changed under the same size and time is begun anew."""
     try:

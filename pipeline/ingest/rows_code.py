@@ -23,6 +23,7 @@ CARRIERS = frozenset(
         "pipeline.ingest.rows_code",
         "pipeline.storage.stores",
         "pipeline.storage.http",
+        "pipeline.storage.retry",
         "pipeline.dataset.files.written",
     }
 )

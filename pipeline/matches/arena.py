@@ -7,7 +7,7 @@ depends on its number only, and a test that ends early counts no pair after the 
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -20,7 +20,7 @@ from engine.match.game import GameRecord
 from engine.match.openings import Opening, chosen, generate, read_book
 from engine.match.players import Player
 from engine.match.sprt import estimate, llr, pair_counts, verdict
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import publish_json
 from pipeline.dumps.reader import open_text
 from pipeline.matches.config import ArenaConfig, SideConfig
@@ -40,7 +40,7 @@ def arena(
     out: Path,
     *,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Play A against B into `out` and return the summary; games that are there already are not played again.
 
@@ -93,7 +93,7 @@ class _Match:
         self.begun = time.perf_counter()
         self.before = len(games)
 
-    def play(self, openings: Sequence[Opening], stop: Callable[[], bool]) -> dict[str, Any]:
+    def play(self, openings: Sequence[Opening], stop: Stop) -> dict[str, Any]:
         """Play the missing games, write the files and return the summary."""
         pairs = self._decided()
         if pairs is None and len(self.games) < self.config.games:

@@ -7,7 +7,7 @@ the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/acc
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from math import exp
@@ -24,7 +24,7 @@ from engine.errors import UserError
 from engine.json_files import parse_json
 from engine.match.players import Player
 from engine.match.uci_player import start
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dumps.reader import open_text
 from pipeline.errors import DumpError
 from pipeline.storage.claims import JUDGEMENTS, claim, require_own
@@ -103,7 +103,7 @@ def judged(
     seed: int = 0,
     workers: int = 1,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> list[Judged]:
     """Judge positions of a PGN file, or go on where a stopped run was, and give those that are judged.
 
@@ -158,9 +158,7 @@ def _line(one: Judged) -> str:
     return json.dumps({"fen": one.fen, "scores": one.scores}) + "\n"
 
 
-def _judge(
-    fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Callable[[], bool]
-) -> Iterator[Judged]:
+def _judge(fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Stop) -> Iterator[Judged]:
     """Yield each judged position in the order of completion; every thread has an engine."""
     mine, engines = local(), list[chess.engine.SimpleEngine]()
 

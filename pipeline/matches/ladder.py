@@ -1,12 +1,12 @@
 """A ladder: one player at several simulation counts, or on a clock, against fixed opponents: a table of Elo differences."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.match.config import PlayerError
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import markdown, publish_table
 from pipeline.matches.arena import arena
@@ -39,7 +39,7 @@ def ladder(
     out: Path,
     *,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Play every match, each in a directory of its own; return `rows` and the table as `text`, which are written to `out`.
 

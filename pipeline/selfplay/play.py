@@ -12,7 +12,7 @@ import hashlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pydantic_core import to_jsonable_python
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.evaluation.handwritten import evaluate
 from engine.match.openings import Opening, chosen, generate, read_book
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import MANIFEST, PARTS, publish_json, read_manifest
 from pipeline.dumps.reader import open_text
 from pipeline.errors import ConfigError, Stopped
@@ -53,7 +53,7 @@ def explore(
     engine: str = LOCAL,
     workers: int = 0,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Play a generation of games into the dataset `out` and return its manifest; what is there already is not played again.
 
@@ -108,7 +108,7 @@ def explore(
             ) from error
 
 
-def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]) -> Journals:
+def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Stop) -> Journals:
     """Play what is missing, and return all games; Stopped when it was asked to stop before."""
     task.journal.mkdir(exist_ok=True)
     for folder in (task.journal.parent, task.journal, task.journal.parent / PARTS):  # files that a killed run left open
@@ -126,7 +126,7 @@ def _played(task: Task, engine: Engine | None, workers: int, progress: Progress,
     return found
 
 
-def _seen(task: Task, stop: Callable[[], bool]) -> Journals:
+def _seen(task: Task, stop: Stop) -> Journals:
     """Read the journals, for some seconds again while games are missing: a shared folder may show files late."""
     until = time.monotonic() + LATE_SECONDS
     while len((found := read_journals(task.journal)).places) < task.config.games:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 
 from engine.compiling import say_for_workers
-from engine.progress import Progress, Tick
+from engine.progress import Progress, Stop, Tick
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
@@ -23,7 +23,7 @@ GRACE = 15.0
 
 
 def spread(
-    task: Task, done: Container[int], engine: Engine | None, workers: int, progress: Progress, stop: Callable[[], bool]
+    task: Task, done: Container[int], engine: Engine | None, workers: int, progress: Progress, stop: Stop
 ) -> None:
     """Play those of a task's games that are not `done`; raises ExploreError when a process cannot.
 
@@ -74,9 +74,7 @@ def _parts(task: Task, processes: int) -> list[Task]:
     return [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
 
 
-def _many(
-    tasks: Sequence[Task], engine: Engine, before: int, tick: Callable[[int], None], stop: Callable[[], bool]
-) -> None:
+def _many(tasks: Sequence[Task], engine: Engine, before: int, tick: Callable[[int], None], stop: Stop) -> None:
     """Play in several processes of a connected engine, looking at their journal meanwhile."""
     go_on, watch = tasks[0].go_on, Watch(tasks[0].journal)
 

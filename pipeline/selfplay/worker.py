@@ -23,6 +23,7 @@ from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
 from engine.match.openings import Opening
+from engine.progress import Stop, never
 from engine.search import SearchConfig
 from engine.selfplay.generate import play_games
 from pipeline.selfplay.config import ExploreConfig, ExploreError
@@ -97,7 +98,7 @@ def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
     return network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
 
 
-def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Callable[[], bool] = lambda: False) -> int:
+def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Stop = never) -> int:
     """Play what is missing of a task's games, and give how many that were; `told` is called after every game."""
     if not task.journal.is_dir():
         raise ExploreError(f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes share")
@@ -128,7 +129,7 @@ def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Callabl
 class _Player:
     """Plays, and knows what it has cost."""
 
-    def __init__(self, task: Task, stop: Callable[[], bool]) -> None:
+    def __init__(self, task: Task, stop: Stop) -> None:
         self.task, self.asked = task, stop
         self.began, self.clock = time.time(), time.perf_counter()
         self.timed: list[Timed] = []

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import UserError
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from model.training.config import TrainConfig
 from pipeline.errors import ConfigError, LostError, Stopped
 from pipeline.executors.local import available_cores
@@ -139,7 +139,7 @@ def train_by_ray(
     config: TrainConfig,
     out: Path,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
     start: Path | None = None,
 ) -> dict[str, Any]:
     """Do what `pipeline.training.train.train_on` does, in `processes` workers of the Ray at `address` ("": an own one).
@@ -211,7 +211,7 @@ def _room(nodes: Sequence[dict[str, Any]], config: TrainConfig, processes: int) 
     return _Room(processes=count, cpus=min(share, config.threads or share), gpu=gpu)
 
 
-def _persist(ray: Any, job: _Job, room: _Room, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
+def _persist(ray: Any, job: _Job, room: _Room, progress: Progress, stop: Stop) -> dict[str, Any]:
     """Let groups train, one after the other is lost, until the run is over or stopped."""
     furthest, vain = -1, 0
     gists: list[str] = []
@@ -245,9 +245,7 @@ def _raise_mistake(failed: _Failed, *, patient: bool) -> None:
         raise first[0]
 
 
-def _attempt(
-    ray: Any, job: _Job, room: _Room, progress: Progress, stop: Callable[[], bool]
-) -> tuple[_Seen, _Failed | None]:
+def _attempt(ray: Any, job: _Job, room: _Room, progress: Progress, stop: Stop) -> tuple[_Seen, _Failed | None]:
     """Let one group train; give what was last seen of it, and how it failed if it did."""
     seen = _Seen()
     desk = ray.remote(_Desk).options(num_cpus=0).remote()

@@ -5,7 +5,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash
 from pipeline.dataset.training_set import TRAINING_SET, Member, is_training_set, members, read_training_set
@@ -78,7 +78,7 @@ def train_on(
     config: "TrainConfig",
     out: Path,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
     start: Path | None = None,
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run is continued.

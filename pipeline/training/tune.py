@@ -1,12 +1,12 @@
 """Train a checkpoint on self-play: recent generations' rows, few times each, among human rows, kept near a supervised seed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.mixture import Mixture, Source, human_rows
 from pipeline.errors import ConfigError, DatasetError
@@ -61,7 +61,7 @@ def tune_on(
     most_uses: float = 1.0,
     spent: Mapping[str, float] | None = None,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Train the checkpoint `start` on self-play and human datasets and return the new one's card; a stopped run is continued.
 

@@ -10,7 +10,7 @@ import json
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from engine.json_files import first_error, shown
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
 from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest, schema
 from pipeline.dataset.training_set import Shard, row_groups
@@ -212,7 +212,7 @@ def compare_all(
     *,
     workers: int = 0,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> tuple[int, list[str]]:
     """Encode the whole dump again, chunk by chunk over `workers`, and compare: rows compared, and problems.
 
@@ -262,7 +262,7 @@ def _compare_whole(
     config: IngestConfig,
     workers: int,
     progress: Progress,
-    stop: Callable[[], bool],
+    stop: Stop,
 ) -> tuple[int, list[str]]:
     """Make a dataset of set shards again and compare file by file: rows compared, and problems."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-verify-") as name:

@@ -9,7 +9,7 @@ Axes: R rows, P planes.
 
 import io
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
 from pipeline.dataset.files.shards import (
     COLUMNS,
@@ -90,7 +90,7 @@ def verify_dataset(
     limit: int | None = None,
     workers: int = 0,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Return the problems as lists `files splits source rows damage`, and how much was compared.
 

@@ -5,14 +5,14 @@ counts by bin. What grows is a temporary folder, by at most 16 bytes a row.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.progress import Progress, silent
+from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.tally import Tally
 from pipeline.dataset.training_set import ALL_SPLITS, Member, members
 from pipeline.errors import ConfigError
@@ -31,7 +31,7 @@ def audit(
     sources: Mapping[str, Sequence[str]] | None = None,
     scratch: Path | None = None,
     progress: Progress = silent,
-    stop: Callable[[], bool] = lambda: False,
+    stop: Stop = never,
 ) -> dict[str, Any]:
     """Count what is in datasets or training sets taken together, and what their tests share with train.
 
@@ -77,9 +77,7 @@ def _described(name: str, member: Member, mine: Counts) -> dict[str, Any]:
     return {"dataset": name, "games": member.manifest["games"]["used"], **rows, "held_out": member.held_out}
 
 
-def _players(
-    datasets: Sequence[Member], sources: Mapping[str, Sequence[str]] | None, stop: Callable[[], bool]
-) -> dict[str, Any]:
+def _players(datasets: Sequence[Member], sources: Mapping[str, Sequence[str]] | None, stop: Stop) -> dict[str, Any]:
     """Count players, where the dumps are there to be asked."""
     missing = [
         member.directory.resolve().name for member in datasets if member.directory.resolve().name not in (sources or {})

@@ -3,13 +3,13 @@
 Axes: R rows, S splits (pipeline.dataset.training_set.ALL_SPLITS).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import LABELS
-from engine.progress import Progress, Tick
+from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.tally import Tally
 from pipeline.dataset.training_set import ALL_SPLITS, LATEST, Member, row_groups
@@ -38,9 +38,7 @@ class Counts:
         self.rows[split] += len(rows["label"])
 
 
-def count(
-    datasets: Sequence[Member], tally: Tally, progress: Progress, stop: Callable[[], bool], expected: int
-) -> list[Counts]:
+def count(datasets: Sequence[Member], tally: Tally, progress: Progress, stop: Stop, expected: int) -> list[Counts]:
     """Read every row once: give each dataset's counts, and tally all positions with what was played there."""
     found, done = [], 0
     for number, member in enumerate(datasets):

@@ -6,13 +6,14 @@ Axes: G games, T tags.
 import hashlib
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.progress import Stop
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dataset.files.shards import SPLITS
 from pipeline.dataset.tally import Tally
@@ -29,9 +30,7 @@ Names = tuple[NDArray[np.int64], NDArray[np.uint64]]
 """[T] byte that a tag begins at, [T] hash of the name; ascending."""
 
 
-def players(
-    datasets: Sequence[Member], sources: Mapping[str, Sequence[str]], stop: Callable[[], bool]
-) -> dict[str, Any]:
+def players(datasets: Sequence[Member], sources: Mapping[str, Sequence[str]], stop: Stop) -> dict[str, Any]:
     """Count players and their seats (two a game) by split; `sources` are the dumps of the datasets, by folder's name.
 
     A name that nobody has (`?`) is no player. Raises DatasetError where a dump is not the dataset's.

@@ -92,7 +92,7 @@ def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(
 ) -> None:
     out = tmp_path / "out"
     killed(dump, out, config, shards=4)
-    ours = {path.name for path in out.iterdir()}
+    ours = {path.relative_to(out).as_posix() for path in out.rglob("*")}
     theirs = put(out)
     assert set(sweep(out, dry_run=True)) <= ours
     with pytest.raises(DatasetError, match="an unfinished ingest of other sources, settings"):
