@@ -18,6 +18,7 @@ from engine.compiling import interruptible
 from engine.errors import UserError
 from model.data.inputs import Batch
 from model.training.microbatches import reset_copy, split
+from model.training.objective.targets import step_columns
 from model.training.state import Run, backward
 from model.training.stopping import StopCheck
 
@@ -85,7 +86,7 @@ def _timed(run: Run, part: Batch, number: int) -> float:
     copied = run.replicas.copies[number]
     reset_copy(copied, run.network)
     before = time.perf_counter()
-    backward(run, copied, part, 0.0)
+    backward(run, copied, step_columns(run.config, run.preset, part, run.device), 0.0)
     if run.device.type == "cuda":
         torch.cuda.synchronize(run.device)
     return time.perf_counter() - before
@@ -105,7 +106,8 @@ def _kept_bytes(run: Run, few: Batch) -> int:
 
     reset_copy(copied, run.network)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        backward(run, copied.forward, few, 0.0)  # as it is before torch.compile
+        columns = step_columns(run.config, run.preset, few, run.device)
+        backward(run, copied.forward, columns, 0.0)  # as it is before torch.compile
     return sum(kept.values())
 
 
