@@ -17,6 +17,7 @@ from torch import Tensor
 from engine.compiling import interruptible
 from engine.errors import UserError
 from model.data.inputs import Batch
+from model.data.prefetch import AHEAD
 from model.training.microbatches import reset_copy, split
 from model.training.objective.targets import step_columns
 from model.training.state import Run, backward
@@ -63,7 +64,8 @@ def warm_up(run: Run, batch: Batch, pool: ThreadPoolExecutor | None, stop_check:
     with interruptible(stop_check.check):
         kept = _done(partial(_kept_bytes, run, few), pool, stop_check) / len(few["planes"])
     at_once = 1 if pool is None else min(parts, pool._max_workers)
-    memory = int(SCRATCH * kept * rows * at_once) + sum(column.nbytes for column in batch.values())
+    memory = int(SCRATCH * kept * rows * at_once)
+    memory += (1 + AHEAD) * sum(column.nbytes for column in batch.values())
     copies = len(run.replicas.copies)
     memory += copies * sum(weight.nbytes for weight in run.network.parameters())
     _check_memory(memory, run, parts, len(batch["planes"]))
