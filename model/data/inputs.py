@@ -61,8 +61,9 @@ def _hideable(preset: Preset) -> tuple[str, ...]:
 def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch:
     """Return what a preset needs of a batch, on the device; labels, results and lengths where the batch has them.
 
-    Move features are computed here. Raises PlanesError for rows that have none, MissingColumnError for a column that the
-    preset reads and the batch lacks, MoveIndexError for a label outside the preset's vocabulary.
+    Move features are computed here; columns go to a GPU by `carried`. Raises PlanesError for rows that have none,
+    MissingColumnError for a column that the preset reads and the batch lacks, MoveIndexError for a label outside the preset's
+    vocabulary.
     """
     require(input_columns(preset), batch, f"the preset {preset.name!r}")
     columns = {"planes": bytes_of(batch["planes"])}
@@ -80,7 +81,12 @@ def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch
     if preset.moves_left and "plies" in batch:
         require(("plies", "ply"), batch, f"the preset {preset.name!r}")
         columns["plies_left"] = tensor(batch["plies"].astype(np.float32) - batch["ply"].astype(np.float32))
-    return {name: column.to(device, non_blocking=True) for name, column in columns.items()}
+    return {name: carried(column, device) for name, column in columns.items()}
+
+
+def carried(column: Tensor, device: torch.device) -> Tensor:
+    """Return a column on the device; a GPU's is copied from pinned memory, and operations of the same stream wait for it."""
+    return column if device.type == "cpu" else column.pin_memory().to(device, non_blocking=True)
 
 
 def _targets(preset: Preset, batch: Batch) -> NDArray[np.int64]:

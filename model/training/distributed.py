@@ -7,18 +7,22 @@ checkpoint and decides; the rest follow.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from engine.errors import UserError
 
 T = TypeVar("T")
+
+BUCKET_BYTES = 4 << 20
+"""Gradients that are sent together: enough for a message, few enough that most are on their way before the last is made."""
 
 
 class WorldError(UserError):
@@ -81,6 +85,69 @@ def all_reduce(tensor: Tensor) -> Tensor:
     if dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
+
+
+class GradientSums:
+    """Sums of gradients over all processes, each bucket of them under way as soon as a backward pass has made it.
+
+    Buckets hold weights from the last to the first, as a backward pass comes by them, and are sent in the same order by all
+    processes, as torch's DistributedDataParallel does it (Li et al. 2020, arXiv:2006.15704).
+    """
+
+    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
+        """Watch weights, those whose gradients the last backward pass of a step completes."""
+        self.weights = weights
+        self.buckets: list[list[int]] = [[]]
+        size = 0
+        for index in reversed(range(len(weights))):
+            if self.buckets[-1] and size + weights[index].nbytes > BUCKET_BYTES:
+                self.buckets.append([])
+                size = 0
+            self.buckets[-1].append(index)
+            size += weights[index].nbytes
+        self.bucket_of = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
+        self.sent: list[tuple[Tensor, dist.Work]] = []
+        self.missing: list[int] | None = None
+        """Gradients that each bucket waits for; None while no backward pass is the last."""
+        for index, weight in enumerate(weights):
+            weight.register_post_accumulate_grad_hook(partial(self._made, index))  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Send the gradients that a backward pass completes meanwhile."""
+        self.sent, self.missing = [], [len(bucket) for bucket in self.buckets]
+        try:
+            yield
+        finally:
+            self.missing = None
+
+    def _made(self, index: int, _weight: Tensor) -> None:
+        if self.missing is None:
+            return
+        self.missing[self.bucket_of[index]] -= 1
+        while len(self.sent) < len(self.buckets) and self.missing[len(self.sent)] == 0:
+            grads = [self.weights[number].grad for number in self.buckets[len(self.sent)]]
+            self._send([grad for grad in grads if grad is not None])  # which none is
+
+    def _send(self, grads: Sequence[Tensor]) -> None:
+        """Send the next bucket."""
+        flat = torch.cat([grad.flatten() for grad in grads])
+        work = dist.all_reduce(flat, async_op=True)
+        assert work is not None
+        self.sent.append((flat, work))
+
+    def finish(self, grads: Sequence[Tensor]) -> None:
+        """Send what was not, and put the sums over all processes in the place of this process's `grads`, one of each weight.
+
+        A weight that is not used here may be in another process: its gradient is zeros.
+        """
+        while len(self.sent) < len(self.buckets):
+            self._send([grads[index] for index in self.buckets[len(self.sent)]])
+        for bucket, (flat, work) in zip(self.buckets, self.sent, strict=True):
+            work.wait()
+            for index, found in zip(bucket, torch.split(flat, [grads[index].numel() for index in bucket]), strict=True):
+                grads[index].copy_(found.view(grads[index].shape))
+        self.sent = []
 
 
 def broadcast(place: World, numbers: list[float]) -> list[float]:

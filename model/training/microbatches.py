@@ -9,15 +9,15 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from engine.errors import UserError
-from model.data.inputs import Batch
-from model.training.distributed import World, all_reduce
+from model.data.inputs import Batch, DeviceBatch
+from model.training.distributed import GradientSums, World, all_reduce
 from model.training.stopping import NEVER_STOP, StopCheck, check_in_layers
 
 T = TypeVar("T")
@@ -57,6 +57,7 @@ class Replicas:
     def __init__(self, network: nn.Module, parts: int, world: World) -> None:
         self.network, self.parts, self.world = network, parts, world
         self.copies = [_replica(network) for _ in range(min(parts, max(FEWEST, 2 * torch.get_num_threads())))]
+        self.sums = GradientSums(_trained(self.copies[0])) if world.size > 1 else None
 
     def check_in_layers(self, stop_check: StopCheck) -> None:
         """Have every layer of the copies look whether to stop."""
@@ -65,8 +66,8 @@ class Replicas:
 
     def work(
         self,
-        step: Callable[[nn.Module, Batch], T],
-        batch: Batch,
+        step: Callable[[nn.Module, DeviceBatch], T],
+        parts: Sequence[DeviceBatch],
         pool: ThreadPoolExecutor | None,
         stop_check: StopCheck = NEVER_STOP,
     ) -> list[T]:
@@ -76,7 +77,7 @@ class Replicas:
         statistics, summed in the order of the parts: threads change no bit. Raises WorkInterrupted when `stop_check` says so,
         and what `step` raises; the network is then what it was, and results of parts that still run are dropped.
         """
-        found = _Sum(self.network)
+        found = _Sum(self.network, self.sums)
         free, busy = deque(self.copies), deque[tuple[nn.Module, Future[T]]]()
         done: list[T] = []
 
@@ -87,14 +88,15 @@ class Replicas:
             free.append(copied)
 
         try:
-            for part in split(batch, self.parts):
+            for part in parts:
                 stop_check.check()
                 if not free:
                     take_in()
                 copied = free.popleft()
                 reset_copy(copied, self.network)
                 if pool is None:
-                    done.append(step(copied, part))
+                    with found.last(copied) if len(done) + 1 == len(parts) else nullcontext():
+                        done.append(step(copied, part))
                     found.add(copied)
                     free.appendleft(copied)
                 else:
@@ -104,17 +106,30 @@ class Replicas:
         finally:
             for _, future in busy:
                 future.cancel()
-        found.put(self.parts * self.world.size, self.world)
+        found.put(self.parts * self.world.size)
         return done
 
 
 class _Sum:
     """What the parts of a step have found: gradients, and the norms' statistics."""
 
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network
+    def __init__(self, network: nn.Module, sums: GradientSums | None) -> None:
+        self.network, self.sums = network, sums
         self.grads: list[Tensor | None] = []
         self.buffers: list[Tensor] = []
+
+    @contextmanager
+    def last(self, copied: nn.Module) -> Iterator[None]:
+        """Let a copy add the last part's gradients to those found, and send each sum to the other processes when made."""
+        if self.sums is None:
+            yield
+            return
+        if self.grads:
+            for weight, grad in zip(_trained(copied), self.grads, strict=True):
+                weight.grad = grad
+            self.grads = [None] * len(self.grads)
+        with self.sums.during():
+            yield
 
     @torch.no_grad()
     def add(self, copied: nn.Module) -> None:
@@ -133,13 +148,15 @@ class _Sum:
             mean += own
 
     @torch.no_grad()
-    def put(self, parts: int, world: World) -> None:
+    def put(self, parts: int) -> None:
         """Bring it into the network: sums of gradients and means of statistics over `parts` parts of all processes."""
         weights, means = _trained(self.network), _statistics(self.buffers)
         pairs = zip(weights, self.grads, strict=True)
         sums = [torch.zeros_like(weight) if grad is None else grad for weight, grad in pairs]
-        if world.size > 1:
-            _summed_over_processes([*sums, *means])
+        if self.sums is not None:
+            self.sums.finish(sums)
+            if means:
+                _summed_over_processes(means)
         if means:
             torch._foreach_mul_(means, 1 / parts)
         for weight, grad in zip(weights, sums, strict=True):

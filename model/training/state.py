@@ -6,7 +6,7 @@ Axes: B batch, A label.
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from engine.errors import UserError
 from model.checkpoint import fit
-from model.data.inputs import Batch
+from model.data.inputs import Batch, DeviceBatch
 from model.data.outputs import flat
 from model.metrics import Totals, row_figures
 from model.network.conditioning import draw_of
@@ -24,10 +24,10 @@ from model.network.network import Network, build
 from model.network.preset import Preset
 from model.training.config import TrainConfig
 from model.training.distributed import World, all_reduce
-from model.training.microbatches import Replicas, parts_per_process
+from model.training.microbatches import Replicas, parts_per_process, split
 from model.training.objective.distillation import ReferencePolicy, divergence
 from model.training.objective.losses import VALUE_FORMS, row_losses
-from model.training.objective.targets import inputs_and_targets
+from model.training.objective.targets import inputs_and_targets, step_columns
 from model.training.optimizers import CombinedOptimizer
 from model.training.precision import autocast, check_compiler, device_for, dtype_for
 from model.training.schedules import ema_decay, learning_rate, reference_kl_weight
@@ -111,36 +111,48 @@ def _replicas(config: TrainConfig, network: Network, device: torch.device, world
     return replicas
 
 
+def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
+    """Return the parts of this process's share of a batch, all that a step needs of them on the device of the run.
+
+    Nothing of the run's state is read, so that it may be done on another thread while a step runs.
+    """
+    return [step_columns(run.config, run.preset, part, run.device) for part in split(batch, run.replicas.parts)]
+
+
 def take_step(
-    run: Run, batch: Batch, fraction: float, pool: ThreadPoolExecutor | None = None, stop_check: StopCheck = NEVER_STOP
+    run: Run,
+    parts: Sequence[DeviceBatch],
+    fraction: float,
+    pool: ThreadPoolExecutor | None = None,
+    stop_check: StopCheck = NEVER_STOP,
 ) -> Tensor:
     """Do one optimizer step and give the sums of `run.columns` over its rows; DivergedError if it would not be finite.
 
-    `batch` is this process's share; its parts are worked on by the threads of `pool` (model.training.microbatches), or
-    in turn. Raises WorkInterrupted when `stop_check` says so: the run is then as it was before the step.
+    `parts`, by `prepare`, are worked on by the threads of `pool` (model.training.microbatches), or in turn. Raises
+    WorkInterrupted when `stop_check` says so: the run is then as it was before the step.
     """
     config, world = run.config, run.world
     run.optimizer.zero_grad()
     kl_weight = reference_kl_weight(config, fraction)
-    sums = run.replicas.work(lambda replica, part: backward(run, replica, part, kl_weight), batch, pool, stop_check)
+    sums = run.replicas.work(lambda replica, part: backward(run, replica, part, kl_weight), parts, pool, stop_check)
     run.scaler.unscale_(run.optimizer.as_torch())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), config.clip)
     totals = all_reduce(torch.stack(sums).sum(0))
     if run.device.type == "cpu" and not _finite(run, totals, norm):  # a GPU would stall
-        raise DivergedError(_why_not_finite(run, batch))
+        raise DivergedError(_why_not_finite(run, parts))
     run.optimizer.set_rate(learning_rate(config, fraction))
     run.scaler.step(run.optimizer.as_torch())
     run.scaler.update()
     run.step += 1
-    run.positions += len(batch["planes"]) * world.size
+    run.positions += sum(len(part["planes"]) for part in parts) * world.size
     _average(run)
     return totals
 
 
-def backward(run: Run, replica: Callable[..., Any], batch: Batch, kl_weight: float) -> Tensor:
+def backward(run: Run, replica: Callable[..., Any], part: DeviceBatch, kl_weight: float) -> Tensor:
     """Add a part's gradients to its replica's, and give its rows' sums of `run.columns`."""
     draw = draw_of(run.config.seed, run.step)
-    read, targets = inputs_and_targets(run.config, run.preset, batch, run.device, run.dtype, draw=draw)
+    read, targets = inputs_and_targets(run.preset, part, run.dtype, draw=draw)
     with autocast(run.device, run.dtype):
         outputs = replica(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
@@ -167,11 +179,13 @@ def _finite(run: Run, totals: Tensor, norm: Tensor) -> bool:
     return math.isfinite(float(totals[0]) + float(norm))
 
 
-def _why_not_finite(run: Run, batch: Batch) -> str:
-    _, targets = inputs_and_targets(run.config, run.preset, batch, run.device, run.dtype, draw=None)
-    illegal = int((~targets.legal.gather(1, targets.labels[:, None])).sum())
+def _why_not_finite(run: Run, parts: Sequence[DeviceBatch]) -> str:
+    illegal = rows = 0
+    for part in parts:
+        _, targets = inputs_and_targets(run.preset, part, run.dtype, draw=None)
+        illegal += int((~targets.legal.gather(1, targets.labels[:, None])).sum())
+        rows += len(targets.labels)
     if illegal:
-        rows = len(targets.labels)
         return f"step {run.step}: {illegal} of {rows} labels are no legal move of their position; ingest the data again"
     return f"the loss is not finite at step {run.step}; train again with a lower learning rate"
 
@@ -208,7 +222,8 @@ def measure(run: Run, batches: Any, limit: int, stop_check: StopCheck = NEVER_ST
             break
         stop_check.check()
         rows = {name: column[: limit - totals.count] for name, column in batch.items()}
-        read, targets = inputs_and_targets(run.config, run.preset, rows, run.device, run.dtype, draw=None)
+        columns = step_columns(run.config, run.preset, rows, run.device)
+        read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=None)
         with autocast(run.device, run.dtype):
             policy, value_BV, *_ = run.ema(read)
         figures = row_figures(

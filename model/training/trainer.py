@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
 from model.checkpoint import save
 from model.data.inputs import Batch
+from model.data.prefetch import Prefetcher
 from model.network.conditioning import HIDING_VERSION
 from model.network.network import parameters
 from model.network.preset import preset_row
@@ -25,7 +27,7 @@ from model.training.records.metrics_log import MetricsLog
 from model.training.records.provenance import commit, dtype_name
 from model.training.records.tensorboard import TensorBoardLog
 from model.training.schedules import learning_rate, progressed, total_steps
-from model.training.state import DivergedError, Run, check_finite, keep_best, measure, take_step, tensors_of
+from model.training.state import DivergedError, Run, check_finite, keep_best, measure, prepare, take_step, tensors_of
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
 from model.training.warming import warm_up
 
@@ -112,12 +114,11 @@ class Loop:
         """
         run = self.run
         with (
-            ThreadPoolExecutor(1, "next-batch") as fetcher,
+            Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed,
             thread_pool(run.replicas.parts, torch.get_num_threads(), run.device) as pool,
         ):
-            batches = open_batches(run.step)
             try:
-                verdict = self._go_on(batches, fetcher, pool)
+                verdict = self._go_on(feed, pool)
             except WorkInterrupted:
                 verdict = STOPPED
             return run_on_first(run.world, lambda: self._end(verdict))
@@ -134,7 +135,7 @@ class Loop:
                 self.metrics |= {f"validation_{name}": value for name, value in self.monitor.best.items()}
         return verdict, self._save(finished=verdict != STOPPED)
 
-    def _go_on(self, batches: Iterator[Batch], fetcher: ThreadPoolExecutor, pool: ThreadPoolExecutor | None) -> int:
+    def _go_on(self, feed: Prefetcher, pool: ThreadPoolExecutor | None) -> int:
         run, config = self.run, self.run.config
         warm = False
         while True:
@@ -148,16 +149,16 @@ class Loop:
             fraction, said = broadcast(run.world, [fraction, verdict])
             if said != GO:
                 return int(said)
-            batch = self.stop_check.result(fetcher.submit(next, batches, None))
-            if batch is None:
+            wait = self.stop_check.result
+            if not warm and (first := feed.peek(wait)) is not None:
+                self._warm_up(first, pool)
+                warm = True
+            if (parts := feed.take(wait)) is None:
                 run_on_first(run.world, lambda: self._save(finished=False))
                 raise TrainingDataError(
                     f"the batches ended at step {run.step}, before the run did; is the training split empty?"
                 )
-            if not warm:
-                self._warm_up(batch, pool)
-                warm = True
-            self.sums += take_step(run, batch, fraction, pool, self.stop_check)
+            self.sums += take_step(run, parts, fraction, pool, self.stop_check)
             self.unsaved = True
             if run.world.first:
                 self._after_step(fraction)

@@ -17,7 +17,9 @@ from torch import Tensor
 from engine.compiling import interruptible
 from engine.errors import UserError
 from model.data.inputs import Batch
+from model.data.prefetch import AHEAD
 from model.training.microbatches import reset_copy, split
+from model.training.objective.targets import step_columns
 from model.training.state import Run, backward
 from model.training.stopping import StopCheck
 
@@ -62,7 +64,8 @@ def warm_up(run: Run, batch: Batch, pool: ThreadPoolExecutor | None, stop_check:
     with interruptible(stop_check.check):
         kept = _done(partial(_kept_bytes, run, few), pool, stop_check) / len(few["planes"])
     at_once = 1 if pool is None else min(parts, pool._max_workers)
-    memory = int(SCRATCH * kept * rows * at_once) + sum(column.nbytes for column in batch.values())
+    memory = int(SCRATCH * kept * rows * at_once)
+    memory += (1 + AHEAD) * sum(column.nbytes for column in batch.values())
     copies = len(run.replicas.copies)
     memory += copies * sum(weight.nbytes for weight in run.network.parameters())
     _check_memory(memory, run, parts, len(batch["planes"]))
@@ -85,7 +88,7 @@ def _timed(run: Run, part: Batch, number: int) -> float:
     copied = run.replicas.copies[number]
     reset_copy(copied, run.network)
     before = time.perf_counter()
-    backward(run, copied, part, 0.0)
+    backward(run, copied, step_columns(run.config, run.preset, part, run.device), 0.0)
     if run.device.type == "cuda":
         torch.cuda.synchronize(run.device)
     return time.perf_counter() - before
@@ -105,7 +108,8 @@ def _kept_bytes(run: Run, few: Batch) -> int:
 
     reset_copy(copied, run.network)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        backward(run, copied.forward, few, 0.0)  # as it is before torch.compile
+        columns = step_columns(run.config, run.preset, few, run.device)
+        backward(run, copied.forward, columns, 0.0)  # as it is before torch.compile
     return sum(kept.values())
 
 

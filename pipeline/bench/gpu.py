@@ -22,7 +22,7 @@ from model.network.network import build
 from model.network.presets import preset
 from model.training.config import TrainConfig
 from model.training.precision import device_for, dtype_for
-from model.training.state import begin, take_step
+from model.training.state import begin, prepare, take_step
 from pipeline.bench.search import SIMULATIONS, efficiency
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import Batch
@@ -130,7 +130,7 @@ def _steps(batch: Batch, name: str, device: torch.device, compiled: bool, second
     run = begin(config, preset(name))
 
     def step() -> int:
-        take_step(run, batch, 0.5)
+        take_step(run, prepare(run, batch), 0.5)
         return rows
 
     began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from statistics import median
@@ -18,16 +19,19 @@ BLOCK_ROWS = 4096
 
 
 def _rate(run: Any, batches: Iterator[Batch]) -> float:
-    """Take STEPS steps and return positions/s."""
-    from model.training.state import take_step
+    """Take STEPS steps, as a run does, and return positions/s."""
+    from model.data.prefetch import Prefetcher
+    from model.training.state import prepare, take_step
 
-    began = time.perf_counter()
     rows = 0
-    for _ in range(STEPS):
-        batch = next(batches)
-        rows += len(batch["planes"])
-        take_step(run, batch, 0.5)
-    return rows / (time.perf_counter() - began)
+    with Prefetcher(batches, partial(prepare, run), run.device) as feed:
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            parts = feed.take()
+            assert parts is not None  # both streams are endless
+            rows += sum(len(part["planes"]) for part in parts)
+            take_step(run, parts, 0.5)
+        return rows / (time.perf_counter() - began)
 
 
 def measure(positions: Path, progress: Progress = silent, preset_name: str = "fianchetto-xs") -> dict[str, Any]:

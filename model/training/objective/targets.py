@@ -1,5 +1,7 @@
 """A batch made ready for a step: what the network reads, and what its rows teach.
 
+    rows in numpy -> `step_columns`: all that a step needs, on the device -> `inputs_and_targets`
+
 Axes: B batch, N visited moves of all rows together. Columns are those of a shard (`pipeline.dataset.files.shards`).
 """
 
@@ -8,12 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from engine.encoding.move_vocabularies import index_of, vocabulary
 from engine.encoding.planes import TURN_PLANE
 from engine.encoding.views import require, view
-from model.data.inputs import Batch, NetworkInput, legal_moves, network_input, to_device, training_columns
+from model.data.inputs import (
+    Batch,
+    DeviceBatch,
+    NetworkInput,
+    carried,
+    legal_moves,
+    network_input,
+    to_device,
+    training_columns,
+)
 from model.data.planes import tensor
 from model.network.preset import Preset
 from model.training.config import TrainConfig
@@ -21,40 +31,49 @@ from model.training.objective.losses import Targets
 from model.training.objective.policy_losses import Visits
 
 
-def inputs_and_targets(
-    config: TrainConfig, preset: Preset, batch: Batch, device: torch.device, dtype: torch.dtype, *, draw: int | None
-) -> tuple[NetworkInput, Targets]:
-    """Return what the preset's network reads of a batch and what it is taught, on the device.
+def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
+    """Return all that a step needs of a batch, on the device: the columns of `to_device`, and what else its rows teach.
 
     The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
     are there and the configuration gives them a share. Rows whose `plies` is 0 belong to no game: they teach moves, but no
-    results. In training `draw` says which rows' ratings, clocks and last moves are hidden
-    (`model.network.conditioning.draw_of`). Raises MissingColumnError, MoveIndexError, PlanesError.
+    results; `ended` bool `[B]` is false for them, and left out where there are none. Visits are `visited_rows`,
+    `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
-    columns = to_device(batch, preset, device)
+    more: dict[str, NDArray[Any]] = {}
+    if config.visits_share and "visits" in batch:
+        more |= _visits(preset, batch)
+    for name, share in (("eval", config.eval_blend), ("root_value", config.root_value_share)):
+        if share and name in batch:
+            more[name] = batch[name]
+    if "plies" in batch and not (of_games_B := batch["plies"] > 0).all():
+        more["ended"] = of_games_B
+    if "weight" in batch:
+        more["weight"] = batch["weight"].astype(np.float32)
+    columns = {name: carried(tensor(column), device) for name, column in more.items()}
+    return {**to_device(batch, preset, device), **columns}
+
+
+def inputs_and_targets(
+    preset: Preset, columns: DeviceBatch, dtype: torch.dtype, *, draw: int | None
+) -> tuple[NetworkInput, Targets]:
+    """Return what the preset's network reads of the `step_columns` of a batch and what it is taught.
+
+    In training `draw` says which rows' ratings, clocks and last moves are hidden (`model.network.conditioning.draw_of`).
+    """
+    visits = ("visited_rows", "visited_moves", "shares")
     targets = Targets(
         legal=legal_moves(preset, columns),
         labels=columns["target"],
         results=columns["result"],
-        visits=_visits(preset, batch, device) if config.visits_share and "visits" in batch else None,
-        evals=_column(batch["eval"], device) if config.eval_blend and "eval" in batch else None,
-        roots=_column(batch["root_value"], device) if config.root_value_share and "root_value" in batch else None,
+        visits=Visits(*(columns[name] for name in visits)) if "shares" in columns else None,
+        evals=columns.get("eval"),
+        roots=columns.get("root_value"),
         plies_left=columns.get("plies_left"),
-        ended=_ended(batch, device),
-        weights=_column(batch["weight"].astype(np.float32), device) if "weight" in batch else None,
+        ended=columns.get("ended"),
+        weights=columns.get("weight"),
     )
     return network_input(preset, columns, dtype, draw=draw), targets
-
-
-def _ended(batch: Batch, device: torch.device) -> Tensor | None:
-    """Return which rows belong to games, bool `[B]`; None where all do."""
-    of_games_B = batch["plies"] > 0 if "plies" in batch else np.ones(0, np.bool_)
-    return None if of_games_B.all() else _column(of_games_B, device)
-
-
-def _column(column: NDArray[Any], device: torch.device) -> Tensor:
-    return tensor(column).to(device, non_blocking=True)
 
 
 def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
@@ -71,11 +90,11 @@ def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.i
     return rows_N[kept_N], moves_N["label"][kept_N].astype(np.int64), moves_N["share"][kept_N].astype(np.float32)
 
 
-def _visits(preset: Preset, batch: Batch, device: torch.device) -> Visits | None:
-    """Return a batch's visits in the preset's vocabulary; a promotion's are the queen's."""
+def _visits(preset: Preset, batch: Batch) -> dict[str, NDArray[Any]]:
+    """Return a batch's visits in the preset's vocabulary, nothing where it has none; a promotion's are the queen's."""
     rows_N, labels_N, shares_N = visit_entries(batch["visits"])
     if not len(rows_N):
-        return None
+        return {}
     turned_N = (batch["planes"][rows_N, TURN_PLANE] != 0) & view(preset.view).absolute
     moves_N = index_of(vocabulary(preset.moves), turned_N, labels_N, np.zeros(len(labels_N), np.int64))
-    return Visits(_column(rows_N, device), _column(moves_N, device), _column(shares_N, device))
+    return {"visited_rows": rows_N, "visited_moves": moves_N, "shares": shares_N}

@@ -19,7 +19,7 @@ from model.network.conditioning import CONDITIONS, STEPS, draw_of, encode_condit
 from model.network.preset import Preset
 from model.network.presets import presets
 from model.training.config import TrainConfig
-from model.training.objective.targets import inputs_and_targets
+from model.training.objective.targets import inputs_and_targets, step_columns
 from pipeline.dataset.files.shards import BATCH_SENTINELS, COLUMNS
 from tests.model.synthetic import TINY, TINY_SEED, batch, bits
 
@@ -140,12 +140,13 @@ def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
     assert set(training_columns(row)) <= set(COLUMNS)
     some = {name: rows()[name][:4] for name in training_columns(row)}
     config = TrainConfig(steps=1)
-    inputs_and_targets(config, row, some, CPU, torch.float32, draw=7)  # needs nothing that it does not name
+    columns = step_columns(config, row, some, CPU)
+    inputs_and_targets(row, columns, torch.float32, draw=7)  # needs nothing that it does not name
     for name in training_columns(row):
         lacking = {key: column for key, column in some.items() if key != name}
         if name != "planes":
             with pytest.raises(MissingColumnError, match=f"needs the column '{name}'"):
-                inputs_and_targets(config, row, lacking, CPU, torch.float32, draw=7)
+                step_columns(config, row, lacking, CPU)
 
 
 def test_history_is_refused_by_name_where_shards_are_read() -> None:

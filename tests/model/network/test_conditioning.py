@@ -40,12 +40,12 @@ def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int 
     real = model_run.inputs_and_targets
     numbers = {(int(game), int(ply)): at for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))}
 
-    def watched(config: Any, preset: Any, batch: Any, *rest: Any, **more: Any) -> Any:
-        read, targets = real(config, preset, batch, *rest, **more)
+    def watched(preset: Any, columns: Any, *rest: Any, **more: Any) -> Any:
+        read, targets = real(preset, columns, *rest, **more)
         elo_B = read["conditions"][:, UNKNOWN_ELO] == 1
         clock_B = read["conditions"][:, 2 * (UNKNOWN_ELO + 1) + STEPS["clock"].count] == 1
         last_B = read["planes"][:, 77:].sum((1, 2, 3)) == 0
-        for at, (game, ply) in enumerate(zip(batch["game"], batch["ply"], strict=True)):
+        for at, (game, ply) in enumerate(zip(columns["game"], columns["ply"], strict=True)):
             seen.append((numbers[int(game), int(ply)], bool(elo_B[at]), bool(clock_B[at]), bool(last_B[at])))
         return read, targets
 

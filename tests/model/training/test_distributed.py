@@ -16,6 +16,7 @@ from model.training.records.metrics_log import read_metrics
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.ingest import manifest
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
@@ -37,6 +38,8 @@ JOB = """
 import json, os, sys
 from pathlib import Path
 import numpy as np
+import torch
+import torch.distributed as dist
 from engine.errors import UserError
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
@@ -44,7 +47,7 @@ from pipeline.training.train import train_on
 
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
 settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
-seen, real = [], Batches.from_step
+seen, real, at = [], Batches.from_step, 0
 
 def from_step(self, step):
     for batch in real(self, step):
@@ -56,15 +59,51 @@ for number, (name, steps, port) in enumerate(runs):
     if number:  # torchrun's own store still has the addresses of the last meeting
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(port)}
     seen.clear()
+    taken = 0
     calls = iter(range(10**6))
     try:
         card = train_on([positions], "fianchetto-xs", TrainConfig(**settings), folder / name,
                         stop=lambda: next(calls) >= steps)
+        taken, at = card["step"] - at, card["step"]  # what was read ahead of the last step is read again
         said = [card["step"], card["positions"], card["finished"], card["processes"]]
     except UserError as error:
         said = [type(error).__name__, str(error)]
-    np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen))
+    np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
     Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
+
+from model.training import distributed
+from model.training.distributed import GradientSums, world
+from model.training.state import backward, begin, prepare
+from tests.model.synthetic import TINY, batch
+
+place = world()
+dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=place.rank, world_size=place.size)
+distributed.BUCKET_BYTES = 1024
+early, finish = [], GradientSums.finish
+
+def finished(self, grads):
+    early.append([len(self.sent), len(self.buckets)])
+    finish(self, grads)
+
+GradientSums.finish = finished
+apart = []
+for parts in (2, 6):  # of both: 1 and 3 of each
+    config = TrainConfig(**settings | {"steps": 1, "epochs": None, "batch_size": 24, "parts": parts})
+    run = begin(config, TINY, place)
+    work = prepare(run, batch(24 // place.size, seed=place.rank))
+    theirs = begin(config, TINY, place)
+    sharing = torch.nn.parallel.DistributedDataParallel(theirs.network, broadcast_buffers=False)
+    with sharing.no_sync():
+        for part in work[:-1]:
+            backward(theirs, sharing, part, 0.0)
+    backward(theirs, sharing, work[-1], 0.0)
+    run.replicas.work(lambda copied, part: backward(run, copied, part, 0.0), work, None)
+    pairs = list(zip(run.network.parameters(), theirs.network.parameters(), strict=True))
+    # DistributedDataParallel divides by the processes, and a loss here is divided by them before
+    apart.append(max(float((mine.grad - place.size * other.grad).abs().max()) for mine, other in pairs))
+    assert max(float(mine.grad.abs().max()) for mine, _ in pairs) > 0.01
+Path(folder / f"sums-{place.rank}.json").write_text(json.dumps([apart, early]))
+dist.destroy_process_group()
 """
 
 
@@ -74,7 +113,8 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ddp")
     (folder / "dump.pgn").write_text("\n".join(random_game(seed, plies=30) for seed in range(12)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shards, "ROW_GROUP", 64)
+        for module in (shards, manifest):
+            patch.setattr(module, "ROW_GROUP", 64)
         config = IngestConfig(test_share=0.0, val_share=0.0)
         ingest([str(folder / "dump.pgn")], folder / "positions", config, workers=1)
     return folder / "positions"
@@ -132,6 +172,16 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Pa
     assert halves["step"] > steps
     apart = np.abs(np.array(losses(tmp_path / "half")[:4]) - losses(tmp_path / "one")[:4]).max()
     assert apart > 0.02, "half the batch is another curve"
+
+
+def test_gradients_are_those_of_torchs_own_and_on_their_way_before_the_last_is_made(pair: Path) -> None:
+    """Of one part of each process and of three, in buckets of a kilobyte."""
+    for rank in (0, 1):
+        apart, early = json.loads((pair / f"sums-{rank}.json").read_text())
+        assert max(apart) < 1e-6
+        assert len(early) == 2
+        for sent, buckets in early:
+            assert sent == buckets > 5, "all were sent by the backward pass itself"
 
 
 def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:

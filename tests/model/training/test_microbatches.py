@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from model.data.inputs import DeviceBatch
 from model.training import microbatches
 from model.training.distributed import World
 from model.training.microbatches import Batch, PartsError, Replicas, parts_per_process, split, thread_pool
-from model.training.state import backward, begin, take_step
+from model.training.state import backward, begin, prepare, take_step
 from tests.model.synthetic import TINY, batch
 from tests.model.training.test_trainer import CONFIG, run
 
@@ -47,11 +48,11 @@ def test_norms_see_a_parts_own_rows_and_remember_the_mean_of_all(parts: int) -> 
     rows = batch(24)
     config = replace(CONFIG, parts=parts, batch_size=24)
     together = begin(config, TINY)
-    take_step(together, rows, 0.5)
+    take_step(together, prepare(together, rows), 0.5)
     alone = []
     for part in range(parts):
         one = begin(replace(config, parts=1, batch_size=24 // parts), TINY)
-        take_step(one, {name: column[part::parts] for name, column in rows.items()}, 0.5)
+        take_step(one, prepare(one, {name: column[part::parts] for name, column in rows.items()}), 0.5)
         alone.append(dict(one.network.named_buffers()))
     found = [name for name, buffer in together.network.named_buffers() if buffer.is_floating_point()]
     assert len(found) > 4
@@ -80,14 +81,15 @@ def test_many_parts_add_up_with_a_few_copies(threads: int) -> None:
     config, rows = replace(CONFIG, parts=60, batch_size=120), batch(120)
     started = begin(config, TINY)
     assert len(started.replicas.copies) < 20
+    prepared = prepare(started, rows)
     wanted = [torch.zeros_like(weight) for weight in started.network.parameters()]
     for part in range(60):
         alone = begin(config, TINY)
-        backward(alone, alone.network, {name: column[part::60] for name, column in rows.items()}, 0.0)
+        backward(alone, alone.network, prepared[part], 0.0)
         for total, weight in zip(wanted, alone.network.parameters(), strict=True):
             total += weight.grad if weight.grad is not None else 0.0
     with thread_pool(60, threads, CPU) as pool:
-        started.replicas.work(lambda copied, part: backward(started, copied, part, 0.0), rows, pool)
+        started.replicas.work(lambda copied, part: backward(started, copied, part, 0.0), prepared, pool)
     for total, weight in zip(wanted, started.network.parameters(), strict=True):
         assert weight.grad is not None
         assert torch.allclose(weight.grad, total, atol=1e-6)
@@ -97,11 +99,11 @@ def test_many_parts_add_up_with_a_few_copies(threads: int) -> None:
 def test_a_part_that_fails_is_heard_of() -> None:
     made = Replicas(begin(CONFIG, TINY).network, 2, World())
 
-    def fails(replica: torch.nn.Module, part: Batch) -> None:
+    def fails(replica: torch.nn.Module, part: DeviceBatch) -> None:
         raise ArithmeticError("no")
 
     with thread_pool(2, 2, CPU) as pool, pytest.raises(ArithmeticError, match="no"):
-        made.work(fails, batch(4), pool)
+        made.work(fails, [{}, {}], pool)
 
 
 def test_rows_are_dealt_to_parts_as_to_processes() -> None:

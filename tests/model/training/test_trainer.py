@@ -20,7 +20,7 @@ from model.training.divergence import RunMonitor
 from model.training.precision import DeviceError, check_compiler
 from model.training.records.metrics_log import read_metrics
 from model.training.records.tensorboard import TensorBoardError
-from model.training.state import begin, take_step
+from model.training.state import begin, prepare, take_step
 from model.training.train import DivergedError, TrainingMismatchError, train
 from tests.model.synthetic import TINY, Batch, batch, stream
 
@@ -57,7 +57,7 @@ def run(
 def one_step(config: TrainConfig, rows: Batch, preset: Preset = TINY) -> dict[str, torch.Tensor]:
     """Give the raw weights after one step on a batch."""
     started = begin(config, preset)
-    take_step(started, rows, 0.5)
+    take_step(started, prepare(started, rows), 0.5)
     return {name: tensor.clone() for name, tensor in started.network.state_dict().items()}
 
 

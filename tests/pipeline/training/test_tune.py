@@ -21,7 +21,7 @@ from model.checkpoint import load, read_card
 from model.inference.evaluator import NetworkEvaluator
 from model.training.config import TrainConfig
 from model.training.objective.losses import VALUE_FORMS, row_losses
-from model.training.objective.targets import inputs_and_targets
+from model.training.objective.targets import inputs_and_targets, step_columns
 from model.training.train import TrainingMismatchError, train
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
@@ -178,7 +178,8 @@ def test_the_policys_target_is_the_shards_visits(
     config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature, visits_share=share)
     stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
     rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config)).from_step(3))
-    _, targets = inputs_and_targets(config, TINY, rows, torch.device("cpu"), torch.float32, draw=0)
+    columns = step_columns(config, TINY, rows, torch.device("cpu"))
+    _, targets = inputs_and_targets(TINY, columns, torch.float32, draw=0)
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
     value = torch.zeros(20, 3)
     found = row_losses(config, VALUE_FORMS["wdl"], (logits, value), targets)

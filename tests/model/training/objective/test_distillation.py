@@ -25,11 +25,11 @@ from model.network.network import build
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
 from model.training.objective.distillation import ReferencePolicy, ReferencePolicyError, divergence
-from model.training.objective.targets import inputs_and_targets
+from model.training.objective.targets import inputs_and_targets, step_columns
 from model.training.precision import autocast
 from model.training.records.metrics_log import read_metrics
 from model.training.schedules import reference_kl_weight
-from model.training.state import begin, take_step
+from model.training.state import begin, prepare, take_step
 from model.training.train import TrainingMismatchError, train
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 
@@ -112,12 +112,14 @@ def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> 
     wanted: list[float] = []
     for first in (0, 1):
         part = {name: column[first::2] for name, column in rows.items()}
-        read, targets = inputs_and_targets(config, preset, part, CPU, started.dtype, draw=draw_of(config.seed, 0))
+        read, targets = inputs_and_targets(
+            preset, step_columns(config, preset, part, CPU), started.dtype, draw=draw_of(config.seed, 0)
+        )
         with torch.no_grad(), autocast(CPU, started.dtype):
             wanted += by_definition(flat(teacher.network(read)[0]), flat(candidate(read)[0]), targets.legal)
-    totals = dict(zip(started.columns, take_step(started, rows, 0.0).tolist(), strict=True))
+    totals = dict(zip(started.columns, take_step(started, prepare(started, rows), 0.0).tolist(), strict=True))
     plain = begin(replace(config, seed_kl_weight=0.0), preset)
-    without = dict(zip(plain.columns, take_step(plain, rows, 0.0).tolist(), strict=True))
+    without = dict(zip(plain.columns, take_step(plain, prepare(plain, rows), 0.0).tolist(), strict=True))
     close = 1e-4 if amp == "off" else 0.02
     assert sum(wanted) > 0.5
     assert totals["seed_kl"] == pytest.approx(sum(wanted), rel=close)

@@ -1,0 +1,122 @@
+"""Batches that are prepared ahead: the same ones in the same order, few at a time, and errors where they belong."""
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+from model.data.inputs import Batch, DeviceBatch
+from model.data.prefetch import Prefetcher
+
+T = TypeVar("T")
+CPU = torch.device("cpu")
+
+
+def numbered(last: int) -> Iterator[Batch]:
+    for number in range(last):
+        yield {"planes": np.array([number])}
+
+
+def tensors(batch: Batch) -> list[DeviceBatch]:
+    return [{name: torch.from_numpy(column) for name, column in batch.items()}]
+
+
+def taken(feed: Prefetcher) -> int | None:
+    parts = feed.take()
+    return None if parts is None else int(parts[0]["planes"][0])
+
+
+def test_batches_come_in_their_order_and_none_is_lost_by_a_look_at_the_first() -> None:
+    with Prefetcher(numbered(5), tensors, CPU) as feed:
+        first = feed.peek()
+        assert first is not None
+        assert first["planes"].tolist() == [0]
+        assert [taken(feed) for _ in range(6)] == [0, 1, 2, 3, 4, None]
+    with Prefetcher(numbered(0), tensors, CPU) as feed:
+        assert feed.peek() is None
+        assert taken(feed) is None
+
+
+def test_two_are_prepared_while_one_is_used_and_no_more() -> None:
+    prepared: list[int] = []
+    third = threading.Event()
+
+    def prepare(batch: Batch) -> list[DeviceBatch]:
+        prepared.append(int(batch["planes"][0]))
+        if len(prepared) == 3:
+            third.set()
+        return tensors(batch)
+
+    with Prefetcher(numbered(100), prepare, CPU) as feed:
+        time.sleep(0.05)
+        assert not prepared, "nothing before it is asked for"
+        assert taken(feed) == 0
+        assert third.wait(10)
+        time.sleep(0.05)
+        assert prepared == [0, 1, 2]
+        assert taken(feed) == 1
+    assert len(prepared) <= 4, "the end begins no other"
+
+
+@pytest.mark.parametrize("of", ["iterator", "preparation"])
+def test_an_error_comes_with_its_batch_and_not_before(of: str) -> None:
+    def batches() -> Iterator[Batch]:
+        yield from numbered(2)
+        if of == "iterator":
+            raise OSError("gone")
+        yield {"planes": np.array([-1])}
+
+    def prepare(batch: Batch) -> list[DeviceBatch]:
+        if batch["planes"][0] < 0:
+            raise OSError("gone")
+        return tensors(batch)
+
+    with Prefetcher(batches(), prepare, CPU) as feed:
+        assert [taken(feed), taken(feed)] == [0, 1]
+        with pytest.raises(OSError, match="gone"):
+            taken(feed)
+
+
+def test_the_end_waits_for_one_batch_alone_and_for_no_answer() -> None:
+    """Whoever waits may give up; the thread ends with the batch that it works on."""
+    begun, go, prepared = threading.Event(), threading.Event(), []
+
+    def prepare(batch: Batch) -> list[DeviceBatch]:
+        begun.set()
+        assert go.wait(10)
+        prepared.append(batch)
+        return tensors(batch)
+
+    class GivenUpError(Exception):
+        """Raised by who waits."""
+
+    def give_up(future: Future[T]) -> T:
+        assert begun.wait(10)
+        go.set()
+        raise GivenUpError
+
+    with pytest.raises(GivenUpError), Prefetcher(numbered(100), prepare, CPU) as feed:
+        feed.take(give_up)
+    assert 1 <= len(prepared) <= 2
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("next-batch")]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_copies_of_another_stream_are_there_when_they_are_read() -> None:
+    from model.data.inputs import carried
+
+    device, wanted = torch.device("cuda"), [torch.full((1 << 22,), number) for number in range(6)]
+
+    def prepare(batch: Batch) -> list[DeviceBatch]:
+        return [{"planes": carried(wanted[int(batch["planes"][0])], device)}]
+
+    with Prefetcher(numbered(6), prepare, device) as feed:
+        for tensor in wanted:
+            parts = feed.take()
+            assert parts is not None
+            assert torch.equal(parts[0]["planes"].cpu(), tensor)
