@@ -200,6 +200,11 @@ def test_the_commands(
 
     said = run("convert", str(made["all"]), "--planes", "compact", "--out", str(tmp_path / "out"))
     assert said["planes"] == "compact"
+    monkeypatch.setattr(sys, "argv", sys.argv[:-1])
+    with pytest.raises(SystemExit):
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[0]) == (5, f"{tmp_path / 'out'} is complete already: nothing was done")
     rows = run("rows", str(tmp_path / "out"), "--fen", "--count", "3")["rows"]
     assert len(rows) == 3  # type: ignore[arg-type]
     assert run("rows", str(made["all"]), "--fen", "--count", "3")["rows"] == rows
