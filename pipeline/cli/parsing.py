@@ -8,6 +8,7 @@ import io
 import re
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import UnionType
@@ -91,14 +92,24 @@ def parse(words: Sequence[str]) -> Any:
         )
     import tyro
 
-    command, caught = command_class(name), io.StringIO()
+    command = command_class(name)
+    read = partial(tyro.cli, command, prog=f"fianchetto {name}", args=words[1:], registry=_rules(command, words[1:]))
     try:
-        with contextlib.redirect_stderr(caught):
-            return tyro.cli(command, prog=f"fianchetto {name}", args=words[1:], registry=_rules(command, words[1:]))
+        with contextlib.redirect_stderr(io.StringIO()):
+            return read()
     except SystemExit as ended:
         if not ended.code:  # --help
             raise
-        raise UserError(f"{_sentence(caught.getvalue())} (fianchetto {name} --help explains)") from None
+    caught = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stderr(caught), contextlib.redirect_stdout(_Utf8()):
+        read()
+    raise UserError(f"{_sentence(caught.getvalue())} (fianchetto {name} --help explains)")
+
+
+class _Utf8(io.StringIO):
+    """An output for which tyro draws the boxes that `_sentence` reads, whatever the terminal's encoding is called."""
+
+    encoding = "utf-8"
 
 
 def _rules(command: type[Any], words: Sequence[str]) -> Any:

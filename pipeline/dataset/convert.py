@@ -18,7 +18,7 @@ from filelock import Timeout
 
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shard_files import ShardReader, open_shard
+from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
 from pipeline.dataset.files.shards import (
     COLUMNS,
     FORMAT_VERSION,
@@ -100,7 +100,12 @@ def _convert(
                 def write(target: Any, it: ShardReader = reader) -> None:
                     _rewrite(it, planes, manifest["games"]["read"], target)
 
-                publish_own(out, name, rows, write)
+                try:
+                    publish_own(out, name, rows, write)
+                except OSError as error:  # a full disk is no fault of the shard that is read
+                    raise IngestError(
+                        f"{error}: what was finished is kept, run the same command to continue"
+                    ) from error
         written_as = json.loads(record.read_bytes())
         files.append(entry | {"bytes": written_as["bytes"], "sha256": written_as["sha256"]})
         done += rows
@@ -131,10 +136,11 @@ def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None
     with pq.ParquetWriter(target, schema(planes), **writer_options(schema(planes))) as writer:
         rows: list[pa.Table] = []
         for group in range(len(reader.groups)):
-            batch = reader.read(group, COLUMNS, games)
-            if planes == "compact":
-                _require_derived(reader.path, group, batch)
-            others = reader.table(group, _BUT_PLANES)
+            with reading(reader.path):
+                batch = reader.read(group, COLUMNS, games)
+                if planes == "compact":
+                    _require_derived(reader.path, group, batch)
+                others = reader.table(group, _BUT_PLANES)
             arrays = plane_columns(planes, batch["planes"], None, batch)
             found = dict(zip(schema(planes).names, arrays, strict=False)) | {
                 name: others.column(name) for name in _BUT_PLANES

@@ -40,7 +40,7 @@ class Rule:
     min_clock: int = 0
     """Seconds the mover must have left, where the clock is known."""
     limit: int = 0
-    """Most positions, drawn at random from all games; 0 for all."""
+    """Most positions, drawn at random from all games before the other two are looked at; 0 for all."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""
@@ -126,7 +126,8 @@ def measured_rows(
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
     if not tables:
-        raise ConfigError("no position counts under this rule: lower min_ply or min_clock")
+        hint = ", or raise limit" if rule.limit else ""
+        raise ConfigError(f"no position counts under this rule: lower min_ply or min_clock{hint}")
     table = pl.concat(tables).with_columns(pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None))
     return table, boards
 

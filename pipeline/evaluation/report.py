@@ -178,8 +178,11 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     )
 
 
-def _by_common_rule(table: "pl.DataFrame", where: str) -> dict[str, Any]:
-    """Return the headline figures of the counted rows that the usual rule of the literature counts."""
+def _by_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
+    """Return the headline figures of the counted rows that the usual rule of the literature counts.
+
+    Where the report's own rule counts fewer rows, those words say so.
+    """
     import polars as pl
 
     from pipeline.evaluation.details import baseline_rows
@@ -189,7 +192,10 @@ def _by_common_rule(table: "pl.DataFrame", where: str) -> dict[str, Any]:
     figures: dict[str, Any] = {"positions": 0, "baselines": []}
     if len(kept):
         figures = headline(kept, slices(kept)["calibration"]) | {"baselines": baseline_rows(kept)}
-    return {"rule": COMMON.describe(where), **figures}
+    both = Rule(
+        min_ply=max(COMMON.min_ply, rule.min_ply), min_clock=max(COMMON.min_clock, rule.min_clock), limit=rule.limit
+    )
+    return {"rule": both.describe(where), **figures}
 
 
 def _measured(
@@ -228,7 +234,7 @@ def _measured(
         more["puzzles"] = solve(puzzles, network)
     result = {
         **headline(table, cut["calibration"]),
-        "common_rule": _by_common_rule(table, where.words),
+        "common_rule": _by_common_rule(table, rule, where.words),
         **(both if where.train else {}),
         "rule": rule.describe(where.words),
         "reads": [name for name in read if name in STEPS] if players else [],

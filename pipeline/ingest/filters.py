@@ -42,14 +42,14 @@ class Filters:
     rated_only: bool = False
     """Keep only games whose Event begins with "Rated", as Lichess's do; casual games are often not played to win."""
     titles: tuple[str, ...] = ()
-    """Keep games in which a player holds one of these titles, such as GM IM; none for all games."""
+    """Keep games in which a player holds one of these titles, such as GM,IM; none for all games."""
     bots: str = "any"
     """Games with a bot (the title BOT, or a player called lichess AI): any, exclude or only."""
     speeds: tuple[str, ...] = ()
-    """Keep these time controls by base + 40 x increment: ultrabullet (below 30 s), bullet (180), blitz (480), rapid (1500),
-    classical, correspondence; none for all."""
+    """Keep these time controls by base + 40 x increment, as `blitz,rapid`: ultrabullet (below 30 s), bullet (180), blitz
+    (480), rapid (1500), classical, correspondence; none for all."""
     terminations: tuple[str, ...] = ()
-    """Keep games that ended so, in the words of the Termination tag, such as "Normal" "Time forfeit"; none for all."""
+    """Keep games that ended so, in the words of the Termination tag, such as "Normal,Time forfeit"; none for all."""
     since: str = ""
     """First day to keep, as 2024-01-31; a game whose date is not wholly known is then dropped. Empty for no limit."""
     until: str = ""
@@ -65,7 +65,7 @@ class Filters:
     sample: float = 1.0
     """Share of games to keep, by a hash of their movetext and the seed: a smaller share is a part of a larger one."""
     keep_by_elo: tuple[str, ...] = ()
-    """Share of games to keep by band of the mean rating, as LOW:SHARE up to the next LOW, such as 0:1 1400:0.5 1800:1, by the
+    """Share of games to keep by band of the mean rating, as LOW:SHARE up to the next LOW, such as 0:1,1400:0.5,1800:1, by the
     same hash; `--estimate` prints the shares that make bands alike. Unrated games count as 0."""
     positions_per_game: int = 0
     """Rows a game may give, drawn by a hash: neighbours of one game are nearly copies. 0 for all."""

@@ -30,12 +30,15 @@ class Convert(Common):
 
     def run(self) -> dict[str, Any]:
         """Convert and return the manifest's summary."""
+        from pipeline.cli.endings import ingested
         from pipeline.dataset.convert import convert
+        from pipeline.dataset.files.shards import MANIFEST
 
-        stop = Interrupt()
+        stop, already = Interrupt(), (self.out / MANIFEST).exists()
         with bar("convert") as progress:
             manifest = convert(self.dataset, self.planes, self.out, progress=progress, stop=stop)
-        return {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
+        result = {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
+        return result if self.json else {"text": ingested(manifest, self.out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

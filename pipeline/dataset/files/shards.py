@@ -33,6 +33,7 @@ from pipeline.dataset.files.stored_planes import (
     Form,
     Stored,
     array_numbers,
+    form_of,
     packed_columns,
     plane_columns,
     plane_fields,
@@ -259,23 +260,26 @@ def shard_paths(directory: Path, split: str) -> list[Path]:
 
 
 def verify(directory: Path) -> list[str]:
-    """Compare every file with the manifest: give a line for each that is missing or differs in size, hash or rows."""
-    wrong = []
-    for entry in read_manifest(directory)["files"]:
+    """Compare every file with the manifest: give a line for each that is missing or differs in size, hash, rows or form."""
+    manifest, wrong = read_manifest(directory), []
+    stored = manifest.get("planes") or "bytes"  # a manifest of format version 2 does not say
+    for entry in manifest["files"]:
         path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
         elif path.stat().st_size != entry["bytes"] or hash_of(path) != entry["sha256"]:
             wrong.append(f"{path.name}: differs from its hash")
-        elif _rows_of(path) != entry["rows"]:
+        elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")
+        elif entry["split"] is not None and (form := form_of(footer.schema.names)) != stored:
+            wrong.append(f"{path.name}: its planes are of the form {form}, and the manifest says {stored}")
     return wrong
 
 
-def _rows_of(path: Path) -> int | None:
-    """Count the rows of a Parquet file by its footer; None where it has none that can be read."""
+def _footer(path: Path) -> pq.FileMetaData | None:
+    """Read the footer of a Parquet file; None where it has none that can be read."""
     try:
-        return int(pq.read_metadata(opened(path)).num_rows)
+        return pq.read_metadata(opened(path))
     except (OSError, ValueError, pa.ArrowException):
         return None
 

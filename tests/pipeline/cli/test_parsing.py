@@ -1,6 +1,7 @@
 """Command lines: help without a command, lists, and mistakes of one sentence."""
 
 import dataclasses
+import io
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,19 @@ def test_a_mistake_is_one_sentence_that_names_the_help(words: str, sentence: str
     with pytest.raises(UserError) as refused:
         parse(words.split())
     assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "UTF-8", "latin-1"])
+def test_a_mistake_is_a_sentence_whatever_the_output_s_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tyro draws its boxes of other characters where the encoding is not called `utf-8`, as with PYTHONIOENCODING=UTF-8."""
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    for words, sentence in (
+        ("completion tcsh", "shell is one of bash, zsh, not 'tcsh' (fianchetto completion --help explains)"),
+        ("train", "--positions and --out must be given (fianchetto train --help explains)"),
+    ):
+        with pytest.raises(UserError) as refused:
+            parse(words.split())
+        assert str(refused.value) == sentence
 
 
 def test_help_names_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -119,6 +120,19 @@ def test_a_killed_conversion_is_continued_to_the_same_bytes(made: dict[str, Path
     assert datasets.content(tmp_path / "o", "*-*.parquet") == datasets.content(made["compact"], "*-*.parquet")
 
 
+def test_a_full_disk_is_not_called_a_damaged_shard(made: dict[str, Path], tmp_path: Path) -> None:
+    """The shard that is read is whole; the same command goes on once there is room."""
+    words = [sys.executable, "-m", "pipeline", "convert", str(made["compact"]), "--planes", "all", "--out"]
+    limit = f"ulimit -f 4; exec {shlex.join([*words, str(tmp_path / 'out')])}"
+    done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "fianchetto: [Errno 27] File too large: what was finished is kept, run the same command to continue"
+    )
+    convert(made["compact"], "all", tmp_path / "out")
+    assert datasets.content(tmp_path / "out", "*-*.parquet") == datasets.content(made["all"], "*-*.parquet")
+
+
 def test_planes_that_are_not_of_their_position_have_no_compact_form(made: dict[str, Path], tmp_path: Path) -> None:
     import shutil
 
@@ -186,6 +200,11 @@ def test_the_commands(
 
     said = run("convert", str(made["all"]), "--planes", "compact", "--out", str(tmp_path / "out"))
     assert said["planes"] == "compact"
+    monkeypatch.setattr(sys, "argv", sys.argv[:-1])
+    with pytest.raises(SystemExit):
+        main()
+    lines = capsys.readouterr().out.splitlines()
+    assert (len(lines), lines[0]) == (5, f"{tmp_path / 'out'} is complete already: nothing was done")
     rows = run("rows", str(tmp_path / "out"), "--fen", "--count", "3")["rows"]
     assert len(rows) == 3  # type: ignore[arg-type]
     assert run("rows", str(made["all"]), "--fen", "--count", "3")["rows"] == rows

@@ -6,6 +6,7 @@ from typing import Any
 import chess.pgn
 import pytest
 
+from pipeline.errors import ConfigError
 from pipeline.evaluation.report import Rule, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -44,3 +45,18 @@ def test_without_a_limit_every_position_of_the_file_counts(pgn: Path) -> None:
         plies = sum(len(list(game.mainline_moves())) for game in games if game is not None)
     found = report(NETWORK, pgn=pgn, rule=Rule(limit=plies), players=False)
     assert (found["positions"], found["games"]) == (plies, GAMES)
+
+
+def test_the_common_rule_says_which_rows_it_is_of(pgn: Path) -> None:
+    """The report's own rule may count fewer rows than the common one: its figures are then of those."""
+    found = report(NETWORK, pgn=pgn, rule=Rule(min_ply=12, limit=400), players=False)
+    assert "from ply 12 on" in found["common_rule"]["rule"]
+    assert "a random sample of at most 400 positions" in found["common_rule"]["rule"]
+    found = report(NETWORK, pgn=pgn, rule=Rule(min_ply=4), players=False)
+    assert "from ply 10 on of every game, mover's clock at least 30 s where known" in found["common_rule"]["rule"]
+
+
+def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -> None:
+    (tmp_path / "one.pgn").write_text(random_game(1, 16))
+    with pytest.raises(ConfigError, match=r"lower min_ply or min_clock, or raise limit$"):
+        report(NETWORK, pgn=tmp_path / "one.pgn", rule=Rule(min_ply=200, limit=2), players=False)

@@ -115,6 +115,17 @@ def test_a_flipped_bit_a_lost_and_a_strange_file_are_named(copied: Path) -> None
     ]
 
 
+def test_a_manifest_that_names_another_form_of_planes_is_found(copied: Path) -> None:
+    """Training believes the manifest: it would refuse such a shard."""
+    directory = copied / "positions" / "games"
+    manifest = json.loads((directory / "manifest.json").read_text())
+    (directory / "manifest.json").write_text(json.dumps(manifest | {"planes": "compact"}))
+    shards = [entry["name"] for entry in manifest["files"] if entry["split"] is not None]
+    assert look(copied)["files"] == [
+        f"{name}: its planes are of the form all, and the manifest says compact" for name in shards
+    ]
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [
