@@ -23,7 +23,6 @@ from pipeline.cli.commands.training import Train
 from pipeline.cli.main import guarded
 from pipeline.dataset.files import shards
 from pipeline.executors.ray import RayEngine
-from pipeline.ingest import manifest
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training import ray as ray_train
@@ -62,8 +61,7 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ray-train")
     (folder / "dump.pgn").write_text("\n".join(random_game(seed, plies=30) for seed in range(12)))
     with pytest.MonkeyPatch.context() as patch:
-        for module in (shards, manifest):
-            patch.setattr(module, "ROW_GROUP", 64)
+        patch.setattr(shards, "ROW_GROUP", 64)
         config = IngestConfig(test_share=0.0, val_share=0.0)
         ingest([str(folder / "dump.pgn")], folder / "positions", config, workers=1)
     return folder / "positions"
