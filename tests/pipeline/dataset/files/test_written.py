@@ -27,18 +27,19 @@ THEIRS = {
 }
 
 KILLED = """
-import os, signal, sys
+import os, signal, sys, threading
 from pathlib import Path
 from pipeline.dataset.files import written
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 def killed(path, target):  # a file has been recorded and has its name, and no note vouches for it yet
-    real(path, target)
-    if Path(target).parent == out and len(list(out.glob("*-*-*.parquet"))) == int(sys.argv[4]):
-        os.kill(os.getpid(), signal.SIGKILL)
+    with one:  # the files of a chunk get their names in threads: each is counted by itself
+        real(path, target)
+        if Path(target).parent == out and len(list(out.glob("*-*-*.parquet"))) == int(sys.argv[4]):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-out, real = Path(sys.argv[2]), Path.replace
+out, real, one = Path(sys.argv[2]), Path.replace, threading.Lock()
 Path.replace = killed
 ingest([sys.argv[1]], out, IngestConfig(chunk_mib=1, test_share=0.2, shard_rows=int(sys.argv[3])), workers=1)
 """
