@@ -122,7 +122,7 @@ def first_run(figures: Mapping[str, Any], minutes: float, sample: bool, report: 
         [
             *lines,
             "",
-            f"report:     {report / 'report.png'}",
+            f"report:     {report / 'report.html'}",
             f"play it:    {shlex.join(['fianchetto', 'uci', '--checkpoint', str(checkpoint)])}",
             "your games: fianchetto ingest YOUR.pgn --out datasets/positions/mine",
             "look at it: make ui, then open http://127.0.0.1:3000",

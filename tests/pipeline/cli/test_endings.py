@@ -21,7 +21,7 @@ def test_a_newcomer_is_told_what_the_figures_mean_and_what_is_next() -> None:
     assert "(chance: 7.1 %; the hand-written evaluator: 51.8 %)." in text
     assert "is expected" in text
     assert "90 s of training" in text
-    assert "reports/net/sample/report.png" in text
+    assert "reports/net/sample/report.html" in text
     (line,) = [line for line in text.splitlines() if line.startswith("play it:")]
     assert parse(shlex.split(line)[3:]).checkpoint == Path("my nets/net")
 
