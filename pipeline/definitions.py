@@ -1,11 +1,5 @@
-"""Dagster's entry point: the definitions of `pipeline/defs/`."""
+"""Dagster's entry point: the definitions of `pipeline/defs/`, which alone imports Dagster."""
 
-import dagster as dg
+from pipeline.defs.loading import lazily
 
-
-@dg.definitions
-def defs() -> dg.Definitions:
-    """Return the definitions of `pipeline/defs/`."""
-    from pipeline.defs.loading import load
-
-    return load()
+defs = lazily()

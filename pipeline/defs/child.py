@@ -1,8 +1,8 @@
 """Heavy work in a process of its own, that stops when it is told to and never outlives its run.
 
-`run_child(work)` starts `python -m pipeline.defs.child`, which calls `work`, a picklable function of `tasks.py` with its
-arguments (`functools.partial`), and answers in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then
-`{"result": ...}` or `{"error": ...}`.
+`run_child(work)` starts `python -m pipeline.defs.child MODULE:FUNCTION`, the name of `work`, a function of `tasks.py`. Its
+arguments (`functools.partial`) go as JSON on standard input, and the types of the function's parameters build them again. The
+child answers in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
 
 Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, its pool workers whenever
 it is stopped, and a child that ignores the signal for ever (docs/decisions.md).
@@ -20,7 +20,6 @@ import inspect
 import json
 import logging
 import os
-import pickle
 import selectors
 import signal
 import subprocess
@@ -30,11 +29,15 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, get_type_hints
 
 from filelock import FileLock
+from pydantic import TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
@@ -68,14 +71,18 @@ def run_child(
     lock: Path | None = None,
     grace: float = GRACE,
 ) -> dict[str, Any]:
-    """Call `work` in a child process and return its result.
+    """Call `work`, a module's function or a `functools.partial` of one, in a child process and return its result.
 
-    `work` is called with those of the keywords `progress` and `stop` that it takes. `lock` names an output that no other child
-    may be writing. Raises UserError with the child's own words where a person can mend it, ChildError for the rest. Whatever
+    Its arguments are what JSON and the types of the parameters can hold: paths, numbers, text, dataclasses. `work` is called
+    with those of the keywords `progress` and `stop` that it takes. `lock` names an output that no other child may be writing.
+    Raises UserError with the child's own words where a person can mend it, ChildError for the rest. Whatever
     raises here, the child and all its workers are gone after it.
     """
+    name, arguments = _described(work)
+    where = None if lock is None else str(lock)
+    request = json.dumps({"arguments": arguments, "lock": where, "parent": os.getpid(), "grace": grace})
     process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline.defs.child"],
+        [sys.executable, "-m", "pipeline.defs.child", name],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -85,7 +92,7 @@ def run_child(
     final: dict[str, Any] = {}
     try:
         with process.stdin as stdin:
-            pickle.dump((work, lock, os.getpid(), grace), stdin)
+            stdin.write(request.encode())
         for message in _messages(process, process.stdout):
             if "tick" in message:
                 progress(Tick(**message["tick"]))
@@ -102,8 +109,16 @@ def run_child(
     if "error" in final:
         raise UserError(final["error"])
     last_words = final.get("crash", "its error output is in the run's log")
-    name = getattr(getattr(work, "func", work), "__name__", "child")
-    raise ChildError(f"the {name} process ended with status {code}: {last_words}")
+    raise ChildError(f"the {name.partition(':')[2]} process ended with status {code}: {last_words}")
+
+
+def _described(work: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a function, MODULE:FUNCTION, and its arguments as JSON values."""
+    bound: dict[str, Any] = {}
+    if isinstance(work, partial):
+        bound = inspect.signature(work.func).bind_partial(*work.args, **work.keywords).arguments
+        work = work.func
+    return f"{work.__module__}:{work.__qualname__}", to_jsonable_python(bound)
 
 
 def _messages(process: "subprocess.Popen[bytes]", stream: IO[bytes]) -> Iterator[dict[str, Any]]:
@@ -149,20 +164,25 @@ def kill_group(group: int) -> None:
 
 
 def main() -> None:
-    """Read the work from standard input, do it, and answer on what was standard output."""
+    """Call the function that is named, with the arguments from standard input; answer on what was standard output."""
     from engine.compiling import announced  # of the child alone: who starts one need not load a compiler
 
-    work, lock, parent, grace = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the parent's own pipe
+    request = json.load(sys.stdin)
+    parent, grace, lock = request["parent"], request["grace"], request["lock"]
+    module, _, name = sys.argv[1].partition(":")
+    work = getattr(import_module(module), name)
+    hints = get_type_hints(work)
+    keywords = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in request["arguments"].items()}
     stopping = Stopping()
     send = _answerer(stopping)
     _send_logs(send)
     known = {"progress": _throttled(send), "stop": stopping}
-    keywords = {name: value for name, value in known.items() if name in inspect.signature(work).parameters}
+    keywords |= {name: value for name, value in known.items() if name in hints}
     _listen(stopping, interrupt="stop" not in keywords)
     _die_with(parent, grace)
     held = contextlib.ExitStack()  # never closed: a lock is held until the workers are gone too
     try:
-        held.enter_context(_held(lock, grace))
+        held.enter_context(_held(None if lock is None else Path(lock), grace))
         with announced():
             result = work(**keywords)
         if stopping():
@@ -174,7 +194,7 @@ def main() -> None:
         send({"error": "stopped before it was done; run it again and it continues from what is complete"})
         sys.exit(STOPPED)
     finally:
-        if os.getppid() != parent:  # nobody is left who would kill the workers
+        if _is_orphan(parent, 0.5 if stopping() else 0.0):  # nobody is left who would kill the workers
             kill_own_group()
     send({"result": result})
 
@@ -275,6 +295,19 @@ def _die_with(parent: int, grace: float) -> None:
         os._exit(137)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _is_orphan(parent: int, patience: float) -> bool:
+    """Return whether the process `parent` is gone, or goes while one waits, seconds.
+
+    The signal of its death comes when the thread that started this child ends; other threads of it may still be ending.
+    """
+    end = time.monotonic() + patience
+    while os.getppid() == parent:
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def kill_own_group() -> None:

@@ -1,10 +1,16 @@
 """All definitions of this folder as one: what `pipeline.definitions` shows to Dagster and `pipeline.defs.run` runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
 
 from pipeline.defs.resources import Compute, Datasets
+
+
+def lazily() -> Callable[..., dg.Definitions]:
+    """Return `load` in the form that Dagster looks for in a module, and calls when it loads the code location."""
+    return dg.definitions(load)
 
 
 def load() -> dg.Definitions:

@@ -1,29 +1,27 @@
 """What a child process is asked to do (pipeline/defs/child.py): each is one call of the library, its result JSON values.
 
-Work that takes `stop` asks it and keeps what it did; the others write nothing that half of would be worth keeping.
-Heavy libraries are imported in the child alone.
+The types of the parameters say how the child builds the arguments from JSON. Work that takes `stop` asks it and keeps what it
+did; the others write nothing that half of would be worth keeping. Heavy libraries are imported in the child alone.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.progress import Progress, Stop
-
-if TYPE_CHECKING:
-    from model.training.config import TrainConfig
-    from pipeline.dataset.join import JoinConfig
-    from pipeline.dumps.fetch import FetchConfig
-    from pipeline.evaluation.report import Rule
-    from pipeline.finetune.config import FinetuneConfig
-    from pipeline.ingest.chunk import IngestConfig
+from model.training.config import TrainConfig
+from pipeline.dataset.join import JoinConfig
+from pipeline.dumps.fetch import FetchConfig
+from pipeline.evaluation.report import Rule
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.ingest.chunk import IngestConfig
 
 
 def ingest(
     source: Path,
     out: Path,
-    config: "IngestConfig",
+    config: IngestConfig,
     *,
     workers: int,
     engine: str,
@@ -56,7 +54,7 @@ def ingest(
         return read_manifest(out)
 
 
-def fetch(month: str, out: Path, config: "FetchConfig", *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
+def fetch(month: str, out: Path, config: FetchConfig, *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
     """Fetch a month of Lichess into the folder `out` and return what became of it."""
     from pipeline.dumps.fetch import fetch as library
 
@@ -73,7 +71,7 @@ def verify(positions: Path, source: Path | None, count: int) -> Mapping[str, Any
 def join(
     positions: Sequence[Path],
     out: Path,
-    config: "JoinConfig",
+    config: JoinConfig,
     *,
     remove: Sequence[str],
     progress: Progress,
@@ -106,7 +104,7 @@ def audit(positions: Sequence[Path], out: Path, *, players: bool, progress: Prog
 def train(
     positions: Sequence[Path],
     preset: str,
-    config: "TrainConfig",
+    config: TrainConfig,
     out: Path,
     *,
     engine: str,
@@ -121,7 +119,7 @@ def train(
 
 
 def report(
-    checkpoint: Path, positions: Path, split: str, rule: "Rule", out: Path, *, progress: Progress
+    checkpoint: Path, positions: Path, split: str, rule: Rule, out: Path, *, progress: Progress
 ) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a positions dataset; keep the report as text, JSON and picture in `out`."""
     from pipeline.evaluation.render import write_report
@@ -156,7 +154,7 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int, draw
 
 
 def finetune(
-    checkpoint: Path, config: "FinetuneConfig", out: Path, *, human: Sequence[Path], progress: Progress, stop: Stop
+    checkpoint: Path, config: FinetuneConfig, out: Path, *, human: Sequence[Path], progress: Progress, stop: Stop
 ) -> Mapping[str, Any]:
     """Fine-tune a checkpoint in `out` and return the loop's result with its rows."""
     from pipeline.finetune.loop import finetune as library

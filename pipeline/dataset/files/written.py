@@ -51,11 +51,17 @@ def note_down(out: Path, file: Published) -> None:
 
 
 def is_ours(out: Path, name: str) -> bool:
-    """Tell whether a file is what a record of ours says."""
+    """Return whether a file is what a record of ours says."""
+    return own_entry(out, name) is not None
+
+
+def own_entry(out: Path, name: str) -> dict[str, Any] | None:
+    """Return `name`, `bytes` and `sha256` of a file that is what a record of ours says; None where there is no such file."""
     path = out / name
     if not _stands(path) or _linked(path) or not path.is_file():
-        return False
-    return any(_is(path, entry["bytes"], entry["sha256"]) for entry in _entries(out / PARTS / f"{RECORD}{name}.json"))
+        return None
+    entries = _entries(out / PARTS / f"{RECORD}{name}.json")
+    return next((entry for entry in entries if _is(path, entry["bytes"], entry["sha256"])), None)
 
 
 def unnoted(out: Path, notes: Iterable[Path] = ()) -> list[Path]:
