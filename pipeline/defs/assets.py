@@ -261,7 +261,9 @@ def live(context: dg.AssetExecutionContext) -> Progress:
         now = time.monotonic()
         if not spacing.due(now):
             return
-        values: dict[str, float] = {tick.unit: tick.done} | dict(tick.values)
+        values: dict[str, float | str] = {tick.unit: tick.done} | dict(tick.values)
+        if tick.stage:
+            values["stage"] = tick.stage
         if tick.total:
             values["percent"] = round(100 * tick.done / tick.total, 1)
             if tick.done > first:
