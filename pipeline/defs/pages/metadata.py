@@ -16,6 +16,7 @@ from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schem
 from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
+from pipeline.validation.audit.drift import by_step
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -106,12 +107,12 @@ def of_training_set(
     }
     if audit is None:
         return found
-    drift = [row for name in ("between_splits", "between_datasets") for row in audit["drift"][name]]
+    drift = {name: by_step(rows, LONGEST_TABLE) for name, rows in audit["drift"].items() if rows}
     return found | {
         "copies_share": audit["copies"]["copies_share"],
         "test_positions_in_train": table(audit["in_train"]),
         "labels": table([{"what": name, "value": float(value)} for name, value in audit["labels"].items()]),
-        "drift": table(drift),
+        **{f"drift_{name}": table(rows) for name, rows in drift.items()},
         "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "what is in the training set")),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
