@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
@@ -253,22 +253,37 @@ def live(context: dg.AssetExecutionContext) -> Progress:
     Beside the tick's own figures there are percent and minutes_left where the whole is known. See `Spacing` for how many.
     """
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
-    spacing, first, began = Spacing(time.monotonic()), None, time.monotonic()
+    spacing, part = Spacing(time.monotonic()), _Part("", "", 0, 0.0)
 
     def progress(tick: Tick) -> None:
-        nonlocal first
-        first = tick.done if first is None else first
+        nonlocal part
         now = time.monotonic()
-        if not spacing.due(now):
+        begun = (part.stage, part.unit) != (tick.stage, tick.unit) or tick.done < part.first
+        if begun:
+            part = _Part(tick.stage, tick.unit, tick.done, now)
+        if not spacing.due(now) and not (begun and tick.stage):  # the name of a stage is shown at once
             return
-        values: dict[str, float] = {tick.unit: tick.done} | dict(tick.values)
+        values: dict[str, Any] = {tick.unit: tick.done, **tick.values}
+        if tick.stage:
+            values["stage"] = tick.stage
         if tick.total:
             values["percent"] = round(100 * tick.done / tick.total, 1)
-            if tick.done > first:
-                values["minutes_left"] = round((now - began) / 60 * (tick.total - tick.done) / (tick.done - first), 1)
+            if tick.done > part.first:
+                left = (now - part.began) * (tick.total - tick.done) / (tick.done - part.first)
+                values["minutes_left"] = round(left / 60, 1)
         context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
+
+
+class _Part(NamedTuple):
+    """A part of the work, of which the time that is left is told: one stage and unit."""
+
+    stage: str
+    unit: str
+    first: int
+    """Units done when it was seen first."""
+    began: float
 
 
 class Spacing:
