@@ -2,6 +2,7 @@
 
 MANIFEST = "manifest.json"
 GAMES = "games.parquet"
+CARD = "CARD.md"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 16_384
 """Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
