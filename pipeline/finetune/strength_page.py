@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
-from engine.encoding.planes import PLANES, legal_mask, move_of
+from engine.encoding.planes import PLANES, legal_mask
 from pipeline.evaluation.page import charts
-from pipeline.evaluation.page.boards import BOARDS, board_svg
+from pipeline.evaluation.page.boards import BOARDS, board_svg, move_on
 from pipeline.evaluation.page.page import render, safe, small_board
 from pipeline.evaluation.render import publish_bytes
 from pipeline.finetune.outputs import BEST, CSV
@@ -111,7 +111,7 @@ def _learned(tuned: Path, games: Sequence[chess.pgn.Game]) -> list[dict[str, Any
             break
         if number in found:
             continue
-        old, new = (_move(board, int(choice[at])) for choice in (old_B, new_B))
+        old, new = (move_on(board, int(choice[at])) for choice in (old_B, new_B))
         row = {"fen": board.fen(), "played": old.uci(), "chosen": new.uci(), "rank": 2}
         said = f"seed: {board.san(old)} {before_BA[at, old_B[at]]:.0%}, best: {board.san(new)} {after_BA[at, new_B[at]]:.0%}"
         found[number] = {"svg": small_board(board_svg(row), board.turn), "caption": said}
@@ -124,14 +124,6 @@ def _policy(logits_BA: NDArray[np.float32], planes_BP: NDArray[np.uint64]) -> ND
     exponents_BA = np.exp(masked_BA - masked_BA.max(axis=1, keepdims=True))
     probabilities_BA: NDArray[np.float64] = exponents_BA / exponents_BA.sum(axis=1, keepdims=True)
     return probabilities_BA
-
-
-def _move(board: chess.Board, label: int) -> chess.Move:
-    """Return the move of a label; a pawn that reaches the last rank becomes a queen."""
-    move = move_of(label, 0, board.turn)
-    if board.piece_type_at(move.from_square) == chess.PAWN and chess.square_rank(move.to_square) in (0, 7):
-        move.promotion = chess.QUEEN
-    return move
 
 
 def _shown(number: int, game: chess.pgn.Game) -> dict[str, Any]:
