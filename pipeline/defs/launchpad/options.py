@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from model.network.presets import presets
-from model.training.config import TrainConfig
+from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import JoinConfig
 from pipeline.defs.launchpad.forms import Between, Choice
@@ -67,7 +67,7 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """What is trained, and on what."""
 
-    preset: Annotated[str, Choice(presets)] = "fianchetto-xs"
+    preset: Annotated[str, Choice(presets)] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
