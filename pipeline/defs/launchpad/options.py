@@ -125,6 +125,8 @@ class StrengthOptions:
     """Command of an engine that is an opponent where it is installed; "" leaves it out."""
     nodes: tuple[int, ...] = (100,)
     """Nodes of that engine's moves, an opponent each."""
+    judged: Annotated[int, Between(0, 100_000)] = 200
+    """Positions of the games whose every move the engine judges, to weigh policy and value by; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
