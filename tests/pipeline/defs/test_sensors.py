@@ -12,9 +12,11 @@ import pytest
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
+from pipeline.definitions import defs
+from pipeline.defs import assets
 from pipeline.defs.assets import DUMP_VERSION, positions
 from pipeline.defs.jobs import register
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.sensors import PATIENCE, new_dumps
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -152,3 +154,35 @@ def test_positions_that_were_made_elsewhere_are_taken_in_as_they_are(root: Path,
     said = {DUMP_VERSION: "another"}
     instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=said))
     assert keys(instance) == ["small"]
+
+
+def test_a_run_that_names_no_options_builds_a_partition_as_it_was(root: Path, instance: dg.DagsterInstance) -> None:
+    """As automation asks for it, and a plain click on Materialize."""
+    dump = root / "dumps" / "small.pgn"
+    register(instance, Datasets())
+
+    def made() -> dict[str, object]:
+        manifest = json.loads((root / "positions" / "small" / "manifest.json").read_text())
+        assert manifest["sources"][0]["bytes"] == dump.stat().st_size
+        return {name: manifest["config"][name] for name in SETTINGS}
+
+    assert execute("build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small").success
+    before = dg.evaluate_automation_conditions(defs(), instance)
+    dump.write_text(random_pgn(20, seed=7))
+    assert instance.get_latest_materialization_event(positions.key) is not None
+    assert execute("build_positions", instance, {}, "small").success
+    assert made() == SETTINGS
+    later = dg.evaluate_automation_conditions(defs(), instance, cursor=before.cursor)
+    assert later.total_requested == 0, "the same run has made the positions too"
+    dump.write_text(random_pgn(10, seed=8))
+    assert dg.materialize(
+        [assets.dump], instance=instance, partition_key="small", resources={"datasets": Datasets()}
+    ).success
+    asked_for = dg.evaluate_automation_conditions(defs(), instance, cursor=later.cursor)
+    assert asked_for.get_requested_partitions(positions.key) == {"small"}
+    resources = {"datasets": Datasets(), "compute": Compute()}
+    assert dg.materialize([positions], instance=instance, partition_key="small", resources=resources).success
+    assert made() == SETTINGS
+    told = {"positions": {"workers": 1, "replace": True, "ingest": {"seed": 4}}}
+    assert execute("build_positions", instance, told, "small").success
+    assert made() == {"test_share": IngestConfig().test_share, "seed": 4}, "what a run names is what it gets"
