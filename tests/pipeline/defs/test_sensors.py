@@ -158,31 +158,18 @@ def test_positions_that_were_made_elsewhere_are_taken_in_as_they_are(root: Path,
 
 def test_a_run_that_names_no_options_builds_a_partition_as_it_was(root: Path, instance: dg.DagsterInstance) -> None:
     """As automation asks for it, and a plain click on Materialize."""
-    dump = root / "dumps" / "small.pgn"
+    dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
     register(instance, Datasets())
-
-    def made() -> dict[str, object]:
-        manifest = json.loads((root / "positions" / "small" / "manifest.json").read_text())
-        assert manifest["sources"][0]["bytes"] == dump.stat().st_size
-        return {name: manifest["config"][name] for name in SETTINGS}
-
-    assert execute("build_positions", instance, {"positions": {"workers": 1, "ingest": SETTINGS}}, "small").success
+    ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
+    for asset in (assets.dump, positions):
+        instance.report_runless_asset_event(dg.AssetMaterialization(asset.key, partition="small"))
     before = dg.evaluate_automation_conditions(defs(), instance)
     dump.write_text(random_pgn(20, seed=7))
-    assert instance.get_latest_materialization_event(positions.key) is not None
-    assert execute("build_positions", instance, {}, "small").success
-    assert made() == SETTINGS
-    later = dg.evaluate_automation_conditions(defs(), instance, cursor=before.cursor)
-    assert later.total_requested == 0, "the same run has made the positions too"
-    dump.write_text(random_pgn(10, seed=8))
-    assert dg.materialize(
-        [assets.dump], instance=instance, partition_key="small", resources={"datasets": Datasets()}
-    ).success
-    asked_for = dg.evaluate_automation_conditions(defs(), instance, cursor=later.cursor)
-    assert asked_for.get_requested_partitions(positions.key) == {"small"}
+    instance.report_runless_asset_event(dg.AssetMaterialization(assets.dump.key, partition="small"))
+    after = dg.evaluate_automation_conditions(defs(), instance, cursor=before.cursor)
+    assert after.get_requested_partitions(positions.key) == {"small"}
     resources = {"datasets": Datasets(), "compute": Compute()}
     assert dg.materialize([positions], instance=instance, partition_key="small", resources=resources).success
-    assert made() == SETTINGS
-    told = {"positions": {"workers": 1, "replace": True, "ingest": {"seed": 4}}}
-    assert execute("build_positions", instance, told, "small").success
-    assert made() == {"test_share": IngestConfig().test_share, "seed": 4}, "what a run names is what it gets"
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["sources"][0]["bytes"] == dump.stat().st_size
+    assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS
