@@ -82,7 +82,9 @@ class Report(Common):
     Several checkpoints are measured on the same positions, and compared with the first.
     """
 
-    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    checkpoints: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[CHECKPOINT...]", help_behavior_hint="")]
+    ] = ()
     """Directories of the checkpoints."""
     checkpoint: Path | None = None
     """Directory of the first checkpoint, as an option."""
@@ -145,7 +147,9 @@ class Compare(Common):
     The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
-    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...")]]
+    presets: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...", help_behavior_hint="(required)")]
+    ]
     """The networks; `fianchetto presets` lists them."""
     positions: tuple[Path, ...]
     """Datasets to train on; the test split of the first is measured on."""

@@ -31,9 +31,9 @@ def test_lichess_bot_plays_a_whole_game_by_the_documented_configuration(tmp_path
     copy = tmp_path / "lichess-bot"
     shutil.copytree(BOT, copy, ignore=shutil.ignore_patterns("venv", ".git"))
     with lichess() as (url, game):
-        config = re.sub('(?m)^token: .*$', f'token: "{TOKEN}"', written)
-        config = re.sub('(?m)^url: .*$', f'url: "{url}"', config)
-        config = re.sub('(?m)^  dir: .*$', f'  dir: "{program.parent}"', config)
+        config = re.sub("(?m)^token: .*$", f'token: "{TOKEN}"', written)
+        config = re.sub("(?m)^url: .*$", f'url: "{url}"', config)
+        config = re.sub("(?m)^  dir: .*$", f'  dir: "{program.parent}"', config)
         (copy / "config.yml").write_text(config)
         with (tmp_path / "log").open("w") as log:
             bot = subprocess.Popen(
