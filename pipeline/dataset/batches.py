@@ -152,7 +152,8 @@ class _Block:
         if not self.by_width:
             return {}
         outs = [np.empty((len(kinds), len(picked)), dtype=f"u{width}") for width, kinds in self.by_width.items()]
-        gather_columns(*self.views, picked, *outs)
+        fours, twos, ones = self.views
+        gather_columns(fours, twos, ones, picked, outs[0], outs[1], outs[2])
         taken: Batch = {}
         for kinds, columns in zip(self.by_width.values(), outs, strict=True):
             for (name, kind), column in zip(kinds, columns, strict=True):
