@@ -52,6 +52,21 @@ def histogram(values: "NDArray[Any]", title: str, label: str) -> bytes:
     return _png(figure)
 
 
+def intervals(bars: Sequence[tuple[str, float, float | None, float | None]], title: str, label: str) -> bytes:
+    """Draw a horizontal bar a figure (name, value, lower and upper end of its interval where it has one), as a PNG."""
+    figure = _figure()
+    figure.set_size_inches(7.0, 1.0 + 0.3 * len(bars))
+    axes = figure.subplots()
+    names, values, _, _ = zip(*bars, strict=True)
+    lower = [0.0 if low is None else max(0.0, value - low) for _, value, low, _ in bars]
+    upper = [0.0 if high is None else max(0.0, high - value) for _, value, _, high in bars]
+    axes.barh(range(len(bars)), values, xerr=(lower, upper), color="#4c72b0", ecolor="black", capsize=3)
+    axes.set_yticks(range(len(bars)), names)
+    axes.invert_yaxis()
+    axes.set(title=title, xlabel=label)
+    return _png(figure)
+
+
 def boards(drawings: Iterable[Drawing], columns: int = 3) -> str:
     """Draw rows as boards in a markdown table, the human's move green and the network's first choice blue."""
     cells = [_board(drawing) for drawing in drawings]

@@ -17,8 +17,7 @@ from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.finetune import strength
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.matches.config import SideConfig
-from tests.pipeline.defs.conftest import execute
-from tests.pipeline.defs.test_materialise import failure
+from tests.pipeline.defs.conftest import execute, failure
 from tests.pipeline.finetune.fakes import network
 
 RESULT = {"seed_eval": {"top1": 0.45}, "eval": {"top1": 0.44}, "against_seed": {"games": 100, "score": 0.6}}
