@@ -294,7 +294,7 @@ def tell(context: dg.AssetExecutionContext, **values: Any) -> None:
 def live(context: dg.AssetExecutionContext) -> Progress:
     """Return a progress that logs observations of the asset, which its Plots view draws while the run goes on.
 
-    Beside the tick's own figures there are percent and minutes_left where the whole is known. See `Spacing` for how many.
+    See `Spacing` for how many.
     """
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
     spacing, first, began = Spacing(time.monotonic()), None, time.monotonic()
@@ -303,16 +303,25 @@ def live(context: dg.AssetExecutionContext) -> Progress:
         nonlocal first
         first = tick.done if first is None else first
         now = time.monotonic()
-        if not spacing.due(now):
-            return
-        values: dict[str, float] = {tick.unit: tick.done} | dict(tick.values)
-        if tick.total:
-            values["percent"] = round(100 * tick.done / tick.total, 1)
-            if tick.done > first:
-                values["minutes_left"] = round((now - began) / 60 * (tick.total - tick.done) / (tick.done - first), 1)
-        context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
+        if spacing.due(now):
+            values = observed(tick, tick.done - first, now - began)
+            context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
+
+
+def observed(tick: Tick, gained: int, seconds: float) -> dict[str, float]:
+    """Return what an observation shows of a tick: percent and minutes left first, since a run's page cuts long ones off.
+
+    `gained`: how much was done in the last `seconds`.
+    """
+    values: dict[str, float] = {}
+    if tick.total:
+        values["percent"] = round(100 * tick.done / tick.total, 1)
+        if gained > 0:
+            values["minutes_left"] = round(seconds / 60 * (tick.total - tick.done) / gained, 1)
+    values |= {name: value if isinstance(value, int) else float(f"{value:.4g}") for name, value in tick.values.items()}
+    return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): tick.done}
 
 
 class Spacing:
