@@ -323,7 +323,7 @@ class _Part(NamedTuple):
 
 
 def observed(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
-    """Return what an observation shows of a tick: stage, percent and minutes left first, since a run's page cuts long ones off.
+    """Return what an observation shows of a tick; stage, percent and minutes left first: a run's page cuts long ones off.
 
     `gained`: how much was done in the last `seconds`.
     """
