@@ -14,6 +14,7 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.errors import UserError
+from engine.progress import Tick
 from model.training.config import TrainConfig
 from pipeline.dataset.files.shards import schema
 from pipeline.dataset.files.stored_planes import FORMS
@@ -320,3 +321,19 @@ def test_observations_are_bounded() -> None:
     assert len([second for second in hour if second <= 60]) == 60, "a curve shows in the first minute"
     assert len([second for second in hour if second <= 3600]) < 350
     assert len([second for second in hour if second > 3600]) == 120
+
+
+def test_an_observation_begins_with_what_is_asked_first() -> None:
+    tick = Tick(
+        30, 120, "s", {"step": 7, "loss": 3.1954374, "learning_rate": 0.0026319739, "positions_per_second": 651.234}
+    )
+    assert list(assets.observed(tick, 20, 60.0).items()) == [
+        ("percent", 25.0),
+        ("minutes_left", 4.5),
+        ("step", 7),
+        ("loss", 3.195),
+        ("learning_rate", 0.002632),
+        ("positions_per_second", 651.2),
+        ("seconds", 30),
+    ]
+    assert assets.observed(Tick(5, None, "B", {}), 0, 1.0) == {"bytes": 5}

@@ -352,6 +352,7 @@ def test_a_materialised_folder_that_is_not_there_is_named(
         ("at work in x: wait for it, or choose a new --out", "at work in x: wait for it or stop it"),
         ("stopped; run the same command to continue", "stopped; materialise it again to continue"),
         ("x has changed: take it out with --remove a first", "x has changed: name a in `remove`: it is taken out"),
+        ("held out: none (by --hold-out latest)", "held out: none (by `hold_out` latest)"),
         (
             "x has version 1: ingest the dump again",
             "x has version 1: materialise `positions` again with `replace: true`",
