@@ -48,7 +48,8 @@ def text_table(rows: list[dict[str, Any]]) -> str:
     """Return rows as a text table."""
     import polars as pl
 
-    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=3):
+    bare = pl.Config(tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=3)
+    with bare, pl.Config(tbl_rows=-1, tbl_cols=-1, tbl_width_chars=-1, fmt_str_lengths=200):
         return str(pl.DataFrame(rows))
 
 
