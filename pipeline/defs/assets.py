@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
@@ -297,31 +297,43 @@ def live(context: dg.AssetExecutionContext) -> Progress:
     See `Spacing` for how many.
     """
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
-    spacing, first, began = Spacing(time.monotonic()), None, time.monotonic()
+    spacing, part = Spacing(time.monotonic()), _Part("", "", 0, 0.0)
 
     def progress(tick: Tick) -> None:
-        nonlocal first
-        first = tick.done if first is None else first
+        nonlocal part
         now = time.monotonic()
-        if spacing.due(now):
-            values = observed(tick, tick.done - first, now - began)
+        begun = (part.stage, part.unit) != (tick.stage, tick.unit) or tick.done < part.first
+        if begun:
+            part = _Part(tick.stage, tick.unit, tick.done, now)
+        if spacing.due(now) or (begun and tick.stage):  # the name of a stage is shown at once
+            values = observed(tick, tick.done - part.first, now - part.began)
             context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
 
 
-def observed(tick: Tick, gained: int, seconds: float) -> dict[str, float]:
-    """Return what an observation shows of a tick: percent and minutes left first, since a run's page cuts long ones off.
+def observed(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
+    """Return what an observation shows of a tick: stage, percent and minutes left first, since a run's page cuts it off.
 
-    `gained`: how much was done in the last `seconds`.
+    `gained`: how much of the stage was done in `seconds`.
     """
-    values: dict[str, float] = {}
+    values: dict[str, Any] = {"stage": tick.stage} if tick.stage else {}
     if tick.total:
         values["percent"] = round(100 * tick.done / tick.total, 1)
         if gained > 0:
             values["minutes_left"] = round(seconds / 60 * (tick.total - tick.done) / gained, 1)
     values |= {name: value if isinstance(value, int) else float(f"{value:.4g}") for name, value in tick.values.items()}
     return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): tick.done}
+
+
+class _Part(NamedTuple):
+    """A part of the work, of which the time that is left is told: one stage and unit."""
+
+    stage: str
+    unit: str
+    first: int
+    """Units done when it was seen first."""
+    began: float
 
 
 class Spacing:

@@ -17,6 +17,7 @@ import tyro
 
 import pipeline
 from engine.errors import UserError
+from model.training.config import DEFAULT_PRESET
 from pipeline.cli.endings import first_run
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
@@ -32,7 +33,7 @@ class RunOptions:
 
     dump: str = SAMPLE
     """Partition key: a file's name in datasets/dumps/ without its ending, `sample`, or lichess_db_standard_rated_2013-01."""
-    preset: str = "fianchetto-xs"
+    preset: str = DEFAULT_PRESET
     """Network to train."""
     minutes: float = 1.5
     """Minutes of training."""

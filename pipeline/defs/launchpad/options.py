@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic_core import to_jsonable_python
 
 from model.network.presets import presets
-from model.training.config import TrainConfig
+from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.defs.launchpad.forms import Between, Choice
@@ -69,7 +69,7 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """What is trained, and on what."""
 
-    preset: Annotated[str, Choice(presets)] = "fianchetto-xs"
+    preset: Annotated[str, Choice(presets)] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
@@ -127,6 +127,8 @@ class StrengthOptions:
     """Command of an engine that is an opponent where it is installed; "" leaves it out."""
     nodes: tuple[int, ...] = (100,)
     """Nodes of that engine's moves, an opponent each."""
+    judged: Annotated[int, Between(0, 100_000)] = 200
+    """Positions of the games whose every move the engine judges, to weigh policy and value by; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:

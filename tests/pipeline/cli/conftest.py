@@ -25,6 +25,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return int(ended.value.code or 0), captured.out, captured.err
 
 
+SMALLEST = ["--preset", "fianchetto-xs"]
 STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
 """Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
 
@@ -50,7 +51,7 @@ def travelled(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {}
     commands = {
         "ingest": ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"],
-        "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS],
+        "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, *SMALLEST],
         "report": [*("report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions"))],
     }
     commands["report"] += ["--limit", "2000", "--out", str(folder / "report")]

@@ -158,8 +158,8 @@ def test_commands_end_with_five_lines_and_the_next_command(
         parse(following[2:])
 
 
-def test_training_further_takes_the_preset_of_its_start(
-    journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_preset_that_nobody_names_is_the_run_s_or_the_start_s_or_the_recommended_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
@@ -171,12 +171,16 @@ def test_training_further_takes_the_preset_of_its_start(
         }
 
     monkeypatch.setattr("pipeline.training.train.train_on", trained)
-    monkeypatch.setattr("model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path}"}})
-    words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
-    for more in ([], ["--start", "seed"], ["--start", "seed", "--preset", "fianchetto-s"]):
+    monkeypatch.setattr("model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path.name}"}})
+    words = ["train", "--positions", "x", "--steps", "1", "--json"]
+    begun, seed = tmp_path / "begun", Path("seed")
+    begun.mkdir()
+    (begun / "checkpoint.json").touch()
+    for more in (["--out", "y"], ["--out", "y", "--start", "seed"], ["--out", str(begun)]):
         assert call(capsys, monkeypatch, *words, *more)[0] == 0
-    seed = Path("seed")
-    assert asked == [("fianchetto-xs", None), ("of seed", seed), ("fianchetto-s", seed)]
+        assert call(capsys, monkeypatch, *words, *more, "--preset", "fianchetto-s")[0] == 0
+    assert asked[::2] == [("fianchetto-human", None), ("of seed", seed), ("of begun", None)]
+    assert asked[1::2] == [("fianchetto-s", start) for start in (None, seed, None)]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -19,7 +19,7 @@ from model.training.config import TrainConfig
 from pipeline.dataset.files.shards import schema
 from pipeline.dataset.files.stored_planes import FORMS
 from pipeline.definitions import defs
-from pipeline.defs import assets, jobs
+from pipeline.defs import assets, checks, jobs
 from pipeline.defs.assets import dumps, months
 from pipeline.defs.launchpad.forms import filled
 from pipeline.defs.launchpad.options import (
@@ -82,6 +82,16 @@ def test_the_checks_are_these() -> None:
     specs = [spec for asset in defs().resolve_asset_graph().assets_defs for spec in asset.check_specs]
     lines = [f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n" for it in specs]
     assert "".join(sorted(lines)) == CHECKS
+
+
+def test_checks_are_executed_from_their_pages_without_materialising() -> None:
+    """All but those of self-play: its assets check themselves by figures of the run that made them."""
+    graph = defs().resolve_asset_graph()
+    tied = {key.name for key in graph.asset_check_keys if graph.get(key).execution_set_entity_keys != {key}}
+    own = {spec.name for spec in (*checks.TUNED, *checks.STRENGTH)} - {checks.LOSS}
+    alone = graph.get(dg.AssetCheckKey(dg.AssetKey("checkpoint"), checks.LOSS)).execution_set_entity_keys
+    assert tied - {checks.LOSS} == own
+    assert len(alone) == 1
 
 
 def test_jobs_schedules_and_sensors() -> None:
