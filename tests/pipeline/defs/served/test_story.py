@@ -93,8 +93,10 @@ def test_a_range_of_months_is_backfilled(served: Served, page: "Page") -> None:
     launched(page, server, "Launch")
     files = [datasets / "dumps" / f"{STEM}2013-0{number}.pgn.zst" for number in (1, 2)]
     wait(lambda: all(file.exists() for file in files), 180)
-    for file in files:
-        go(page, server, "/assets/dump?view=partitions", file.name.removesuffix(".pgn.zst"))
+    keys = '{ assetNodeOrError(assetKey: {path: ["dump"]}) { ... on AssetNode { partitionKeys } } }'
+    registered = {f"{STEM}2013-01", f"{STEM}2013-02"}
+    wait(lambda: registered <= set(server.ask(keys)["assetNodeOrError"]["partitionKeys"]), 60)
+    go(page, server, "/assets/lichess_month?view=partitions&partition=2013-02", "sha256")
 
 
 def test_a_failed_check_blocks_a_later_run_until_it_passes(served: Served, page: "Page") -> None:
@@ -122,7 +124,7 @@ def test_a_failed_check_blocks_a_later_run_until_it_passes(served: Served, page:
 
 
 def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Page") -> None:
-    datasets, server = served
+    server = served[1]
     shares = {"workers": 1, "replace": True, "ingest": {"test_share": 0.2, "val_share": 0.2}}
     ended(
         server,
