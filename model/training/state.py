@@ -83,7 +83,11 @@ def begin(
     """Make a run at step 0, its steps in `parts` of all processes, or where that is 0 as configured."""
     world = world or World()
     device = device_for(config.device, world.local if world.size > 1 else None)
-    network = build(preset, config.seed).to(device)
+    network = build(preset, config.seed).to(device).train()
+    if config.frozen_norms:
+        for module in network.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
     ema = copy.deepcopy(network).eval().requires_grad_(False)
     dtype = dtype_for(config.amp, device)
     return Run(
@@ -92,7 +96,7 @@ def begin(
         device=device,
         dtype=dtype,
         world=world,
-        network=network.train(),
+        network=network,
         replicas=_replicas(config, network, device, world, parts or config.parts),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
