@@ -1,6 +1,7 @@
 """What a training run is told; `model.training.schedules` says what follows from it at each step."""
 
-from dataclasses import MISSING, asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -11,12 +12,17 @@ class TrainConfigError(UserError):
     """Name the setting that cannot be, and what it may be."""
 
 
-OptimizerName = Literal["adamw", "nadamw", "sgd", "muon"]
+OptimizerName = Literal["auto", "adamw", "nadamw", "sgd", "muon"]
 Decay = Literal["cosine", "linear", "step", "none"]
 Precision = Literal["auto", "bf16", "fp16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
 SearchValue = Literal["root", "best"]
+
+DEFAULT_PRESET = "fianchetto-human"
+"""What is trained where nobody names a preset."""
+BY_MUON = frozenset({"fianchetto-human", "fianchetto-rated"})
+"""Presets that `auto` trains by Muon: those whose figures in docs/benchmarks.md are of it."""
 
 FREE_TO_CHANGE = frozenset(
     {
@@ -49,8 +55,9 @@ class TrainConfig:
     parts: int = 0
     """Parts that a step is cut into, each with norms of its own: threads of a processor share them out, a GPU takes one after
     the other, which needs less memory. 0: parts of about 128 on a processor, one on each GPU."""
-    optimizer: OptimizerName = "adamw"
-    """Rule of the steps: adamw, nadamw (Nesterov), sgd (Nesterov momentum) or muon (matrices; AdamW does the rest)."""
+    optimizer: OptimizerName = "auto"
+    """Optimizer: adamw, nadamw, sgd (Nesterov momentum), muon (matrices; AdamW does the rest), or auto: muon for
+    fianchetto-human and fianchetto-rated, adamw for other networks; a run that is continued keeps its own."""
     learning_rate: float = 5e-3
     """Highest rate of the optimizer, reached at the end of the warm-up; muon's is scaled to fit AdamW's."""
     momentum: float = 0.95
@@ -194,6 +201,14 @@ def config_row(config: TrainConfig) -> dict[str, Any]:
     return asdict(config)
 
 
+def with_optimizer(config: TrainConfig, preset: str, row: Mapping[str, Any] | None = None) -> TrainConfig:
+    """Return the configuration with an optimizer in place of `auto`: that of `row`, a card's settings, or the preset's."""
+    if config.optimizer != "auto":
+        return config
+    usual: OptimizerName = "muon" if preset in BY_MUON else "adamw"
+    return replace(config, optimizer=usual if row is None else row.get("optimizer", "adamw"))
+
+
 def changed_settings(config: TrainConfig, row: dict[str, Any]) -> list[str]:
     """Describe the settings in which a run differs from the one that a card describes and that it may not change.
 
@@ -203,6 +218,8 @@ def changed_settings(config: TrainConfig, row: dict[str, Any]) -> list[str]:
     for field in fields(TrainConfig):
         mine = getattr(config, field.name)
         was = row.get(field.name, None if field.default is MISSING else field.default)
+        if field.name == "optimizer" and mine == "auto":
+            continue  # the run keeps its own
         if field.name not in FREE_TO_CHANGE and was != mine:
             changes.append(f"{field.name} was {was}, is {mine}")
     return changes

@@ -11,13 +11,15 @@ from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from types import UnionType
 from typing import Any, Union, get_args, get_type_hints
 
 from engine.errors import UserError
+from pipeline.cli.help import columns, describe, help_of
 
-EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in one
-line; 130 stopped by Ctrl-C, 143 by SIGTERM: where a command can be continued, the same command continues it."""
+EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in \
+one line; 130 stopped by Ctrl-C, 143 by SIGTERM: where a command can be continued, the same command continues it."""
 
 COMMANDS = {
     "fetch": ("commands.fetch:Fetch", "download dumps: months of Lichess, or any URL"),
@@ -65,11 +67,12 @@ def _front(words: Sequence[str]) -> str | None:
     """Return what is printed where no command is named: the first steps, all commands, or the version."""
     if not words:
         first = _listed(list(COMMANDS)[:BEGINNER])
-        more = "fianchetto COMMAND --help explains a command; fianchetto --help lists all of them."
+        more = "fianchetto COMMAND --help explains a command; fianchetto --help lists all."
         return f"Chess game databases into trained players.\n\n{first}\n\n{more}"
     if words[0] in ("-h", "--help", "help"):
         usage = "usage: fianchetto COMMAND [OPTIONS]\n\nChess game databases into trained players."
-        return f"{usage}\n\n{_listed(list(COMMANDS))}\n\nfianchetto COMMAND --help explains a command.\n\n{EXITS}"
+        more = f"fianchetto COMMAND --help explains a command.\n\n{fill(EXITS, columns())}"
+        return f"{usage}\n\n{_listed(list(COMMANDS))}\n\n{more}"
     if words[0] == "--version":
         from importlib.metadata import version
 
@@ -96,10 +99,12 @@ def parse(words: Sequence[str]) -> Any:
     command = command_class(name)
     read = partial(tyro.cli, command, prog=f"fianchetto {name}", args=words[1:], registry=_rules(command, words[1:]))
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             return read()
     except SystemExit as ended:
         if not ended.code:  # --help
+            describe(command)
+            print(help_of(read))  # noqa: T201
             raise
     caught = io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(caught), contextlib.redirect_stdout(_Utf8()):

@@ -19,6 +19,7 @@ from engine.compiling import say_for_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shards import (
     FORMAT_VERSION,
     GAMES,
@@ -44,7 +45,6 @@ from pipeline.errors import (
 )
 from pipeline.executors.local import Engine, Failure, LocalEngine
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_name, release_buffers
-from pipeline.ingest.data_card import CARD
 from pipeline.ingest.manifest import build_manifest, plain_config, read_notes
 from pipeline.ingest.rows_code import rows_code
 from pipeline.ingest.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks

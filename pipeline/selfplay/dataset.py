@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
@@ -35,7 +36,6 @@ from pipeline.dataset.files.shards import (
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.ingest.chunk import ChunkTask, games_table, part_name, read_games, split_of
-from pipeline.ingest.data_card import CARD
 from pipeline.ingest.manifest import build_manifest
 from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay as pgn

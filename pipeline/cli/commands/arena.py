@@ -134,7 +134,9 @@ class Judge(Common):
     kept in --out and used again; the same command continues a run that was stopped.
     """
 
-    players: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...")]]
+    players: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...", help_behavior_hint="(required)")]
+    ]
     """The players; the others are compared with the first."""
     pgn: Path
     """Games to draw positions from, at most two per game."""

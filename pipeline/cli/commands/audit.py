@@ -21,7 +21,9 @@ class Join(Common):
     Joining again adds datasets to the set. Every command that takes a dataset also takes a training set.
     """
 
-    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[DATASET...]")]] = ()
+    datasets: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[DATASET...]", help_behavior_hint="")]
+    ] = ()
     """Datasets to add, as `fianchetto ingest` makes them."""
     out: Path
     """Directory of the training set."""
@@ -51,7 +53,9 @@ class Audit(Common):
     All figures are exact counts. Memory does not grow with the rows; the temporary folder takes up to 16 bytes per position.
     """
 
-    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...")]]
+    datasets: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="(required)")]
+    ]
     """Datasets or training sets, audited together."""
     source: tuple[Path, ...] = ()
     """Dumps that the datasets were made from, to count players: datasets hold no names."""
@@ -94,7 +98,9 @@ class Verify(Common):
     rows whose dump is missing, are listed too.
     """
 
-    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...")]]
+    datasets: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="(required)")]
+    ]
     """Datasets or training sets."""
     all: bool = False
     """Encode the whole dump again and compare every row, not a sample."""

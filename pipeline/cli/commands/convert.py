@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -21,7 +21,7 @@ class Convert(Common):
     The rows, their order and their splits stay. Each row is checked: of a compact one the same planes are made, bit for bit.
     """
 
-    dataset: tyro.conf.Positional[Path]
+    dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Dataset to convert; it is left as it is."""
     planes: Literal["all", "compact"]
     """all: the 77 planes, for any reader; compact: the position, from which this program makes the planes."""
@@ -45,7 +45,7 @@ class Convert(Common):
 class Rows(Common):
     """Print or write rows of a dataset or training set as FEN and UCI move, with what is known of the game."""
 
-    dataset: tyro.conf.Positional[Path]
+    dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Dataset or training set."""
     fen: bool = False
     """Give positions as FEN and moves as UCI, the one form there is so far."""

@@ -41,7 +41,9 @@ COMPARED = 1000
 class Presets(Common):
     """List the networks: view, move vocabulary, parameters, FLOP per position, and with --measure their speed here."""
 
-    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PRESET...]")]] = ()
+    presets: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PRESET...]", help_behavior_hint="")]
+    ] = ()
     """Presets to list; all when none is named."""
     names: tuple[str, ...] = ()
     """Presets to list, as they were named before."""

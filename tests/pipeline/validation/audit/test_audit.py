@@ -18,8 +18,9 @@ import pytest
 from engine.encoding.planes import label_of
 from pipeline.cli.main import main
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.dataset.position_keys import position_keys, stand_in
+from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.strata import CLASSES, time_class
+from pipeline.dataset.train_keys import stand_in
 from pipeline.dataset.training_set import split_shards
 from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest.chunk import IngestConfig
