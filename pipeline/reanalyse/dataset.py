@@ -27,6 +27,7 @@ from engine.board.movegen import legal_planes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, castling_bits, en_passant_file
 from engine.encoding.planes import PLANES
 from engine.search.simulation import play
+from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import (
     BATCH_SENTINELS,
@@ -42,7 +43,6 @@ from pipeline.dataset.files.shards import (
 from pipeline.dataset.files.stored_planes import packed, positions_of
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.ingest.chunk import IngestConfig, part_name
-from pipeline.ingest.data_card import CARD
 from pipeline.ingest.manifest import build_manifest
 from pipeline.reanalyse.config import ReanalyseConfig, ReanalyseError
 from pipeline.reanalyse.draw import KEPT, POSITIONS

@@ -35,9 +35,9 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
     """Return all that a step needs of a batch, on the device: the columns of `to_device`, and what else its rows teach.
 
     The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`), `eval`, `root_value` and `best_value` are
-    used where they are there and the configuration gives them a share. Rows whose `plies` is 0 belong to no game: they teach moves,
-    but no results; `ended` bool `[B]` is false for them, and left out where there are none. Rows with a search's value and
-    without its visits, the interior of a tree, teach no moves: `taught` bool `[B]` is false for them. Visits are
+    used where they are there and the configuration gives them a share. Rows whose `plies` is 0 belong to no game: they teach
+    moves, but no results; `ended` bool `[B]` is false for them, and left out where there are none. Rows with a search's value
+    and without its visits, the interior of a tree, teach no moves: `taught` bool `[B]` is false for them. Visits are
     `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
