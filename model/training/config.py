@@ -17,6 +17,7 @@ Decay = Literal["cosine", "linear", "step", "none"]
 Precision = Literal["auto", "bf16", "fp16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
+SearchValue = Literal["root", "best"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """What is trained where nobody names a preset."""
@@ -94,7 +95,12 @@ class TrainConfig:
     eval_blend: float = 0.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the game's end is the rest."""
     root_value_share: float = 0.0
-    """Share of the value's target that is a search's value, in rows that have one; what it is without is the rest."""
+    """Share of the value's target that is a search's value, in rows that have one; what it is without is the rest. In searched
+    rows that belong to no game it is all of it, or with 0 they teach no value."""
+    search_value: SearchValue = "root"
+    """Which value of a search: root, the mean of its simulations; or best, that of its best move where a row has it."""
+    frozen_norms: bool = False
+    """Leave the batch norms' running statistics as they are and use them: for few steps on rows unlike those before."""
     seed_kl_weight: float = 0.0
     """Weight of the Kullback-Leibler divergence from the policy of the reference, the network that a run must stay near."""
     seed_kl_final: float = 0.0
