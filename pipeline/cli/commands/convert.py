@@ -77,4 +77,6 @@ class Rows(Common):
             found += table.slice(0, wanted - len(found)).to_pylist()
             if len(found) == wanted or stop():
                 break
-        return {"rows": found} if self.json else {"slices": {"rows": found}}
+        from pipeline.evaluation.render import text_table
+
+        return {"rows": found} if self.json else {"text": text_table(found)}
