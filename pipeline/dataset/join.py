@@ -46,15 +46,18 @@ class JoinConfig:
     """How datasets become a training set; all of it is in the set's page, and a set joined otherwise is not mixed."""
 
     hold_out: str = "latest"
-    """What is held out whole: latest (the datasets of the last month, where there are others), none, or a dataset's name."""
+    """What is held out whole: latest (the datasets of the last month, unless there is no other), none, or the name of a
+    dataset."""
     rating_edges: tuple[int, ...] = RATING_EDGES
     """Ratings between the bands of the mover's rating."""
     rating_shares: tuple[float, ...] = ()
-    """Wanted shares of train in each band, from below the first edge on, unknown ratings last; none for as they come."""
+    """Shares of train that the rating bands are to have: below the first edge, between edges, above the last, rating
+    unknown. Empty: as the datasets are."""
     time_shares: tuple[float, ...] = ()
-    """Wanted shares of train: ultraBullet, bullet, blitz, rapid, classical, unknown; none for as they come."""
+    """Shares of train that the time controls are to have: ultraBullet, bullet, blitz, rapid, classical, unknown. Empty: as
+    the datasets are."""
     seed: int = 0
-    """Seed of the thinning to those shares."""
+    """Random seed of the thinning."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""

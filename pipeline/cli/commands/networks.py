@@ -46,11 +46,11 @@ class Presets(Common):
     ] = ()
     """Presets to list; all when none is named."""
     names: tuple[str, ...] = ()
-    """Presets to list, as they were named before."""
+    """The same as PRESET...; kept for older scripts."""
     measure: bool = False
     """Measure positions per second on this machine, which takes minutes for all presets."""
     seconds: float = 1.0
-    """Least time of each measurement, seconds; a step of the largest network may take longer."""
+    """Shortest time of each measurement in seconds; a step of the largest network may take longer."""
     batch_size: int = 64
     """Positions in a training step and in a call of the evaluator."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
