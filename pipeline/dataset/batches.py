@@ -3,7 +3,8 @@
     row groups in a random order -> blocks of many groups -> batches of rows picked at random in a block
 
 The stream is one endless sequence of rows, fixed by (seed, files): epoch after epoch, each row once an epoch. Step k is its
-rows k * batch_size and on, so a run that is killed and resumed sees exactly the batches that it would have seen.
+rows k * batch_size and on, so a run that is killed and resumed sees exactly the batches that it would have seen. Of several
+processes each has such a stream of its own, of its share of the row groups of each epoch; a batch is one part from each.
 
 A batch is a dict of the columns asked for as numpy arrays, as `pipeline.dataset.files.shards.batch_columns` gives them.
 """
@@ -22,7 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
-from pipeline.dataset.files.permute import gather_rows
+from pipeline.dataset.files.permute import WIDTHS, gather_columns, gather_rows
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import COLUMNS, Batch
@@ -54,6 +55,23 @@ class _Group:
     """Rows that count."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Rows of a row group: all of them, but for the groups in which a process's share of an epoch begins and ends."""
+
+    group: _Group
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+    @property
+    def whole(self) -> bool:
+        return self.rows == self.group.rows
+
+
 def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
     """List the row groups of a split by the manifests, by the footers of files where those do not tell."""
     groups: list[_Group] = []
@@ -72,8 +90,8 @@ def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
 class _Block:
     """Rows that are shuffled together, as they were read; its memory is used for one block after another.
 
-    All columns of numbers but the planes lie in one array of records, so that a row picked at random is two waits for memory
-    and not eighteen.
+    All columns of numbers but the planes lie in one array of records, the wider columns first, so that a row picked at random
+    is two waits for memory and not eighteen.
     """
 
     def __init__(self, columns: Sequence[str], largest: int, *, packed: bool) -> None:
@@ -83,6 +101,10 @@ class _Block:
             (largest if "planes" in columns else 0, PACKED if packed else PLANES), dtype=np.uint64
         )
         self.records_R: NDArray[Any] = np.empty(0)
+        self.by_width: dict[int, list[tuple[str, Any]]] = {}
+        """The columns of a record and their types, by WIDTHS."""
+        self.views: list[NDArray[Any]] = []
+        """The records as numbers of each of WIDTHS."""
         self.objects: dict[str, NDArray[np.object_]] = {}
         self.order_R = np.empty(0, dtype=np.int64)
         """Which of the rows is first, second, ..."""
@@ -93,9 +115,13 @@ class _Block:
         """Keep columns of some rows."""
         kinds = {name: kept.dtype for name, kept in columns.items() if name != "planes" and kept.dtype != object}
         if kinds and not len(self.records_R):
-            size = sum(kind.itemsize for kind in kinds.values())
-            filler = ("", f"V{-size % 8}")  # to whole words, for the kernel that copies them
-            self.records_R = np.empty(self.largest, dtype=[*kinds.items(), filler])
+            self.by_width = {
+                width: [field for field in kinds.items() if field[1].itemsize == width] for width in WIDTHS
+            }
+            fields = [field for some in self.by_width.values() for field in some]
+            size = np.dtype(fields).itemsize
+            self.records_R = np.empty(self.largest, dtype=[*fields, ("", f"V{-size % 8}")])  # to whole words
+            self.views = [self.records_R.view(f"u{width}").reshape(self.largest, -1) for width in WIDTHS]
         for name, values in columns.items():
             if name == "planes":
                 if values.base is not self.planes_RP:
@@ -105,29 +131,41 @@ class _Block:
             else:
                 self.records_R[name][rows] = values
 
-    def take(self, first: int, last: int, step: int = 1) -> Batch:
+    def take(self, first: int, last: int) -> Batch:
         """Copy the rows from `first` to `last` of the block's order."""
-        picked = self.order_R[first:last:step]
-        records = self.records_R
-        if len(records):
-            words = self.records_R.view(np.uint64).reshape(len(self.records_R), -1)
-            records = _gathered(words, picked).reshape(-1).view(records.dtype)
+        picked = self.order_R[first:last]
+        taken = self._columns(picked)
         batch: Batch = {}
         for name in self.columns:
             if name == "planes":
-                words = _gathered(self.planes_RP, picked)
-                batch[name] = self._unpacked(words, picked, records) if self.packed else words
+                words = np.empty((len(picked), self.planes_RP.shape[1]), dtype=np.uint64)
+                gather_rows(self.planes_RP, picked, words)
+                batch[name] = self._unpacked(words, picked, taken.get("label")) if self.packed else words
             elif name in self.objects:
                 batch[name] = self.objects[name][picked]
             else:
-                batch[name] = records[name].copy()
+                batch[name] = taken[name]
         return batch
 
-    def _unpacked(self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], records: Any) -> NDArray[np.uint64]:
+    def _columns(self, picked: NDArray[np.int64]) -> Batch:
+        """Copy the columns of numbers of some rows; those of one width lie in one array."""
+        if not self.by_width:
+            return {}
+        outs = [np.empty((len(kinds), len(picked)), dtype=f"u{width}") for width, kinds in self.by_width.items()]
+        fours, twos, ones = self.views
+        gather_columns(fours, twos, ones, picked, outs[0], outs[1], outs[2])
+        taken: Batch = {}
+        for kinds, columns in zip(self.by_width.values(), outs, strict=True):
+            for (name, kind), column in zip(kinds, columns, strict=True):
+                taken[name] = column.view(kind)
+        return taken
+
+    def _unpacked(
+        self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], labels: NDArray[np.uint16] | None
+    ) -> NDArray[np.uint64]:
         """Make the planes of packed rows; raises DatasetError, with the file's name, for one that is no position."""
-        labels = np.ascontiguousarray(records["label"]) if "label" in self.columns else np.empty(0, dtype=np.uint16)
         try:
-            return unpacked(words_RW, labels)
+            return unpacked(words_RW, np.empty(0, dtype=np.uint16) if labels is None else labels)
         except StrangeRowError as error:
             path = next(path for end, path in self.sources if picked[error.row] < end)
             raise DatasetError(f"{path} cannot be read as a shard ({error.why}): ingest the dump again") from error
@@ -147,12 +185,6 @@ def _joined(parts: Sequence[Batch]) -> Batch:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _gathered(rows_RW: NDArray[np.uint64], picked: NDArray[np.int64]) -> NDArray[np.uint64]:
-    rows = np.empty((len(picked), rows_RW.shape[1]), dtype=np.uint64)
-    gather_rows(rows_RW, picked, rows)
-    return rows
-
-
 class Batches:
     """The batches of one split of some datasets or training sets."""
 
@@ -168,15 +200,20 @@ class Batches:
         columns: Sequence[str] = HUMAN_COLUMNS,
         block_rows: int | None = None,
     ) -> None:
-        """Find the shards; `rank` of `world` processes gets its equal part of every batch.
+        """Find the shards; `rank` of `world` processes gets its equal part of every batch, from row groups of its own.
 
-        Raises DatasetError where there is no dataset, no such split, or nothing in it.
+        Raises DatasetError where there is no dataset, no such split, or nothing in it; ConfigError for a batch that cannot be
+        shared, and for fewer rows than processes.
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
             raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
         self.groups = _groups(directories, split)
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
+        if self.rows < world:
+            raise ConfigError(f"{self.rows} rows cannot be shared by {world} processes")
+        self.share = (self.rows * rank // world, self.rows * (rank + 1) // world)
+        """The rows of an epoch that are this process's, by their place in the epoch's order of row groups."""
         self.batch_size, self.seed, self.rank, self.world = batch_size, seed, rank, world
         self.block_rows = block_rows or BLOCK_ROWS
         self.columns = list(columns)
@@ -184,30 +221,48 @@ class Batches:
         """Rows are shuffled as packed positions, and their planes made batch by batch."""
         self._footers: OrderedDict[Path, pq.FileMetaData] = OrderedDict()
 
-    def _blocks(self, epoch: int) -> list[list[_Group]]:
-        """Give the blocks of an epoch: row groups in a random order, `block_rows` together."""
-        order = np.random.Generator(np.random.PCG64((self.seed, epoch))).permutation(len(self.groups))
-        blocks: list[list[_Group]] = [[]]
+    def _parts(self, epoch: int) -> Iterator[_Part]:
+        """Give the row groups of an epoch that are this process's, in a random order.
+
+        The processes cut one order of all groups at the rows of their `share`, so that each row is one's, and a process reads
+        the groups of its share and no more: no group but those that a cut goes through is read twice.
+        """
+        first, last = self.share
+        begin = 0
+        for index in np.random.Generator(np.random.PCG64((self.seed, epoch))).permutation(len(self.groups)):
+            group = self.groups[index]
+            low, high = max(first - begin, 0), min(last - begin, group.rows)
+            if low < high:
+                yield _Part(group, low, high)
+            begin += group.rows
+
+    def _blocks(self, epoch: int) -> list[list[_Part]]:
+        """Give the blocks of an epoch: this process's row groups in their order, `block_rows` together."""
+        blocks: list[list[_Part]] = [[]]
         rows = 0
-        for index in order:
+        for part in self._parts(epoch):
             if rows >= self.block_rows:
                 blocks.append([])
                 rows = 0
-            blocks[-1].append(self.groups[index])
-            rows += self.groups[index].rows
+            blocks[-1].append(part)
+            rows += part.rows
         return blocks
 
-    def _read(self, closing: Event, block: _Block, groups: Sequence[_Group], epoch: int, number: int) -> _Block:
+    def _read(self, closing: Event, block: _Block, parts: Sequence[_Part], epoch: int, number: int) -> _Block:
         """Read a block's rows and draw their order."""
         at, block.sources = 0, []
-        for group in groups:
+        for part in parts:
             if closing.is_set():  # nobody waits for the block any more
                 return block
-            rows = slice(at, at + group.rows)
-            block.put(rows, self._rows(group, block.planes_RP[rows], packed=self.packed))
-            at += group.rows
-            block.sources.append((at, group.shard.path))
-        places = np.random.Generator(np.random.PCG64((self.seed, epoch, number, SHUFFLED))).permutation(at)
+            rows = slice(at, at + part.rows)
+            columns = self._rows(part.group, block.planes_RP[rows] if part.whole else None, packed=self.packed)
+            if not part.whole:
+                columns = {name: values[part.first : part.last] for name, values in columns.items()}
+            block.put(rows, columns)
+            at += part.rows
+            block.sources.append((at, part.group.shard.path))
+        seed = (self.seed, epoch, number, SHUFFLED, *([self.rank] if self.rank else []))
+        places = np.random.Generator(np.random.PCG64(seed)).permutation(at)
         block.order_R = np.empty(at, dtype=np.int64)
         block.order_R[places] = np.arange(at)
         return block
@@ -239,46 +294,44 @@ class Batches:
         A block is valid until the next but one is asked for: its memory is used again, for fresh pages cost more than rows.
         """
 
-        def plan() -> Iterator[tuple[list[_Group], int, int, int]]:
+        def plan() -> Iterator[tuple[list[_Part], int, int, int]]:
             number_of_epoch, left = epoch, skip
             while True:
-                for number, groups in enumerate(self._blocks(number_of_epoch)):
-                    rows = sum(group.rows for group in groups)
+                for number, parts in enumerate(self._blocks(number_of_epoch)):
+                    rows = sum(part.rows for part in parts)
                     if left >= rows:
                         left -= rows
                         continue
-                    yield groups, number_of_epoch, number, left
+                    yield parts, number_of_epoch, number, left
                     left = 0
                 number_of_epoch += 1
 
-        largest = min(self.rows, self.block_rows + max(group.rows for group in self.groups))
+        largest = min(self.share[1] - self.share[0], self.block_rows + max(group.rows for group in self.groups))
         now, later = (_Block(self.columns, largest, packed=self.packed) for _ in range(2))
         closing = Event()
         with ThreadPoolExecutor(1, "read-ahead") as reader, _set_at_end(closing):
             steps = plan()
-            groups, *where, left = next(steps)
-            ahead = reader.submit(self._read, closing, now, groups, *where)
+            parts, *where, left = next(steps)
+            ahead = reader.submit(self._read, closing, now, parts, *where)
             while True:
                 current, drop = ahead.result(), left
-                groups, *where, left = next(steps)
-                ahead = reader.submit(self._read, closing, later, groups, *where)
+                parts, *where, left = next(steps)
+                ahead = reader.submit(self._read, closing, later, parts, *where)
                 now, later = later, now
                 yield current, drop
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Give batches for ever, beginning with that of `step`."""
-        epoch, skip = divmod(step * self.batch_size, self.rows)
+        """Give batches for ever, beginning with that of `step`: of every batch this process's part."""
+        size = self.batch_size // self.world
+        epoch, skip = divmod(step * size, self.share[1] - self.share[0])
         parts: list[Batch] = []
         have = 0
         for block, first in self._epochs(epoch, skip):
             rows, at = len(block.order_R), first
-            while rows - at >= (need := self.batch_size - have):
-                if parts:  # the batch that lies across blocks
-                    whole = _joined([*parts, block.take(at, at + need)])
-                    yield {name: values[self.rank :: self.world] for name, values in whole.items()}
-                    parts, have = [], 0
-                else:
-                    yield block.take(at + self.rank, at + need, self.world)
+            while rows - at >= (need := size - have):
+                whole = block.take(at, at + need)
+                yield _joined([*parts, whole]) if parts else whole  # some batches lie across blocks
+                parts, have = [], 0
                 at += need
             if at < rows:
                 parts.append(block.take(at, rows))

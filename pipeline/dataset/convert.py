@@ -69,7 +69,8 @@ def convert(
 def _convert(
     directory: Path, manifest: dict[str, Any], planes: Form, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    asked = {"converted_from": file_hash(directory / MANIFEST), "planes": planes, "format_version": FORMAT_VERSION}
+    first = manifest.get("converted_from") or file_hash(directory / MANIFEST)  # of a conversion's conversion too
+    asked = {"converted_from": first, "planes": planes, "format_version": FORMAT_VERSION}
     if (out / MANIFEST).exists():
         found = read_manifest(out)
         if found.get("converted_from") != asked["converted_from"] or found.get("planes") != planes:

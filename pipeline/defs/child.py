@@ -275,7 +275,8 @@ def _throttled(send: Send, seconds: float = 0.25) -> Progress:
         if now - last >= seconds or tick.done == tick.total:
             last = now
             values = {name: float(value) for name, value in tick.values.items()}
-            send({"tick": {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "values": values}})
+            told = {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "values": values}
+            send({"tick": told | {"stage": tick.stage}})
 
     return progress
 

@@ -4,8 +4,8 @@ MANIFEST = "manifest.json"
 GAMES = "games.parquet"
 CARD = "CARD.md"
 SPLITS = ("train", "val", "test")
-ROW_GROUP = 16_384
-"""Rows of a row group: the unit that batches are shuffled by, about 10 MB unpacked to plane words."""
+ROW_GROUP = 32_768
+"""Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words (docs/log.md)."""
 LARGEST_GROUP = ROW_GROUP
 """Rows that a row group may have to be read: a footer that says more is not of this project."""
 PARTS = ".parts"

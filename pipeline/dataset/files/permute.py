@@ -1,6 +1,6 @@
 """Packed rows from shuffled places, compiled: what a shuffle costs is waiting for memory.
 
-Axes: R rows, P planes.
+Axes: R rows, P planes, K picked rows, C columns.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ AHEAD = 6
 """Rows that are asked of memory before they are copied."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
+WIDTHS = (4, 2, 1)
+"""Bytes of a value of a record's columns, the wider ones first."""
 
 
 def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
@@ -47,3 +49,24 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
         source = picked_R[row]
         for word in range(width):
             out_RP[row, word] = rows_RP[source, word]
+
+
+@njit(cache=True, nogil=True)
+def gather_columns(
+    fours_RC: Any, twos_RC: Any, ones_RC: Any, picked_K: Any, out4_CK: Any, out2_CK: Any, out1_CK: Any
+) -> None:
+    """Copy the picked records (int64) to columns: the same records as contiguous uint32, uint16 and uint8 [R, .].
+
+    A record holds its columns by WIDTHS; as many of each as the outputs have, uint32, uint16 and uint8 [C, K].
+    """
+    count, words = len(picked_K), fours_RC.reshape(-1)
+    wide, middle, narrow = len(out4_CK), len(out2_CK), len(out1_CK)
+    for row in range(count):
+        prefetch(words, picked_K[min(row + AHEAD, count - 1)] * fours_RC.shape[1])
+        source = picked_K[row]
+        for column in range(wide):
+            out4_CK[column, row] = fours_RC[source, column]
+        for column in range(middle):
+            out2_CK[column, row] = twos_RC[source, 2 * wide + column]
+        for column in range(narrow):
+            out1_CK[column, row] = ones_RC[source, 4 * wide + 2 * middle + column]

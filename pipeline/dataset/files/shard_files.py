@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
+from engine.encoding.inferred import NO_EP_FILE
 from engine.encoding.planes import LABELS, PLANE_BYTES, PlanesError, moves_hash, positions
 from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
@@ -36,7 +37,6 @@ from pipeline.dataset.files.stored_planes import (
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import opened
 
-NO_EP_FILE = 255
 BOUNDS: Mapping[str, tuple[int, int]] = {
     "label": (0, LABELS - 1),
     "promotion": (0, 5),

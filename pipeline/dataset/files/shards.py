@@ -52,8 +52,19 @@ FORMAT_VERSION = 3
 READ_VERSIONS = (2, 3)
 """Format versions that are read."""
 
-COLUMN_ENCODING = {"result": "DELTA_BINARY_PACKED"}
-"""Encodings of columns where BYTE_STREAM_SPLIT takes more bytes and time."""
+COLUMN_ENCODING = {"result": "DELTA_BINARY_PACKED", "eval": "DELTA_BINARY_PACKED"}
+"""Encodings of columns where BYTE_STREAM_SPLIT takes more bytes or time."""
+COMPRESSION = dict.fromkeys(("result", "eval", "clock", "root_value", "black_to_move"), "none") | dict.fromkeys(
+    (
+        *("label", "promotion", "castling", "ep_file", "halfmove", "repetition", "ply", "plies", "game"),
+        *("last_move", "elo", "opponent_elo", "base", "increment"),
+    ),
+    "lz4",
+)
+"""How columns are compressed that zstd makes little smaller for its time; Parquet's `lz4` is LZ4_RAW (docs/log.md)."""
+
+VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
+"""What Parquet calls the columns of `visits`."""
 
 BATCH_SENTINELS = {
     "last_move": NO_LAST_MOVE,
@@ -151,7 +162,7 @@ def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: in
 
 
 def writer_options(stored: pa.Schema, compression_level: int = 1) -> dict[str, Any]:
-    """Return how a shard is written: all zstd, in encodings that pyarrow, polars, DuckDB and pandas read (docs/log.md)."""
+    """Return how a shard is written: in encodings and codecs that pyarrow, polars, DuckDB and pandas read (docs/log.md)."""
     dictionaries = [name for name in DICTIONARIES if name in stored.names]
     encoding = {
         field.name: "PLAIN"
@@ -160,10 +171,13 @@ def writer_options(stored: pa.Schema, compression_level: int = 1) -> dict[str, A
         for field in stored
         if field.name != "visits" and field.name not in dictionaries
     }
+    leaves = [name for field in stored for name in (VISITS_LEAVES if field.name == "visits" else (field.name,))]
+    compression = {name: COMPRESSION.get(name, "zstd") for name in leaves}
     return {
         "write_batch_size": ROW_GROUP,
-        "compression": "zstd",
-        "compression_level": compression_level,
+        "max_rows_per_page": ROW_GROUP,
+        "compression": compression,
+        "compression_level": {name: compression_level for name, codec in compression.items() if codec == "zstd"},
         "use_dictionary": dictionaries,
         "column_encoding": encoding,
         "write_statistics": ["label", "ply", "elo", "game"],

@@ -10,7 +10,6 @@ import dagster as dg
 import numpy as np
 from pydantic_core import to_jsonable_python
 
-from engine.json_files import parse_json
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
 from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
@@ -177,23 +176,6 @@ def honest(report: Mapping[str, Any]) -> Metadata:
     }
 
 
-def of_leaderboard(folder: Path) -> Metadata:
-    """Rank the reports that lie in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the best first."""
-    found = []
-    for path in sorted(folder.glob("*/*/report.json")):
-        try:
-            report = parse_json(path.read_bytes())
-            row = {"dataset": path.parent.name, "checkpoint": path.parents[1].name}
-            found.append(row | {name: report[name] for name in ("preset", "top1", "positions", "rule")})
-        except (ValueError, KeyError, TypeError):
-            found.append(
-                {"dataset": path.parent.name, "checkpoint": path.parents[1].name, "rule": f"{path} is no report"}
-            )
-    found.sort(key=lambda row: (row["dataset"], -row.get("top1", -1.0), row["checkpoint"]))
-    columns = {"dataset": "", "checkpoint": "", "preset": "", "top1": 0.0, "positions": 0, "rule": ""}
-    return {"reports": len(found), "leaderboard": table([columns | row for row in found])}
-
-
 def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     """Add positions up over the datasets, and average the other figures weighted by them."""
     total = sum(report["positions"] for report in reports.values())
@@ -208,15 +190,18 @@ def overall(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return {"positions": total} | means
 
 
-def table(records: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
-    """Show records as a table, the first ones if there are too many for a page."""
+def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None) -> dg.TableMetadataValue:
+    """Show records as a table, the first ones if there are too many for a page, with `descriptions` of its columns."""
     kinds = {int: "int", float: "float", bool: "bool"}
     shown = [
         dg.TableRecord({name: round(value, 6) if isinstance(value, float) else value for name, value in record.items()})
         for record in records[:LONGEST_TABLE]
     ]
     columns = list(records[0].items()) if records else [("nothing", "")]
-    schema = dg.TableSchema([dg.TableColumn(name, kinds.get(type(value), "string")) for name, value in columns])
+    words = descriptions or {}
+    schema = dg.TableSchema(
+        [dg.TableColumn(name, kinds.get(type(value), "string"), words.get(name)) for name, value in columns]
+    )
     return dg.MetadataValue.table(shown, schema)
 
 

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from model.training.distributed import World, WorldError, world
 from model.training.records.metrics_log import read_metrics
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
+from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -22,6 +24,7 @@ from pipeline.training.train import train_on
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
+FROM_STEP = Batches.from_step
 SETTINGS = {
     "epochs": 1.0,
     "batch_size": 32,
@@ -151,7 +154,20 @@ def losses(out: Path) -> list[float]:
     return [line["loss"] for line in read_metrics(out) if "loss" in line]
 
 
-def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Path, pair: Path, tmp_path: Path) -> None:
+def both_processes(batches: Batches, step: int) -> Iterator[Batch]:
+    """Give batches that are those of two processes, row by row: one process's two parts are then what each of them has."""
+    options = {"batch_size": batches.batch_size, "seed": batches.seed, "columns": batches.columns}
+    folders = sorted({group.shard.path.parent for group in batches.groups})
+    shares = [Batches(folders, rank=rank, world=2, **options) for rank in (0, 1)]
+    for pair in zip(*(FROM_STEP(share, step) for share in shares), strict=True):
+        yield {
+            name: np.stack([part[name] for part in pair], 1).reshape(-1, *pair[0][name].shape[1:]) for name in pair[0]
+        }
+
+
+def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
+    positions: Path, pair: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = Batches([positions]).rows
     steps = -(-rows // 32)
     assert said(pair, 0) == [[4, 128, False, 2]] * 2
@@ -161,7 +177,9 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(positions: Pa
     order = np.stack(shares, 2).reshape(-1, 2)[:rows]
     assert len(np.unique(order, axis=0)) == rows, "each row once"
 
+    monkeypatch.setattr(Batches, "from_step", both_processes)
     one = train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "one")
+    monkeypatch.undo()
     assert one["processes"] == 1
     assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
     assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"

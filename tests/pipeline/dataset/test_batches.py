@@ -2,6 +2,7 @@
 
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from engine.encoding.planes import PLANES
 from pipeline.dataset import batches
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
+from pipeline.dataset.files.shard_files import ShardReader
 from pipeline.dataset.files.shards import (
     BATCH_SENTINELS,
     Batch,
@@ -128,14 +130,80 @@ def test_batches_that_do_not_divide_an_epoch_lose_no_row(dataset: Path) -> None:
     assert np.array_equal(np.sort(rows[1000:2000]), np.arange(1000))
 
 
-def test_ranks_part_every_batch(dataset: Path) -> None:
-    whole = Batches([dataset], batch_size=60, seed=5).from_step(7)
-    parts = [Batches([dataset], batch_size=60, seed=5, rank=rank, world=3).from_step(7) for rank in range(3)]
-    for _ in range(25):
-        batch, shares = next(whole), [next(part) for part in parts]
-        assert [len(share["game"]) for share in shares] == [20, 20, 20]
-        together = np.concatenate([share["game"] for share in shares])
-        assert np.array_equal(np.sort(together), np.sort(batch["game"]))
+def ranks(dataset: Path, world: int, **options: int) -> list[Batches]:
+    return [Batches([dataset], rank=rank, world=world, **options) for rank in range(world)]
+
+
+@pytest.mark.parametrize("world", [2, 3, 7])
+def test_ranks_read_row_groups_of_their_own_and_no_row_is_twice_in_an_epoch(
+    dataset: Path, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
+    """Three epochs of 17 row groups: each row once an epoch, and each rank decodes about its part of the rows."""
+    decoded: list[tuple[str, int]] = []
+    real = ShardReader.read
+
+    def read(self: ShardReader, group: int, *args: Any) -> Batch:
+        decoded.append((f"{self.path}", group))
+        return real(self, group, *args)
+
+    monkeypatch.setattr(ShardReader, "read", read)
+    shared = ranks(dataset, world, batch_size=10 * world, seed=5)
+    groups = len(shared[0].groups)
+    for epoch in range(3):
+        games, read_by = [], []
+        for rank in shared:
+            first, last = rank.share
+            assert last - first in (1000 // world, 1000 // world + 1)
+            decoded.clear()
+            rows = [rank._rows(part.group)["game"][part.first : part.last] for part in rank._parts(epoch)]
+            games.append(np.concatenate(rows))
+            assert len(games[-1]) == last - first
+            read_by.append(set(decoded))
+            assert len(decoded) == len(read_by[-1]) <= groups / world + 2.5
+        assert np.array_equal(np.sort(np.concatenate(games)), np.arange(1000))
+        assert len(set().union(*read_by)) == groups
+        assert sum(map(len, read_by)) <= groups + world - 1, "only a group that a cut goes through is read by two"
+
+
+def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(dataset: Path) -> None:
+    streams = [rank.from_step(0) for rank in ranks(dataset, 5, batch_size=50, seed=1)]
+    epochs = []
+    for _ in range(2):
+        parts = [np.stack([batch["game"] for batch in islice(stream, 20)]) for stream in streams]
+        assert [part.shape for part in parts] == [(20, 10)] * 5
+        assert np.array_equal(np.sort(np.concatenate(parts, axis=None)), np.arange(1000))
+        epochs.append([set(part.reshape(-1).tolist()) for part in parts])
+    assert epochs[0] != epochs[1], "a rank's rows are others in each epoch"
+
+
+@pytest.mark.parametrize("batch_size", [48, 999])
+def test_any_step_of_a_rank_is_the_same_as_in_an_undisturbed_stream(dataset: Path, batch_size: int) -> None:
+    count = 3 * 1000 // batch_size + 2
+    for rank in range(3):
+        options = {"batch_size": batch_size, "seed": 3, "rank": rank, "world": 3}
+        whole = list(islice(Batches([dataset], **options).from_step(0), count))
+        for step in range(0, count, 1 + count // 8):
+            assert equal(next(Batches([dataset], **options).from_step(step)), whole[step]), f"step {step}"
+
+
+def test_only_the_groups_of_a_rank_s_batches_are_read(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An epoch of 1,000 rows in two ranks: what a rank has decoded by its end, its block ahead of that included."""
+    rows = 0
+    real = Batches._rows
+
+    def counted(self: Batches, group: Any, *args: Any, **options: Any) -> Batch:
+        nonlocal rows
+        rows += group.rows
+        return real(self, group, *args, **options)
+
+    monkeypatch.setattr(Batches, "_rows", counted)
+    for rank in ranks(dataset, 2, batch_size=50):
+        rows = 0
+        stream = rank.from_step(0)
+        for _ in range(20):
+            next(stream)
+        stream.close()
+        assert 500 <= rows <= 500 + 2 * 64 + 2 * 264, "two groups at the cuts, and at most two blocks of the next epoch"
 
 
 def test_the_seed_says_the_order(dataset: Path) -> None:
@@ -166,7 +234,14 @@ def test_only_the_columns_asked_for_are_read(dataset: Path, columns: list[str]) 
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"batch_size": 0}, {"batch_size": 50, "world": 3}, {"rank": 2, "world": 2}, {"rank": -1}]
+    "arguments",
+    [
+        {"batch_size": 0},
+        {"batch_size": 50, "world": 3},
+        {"rank": 2, "world": 2},
+        {"rank": -1},
+        {"batch_size": 2002, "world": 1001},
+    ],
 )
 def test_batches_that_cannot_be_shared_are_refused(dataset: Path, arguments: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="cannot be shared"):

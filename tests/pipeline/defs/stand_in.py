@@ -19,7 +19,7 @@ from pipeline.defs import tasks
 def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
     sys.stdout.write("a stray print\n")
     for done in range(1, 4):
-        progress(Tick(done, 3, "things", {"loss": 1 / done}))
+        progress(Tick(done, 3, "things", {"loss": 1 / done}, "counting"))
     return {"counted": upto}
 
 

@@ -49,7 +49,7 @@ class Interrupted(BaseException):
 def test_a_result_and_ticks_come_back(capfd: pytest.CaptureFixture[str]) -> None:
     ticks: list[Tick] = []
     assert run_child(partial(stand_in.count, [1, 2]), progress=ticks.append) == {"counted": [1, 2]}
-    assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3})
+    assert ticks[-1] == Tick(3, 3, "things", {"loss": 1 / 3}, "counting")
     assert "a stray print" in capfd.readouterr().err
 
 

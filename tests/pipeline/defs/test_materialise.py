@@ -23,7 +23,6 @@ from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, l
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.remedies import in_ui
-from pipeline.defs.pages.metadata import of_leaderboard
 from pipeline.defs.resources import Datasets
 from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
@@ -156,19 +155,10 @@ def test_runs_are_told_apart_by_their_tags(made: Made) -> None:
     }
 
 
-def test_the_leaderboard_ranks_reports_and_names_what_is_none(made: Made, tmp_path: Path) -> None:
+def test_the_leaderboard_is_of_the_runs_report(made: Made) -> None:
     (path,) = (made[0] / "reports").glob("*/small/report.json")
-    report = json.loads(path.read_text())
-    for name, top1 in (("weaker", 0.1), ("stronger", 0.4)):
-        (tmp_path / name / "small").mkdir(parents=True)
-        (tmp_path / name / "small" / "report.json").write_text(json.dumps(report | {"top1": top1}))
-    (tmp_path / "broken" / "small").mkdir(parents=True)
-    (tmp_path / "broken" / "small" / "report.json").write_text("{}")
-    said = of_leaderboard(tmp_path)
-    assert [row.data["checkpoint"] for row in said["leaderboard"].records] == ["stronger", "weaker", "broken"]
-    assert "is no report" in said["leaderboard"].records[2].data["rule"]
     (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
-    assert row.data["top1"] == pytest.approx(report["top1"], abs=1e-6)
+    assert row.data["top1"] == pytest.approx(json.loads(path.read_text())["top1"], abs=1e-6)
 
 
 def test_a_report_is_of_its_own_runs_checkpoint() -> None:

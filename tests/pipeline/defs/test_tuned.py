@@ -105,7 +105,8 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     shutil.copytree(tuned / "seed", tuned / "best")
     ask = partial(strength.strength, tuned, out, games=2, engine="", nodes=())
     result = ask(simulations=(4, 8), hand_written=0)
-    assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
+    assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None, "judge": None}
+    assert "No generation was promoted" in (out / "report.html").read_text()
     assert passed(checks.of_strength(result["against_seed"])) == {checks.STRONGER: False}
     said = of_strength(out, tuned, result)
     assert said["seed"] == NOTHING_PROMOTED
