@@ -71,7 +71,7 @@ class JoinConfig:
             if shares and (
                 len(shares) != count or not all(0 <= share < 1e9 for share in shares) or not sum(shares) > 0
             ):
-                raise ConfigError(f"{name} are {count} numbers of at least 0 and not all 0, or none")
+                raise ConfigError(f"{name} takes {count} numbers, none below 0 and not all 0, or stays empty")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError("seed is from 0 to 4294967295")
 
