@@ -30,9 +30,19 @@ def coloured(stream: TextIO) -> bool:
 
 
 def emphasised(text: str) -> str:
-    """Return a result's text for a terminal: titles of sections bold, the next command in colour."""
+    """Return a result's text for a terminal: Markdown's tables as columns, titles bold, the next command in colour."""
+    text = re.sub(r"(?m)(?:^\|.*\|$\n?){2,}", _columns, text)
     text = re.sub(r"(?m)^(?:[A-Z]{3,}[A-Z ]*|(?:by [a-z ]+|calibration))$", "\x1b[1m\\g<0>\x1b[0m", text)
     return re.sub(r"(?m)^(next: )(.*)$", "\\1\x1b[36m\\2\x1b[0m", text)
+
+
+def _columns(table: re.Match[str]) -> str:
+    """Return a table of Markdown as aligned columns."""
+    from pipeline.evaluation.render import aligned
+
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines())
+    alike = all(len(row) == len(header) for row in rows)
+    return aligned(header, rows) + "\n" if alike else table[0]
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:

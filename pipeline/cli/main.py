@@ -32,7 +32,7 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
         from pipeline.evaluation.render import plain_text
 
         text = plain_text(result)
-    print(emphasised(text) if coloured(sys.stdout) else text)  # noqa: T201
+    print(emphasised(text).rstrip("\n") if coloured(sys.stdout) else text)  # noqa: T201
 
 
 def guarded(work: Callable[[], object]) -> int:

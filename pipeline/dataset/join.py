@@ -125,7 +125,8 @@ def _join(
         entry |= _dates(member)
     _hold_out(entries, config)
     held = ", ".join(entry["name"] for entry in entries if entry["held_out"])
-    why = {"latest": "the latest month, by --hold-out latest", "none": "by --hold-out none"}
+    latest = "the latest month, by --hold-out latest" if held else "--hold-out latest needs a second month"
+    why = {"latest": latest, "none": "by --hold-out none"}
     LOG.info("held out whole: %s (%s)", held or "no dataset", why.get(config.hold_out, "by --hold-out"))
     used = [replace(member, held_out=entry["held_out"]) for entry, member in zip(entries, used, strict=True)]
     if not any(member.shards("train") for member in used):

@@ -79,4 +79,4 @@ class Rows(Common):
                 break
         from pipeline.evaluation.render import text_table
 
-        return {"rows": found} if self.json else {"text": text_table(found)}
+        return {"rows": found} if self.json else {"text": text_table(found) if found else "no rows"}
