@@ -217,14 +217,15 @@ def with_optimizer(config: TrainConfig, preset: str, row: Mapping[str, Any] | No
 def changed_settings(config: TrainConfig, row: dict[str, Any]) -> list[str]:
     """Describe the settings in which a run differs from the one that a card describes and that it may not change.
 
-    A setting that is younger than the card did then what its default does now.
+    A setting that is younger than the card did then what its default does now; the optimizer was adamw, and `auto` keeps it.
     """
     changes = []
+    row = {"optimizer": "adamw"} | row
     for field in fields(TrainConfig):
         mine = getattr(config, field.name)
         was = row.get(field.name, None if field.default is MISSING else field.default)
         if field.name == "optimizer" and mine == "auto":
-            continue  # the run keeps its own
+            continue
         if field.name not in FREE_TO_CHANGE and was != mine:
             changes.append(f"{field.name} was {was}, is {mine}")
     return changes
