@@ -91,7 +91,7 @@ def joined(result: Mapping[str, Any], datasets: Iterable[Mapping[str, Any]], out
     shared = ", ".join(f"{both[name]:,} of {name}" for name in ("val", "test", "latest"))
     return "\n".join(
         [
-            f"{out}: {len(listed)} datasets, {', '.join(entry['name'] for entry in listed)}",
+            f"{out}: {len(listed)} dataset{'' if len(listed) == 1 else 's'}, {', '.join(entry['name'] for entry in listed)}",
             f"held out whole: {', '.join(held) or 'none'}",
             f"positions: {splits}",
             f"games that train holds too: {shared}",

@@ -84,6 +84,11 @@ def test_the_checks_are_these() -> None:
     assert "".join(sorted(lines)) == CHECKS
 
 
+def test_checks_are_executed_from_their_pages_without_materialising() -> None:
+    graph = defs().resolve_asset_graph()
+    assert [key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1] == []
+
+
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
