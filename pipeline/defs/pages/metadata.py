@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
-from model.training.records.metrics_log import read_metrics
+from engine.json_files import parse_json
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
 from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
@@ -20,6 +20,7 @@ from pipeline.defs.pages import pictures
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
 from pipeline.evaluation.page.links import with_games
+from pipeline.training.train import JOURNAL
 from pipeline.validation.audit.drift import by_step
 from pipeline.validation.verify import sample_rows
 
@@ -142,7 +143,7 @@ def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     curves = directory / "curves.png"
     figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
     pictured = {"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}
-    losses = [row["loss"] for row in read_metrics(directory) if row.get("loss") is not None]
+    losses = losses_of(directory)
     words = f"{card['step']:,} steps, {card['positions']:,} positions" + (f", loss {losses[-1]:.3f}" if losses else "")
     return {
         AT_A_GLANCE: at_a_glance(words, pictures.thumbnail(losses, "loss by step") if losses else ""),
@@ -153,6 +154,13 @@ def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
         **figures,
         "card": dg.MetadataValue.json(dict(card)),
     }
+
+
+def losses_of(directory: Path) -> list[float]:
+    """Return the losses of a training by step; not by the model's reader, which loads torch."""
+    journal = directory / JOURNAL
+    rows = [parse_json(line) for line in journal.read_bytes().splitlines()] if journal.exists() else []
+    return [row["loss"] for row in rows if row.get("loss") is not None]
 
 
 def drawings(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> list[pictures.Drawing]:
