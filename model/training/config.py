@@ -17,6 +17,7 @@ Decay = Literal["cosine", "linear", "step", "none"]
 Precision = Literal["auto", "bf16", "fp16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
+SearchValue = Literal["root", "best"]
 
 DEFAULT_PRESET = "fianchetto-human"
 """What is trained where nobody names a preset."""
@@ -97,7 +98,12 @@ class TrainConfig:
     eval_blend: float = 0.0
     """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
     root_value_share: float = 0.0
-    """Share of the value's target that is a search's value, in rows that have one; the rest is as in rows without."""
+    """Share of the value's target that is a search's value, in rows that have one; the rest is as in rows without. In searched
+    rows that belong to no game it is all of it, or with 0 they teach no value."""
+    search_value: SearchValue = "root"
+    """Which value of a search: root, the mean of its simulations; or best, that of its best move where a row has it."""
+    frozen_norms: bool = False
+    """Leave the batch norms' running statistics as they are and use them: for few steps on rows unlike those before."""
     seed_kl_weight: float = 0.0
     """Weight of the Kullback-Leibler divergence from the reference policy: that of the checkpoint in --start, or of the
     supervised one."""

@@ -84,7 +84,11 @@ def begin(
     config = with_optimizer(config, preset.name)
     world = world or World()
     device = device_for(config.device, world.local if world.size > 1 else None)
-    network = build(preset, config.seed).to(device)
+    network = build(preset, config.seed).to(device).train()
+    if config.frozen_norms:
+        for module in network.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
     ema = copy.deepcopy(network).eval().requires_grad_(False)
     dtype = dtype_for(config.amp, device)
     return Run(
@@ -93,7 +97,7 @@ def begin(
         device=device,
         dtype=dtype,
         world=world,
-        network=network.train(),
+        network=network,
         replicas=_replicas(config, network, device, world, parts or config.parts),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),

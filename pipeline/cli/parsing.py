@@ -37,6 +37,7 @@ COMMANDS = {
     "presets": ("commands.networks:Presets", "list the networks (also: networks)"),
     "export": ("commands.networks:Export", "write a network as ONNX"),
     "selfplay": ("commands.selfplay:SelfPlay", "make a dataset of games against itself"),
+    "reanalyse": ("commands.selfplay:Reanalyse", "search positions of datasets with a checkpoint"),
     "finetune": ("commands.selfplay:Finetune", "make a network stronger by self-play"),
     "arena": ("commands.arena:Arena", "play a match between two players"),
     "ladder": ("commands.arena:Ladder", "measure strength against Stockfish"),

@@ -25,6 +25,7 @@ from pipeline.dataset.files.shards import (
     MANIFEST,
     PARTS,
     ROW_GROUP,
+    SEARCHED,
     file_hash,
     publish_json,
     read_manifest,
@@ -130,19 +131,19 @@ def _copy(path: Path, target: Any) -> None:
 
 def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None:
     """Write a shard's rows in another form; DatasetError for a row that the form cannot hold."""
-    with pq.ParquetWriter(target, schema(planes), **writer_options(schema(planes))) as writer:
+    stored = schema(planes, searched=reader.searched)
+    names = [*_BUT_PLANES, *(SEARCHED if reader.searched else ())]
+    with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         rows: list[pa.Table] = []
         for group in range(len(reader.groups)):
             with reading(reader.path):
                 batch = reader.read(group, COLUMNS, games)
                 if planes == "compact":
                     _require_derived(reader.path, group, batch)
-                others = reader.table(group, _BUT_PLANES)
+                others = reader.table(group, names)
             arrays = plane_columns(planes, batch["planes"], None, batch)
-            found = dict(zip(schema(planes).names, arrays, strict=False)) | {
-                name: others.column(name) for name in _BUT_PLANES
-            }
-            rows.append(pa.Table.from_arrays([found[name] for name in schema(planes).names], schema=schema(planes)))
+            found = dict(zip(stored.names, arrays, strict=False)) | {name: others.column(name) for name in names}
+            rows.append(pa.Table.from_arrays([found[name] for name in stored.names], schema=stored))
             if sum(map(len, rows)) >= ROW_GROUP or group + 1 == len(reader.groups):
                 writer.write_table(pa.concat_tables(rows), row_group_size=ROW_GROUP)
                 rows = []

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,7 @@ def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: P
             name: value for name, value in other.items() if name not in ("visits", "root_value")
         }
         assert other["visits"] is None
+        assert row["eval"] is None, "a search's value is no engine's evaluation, in which a training would read it"
     assert datasets.games(made) == datasets.games(tmp_path / "again")
     assert {split for split, count in read_manifest(made)["positions"].items() if count} == {
         "total",
@@ -149,8 +151,10 @@ def test_the_pgn_is_read_by_python_chess_with_an_evaluation_of_every_search(made
         assert [move.uci() for move in game.mainline_moves()] == record["book"] + record["moves"]
         assert game.headers["Result"] == record["result"]
         assert game.headers["Site"].endswith(f"/0-{number}")
-        evaluations = [node.eval() for node in game.mainline() if node.eval() is not None]
-        assert len(evaluations) == record["full"] + record["quick"]
+        values = [float(found[1]) for node in game.mainline() if (found := re.search(r"%value (\S+)\]", node.comment))]
+        assert len(values) == record["full"] + record["quick"]
+        assert all(-1.0 <= value <= 1.0 for value in values)
+        assert all(node.eval() is None for node in game.mainline()), "no program takes them for centipawns"
     assert chess.pgn.read_game(text) is None
     assert {row["event"] for row in datasets.games(made)} == {"self-play of hand-written"}
 
