@@ -78,6 +78,15 @@ def from_board(board: chess.Board) -> Position:
     return position
 
 
+def parse_fen(fen: str) -> chess.Board:
+    """Return the board of a FEN, castling rights of Chess960 as they are; raises FenError for what is none."""
+    try:
+        return chess.Board(fen, chess960=True)
+    except ValueError as error:
+        reason = str(error).partition(":")[0]  # behind the colon it repeats the whole text, however long
+        raise FenError(f"not a FEN: {fen[:100]!r}: {reason}") from error
+
+
 def from_fen(fen: str) -> Position:
     """Make a position (uint64[16]) from a FEN.
 
@@ -86,15 +95,17 @@ def from_fen(fen: str) -> Position:
     home are dropped, as are en-passant squares that no double push can have left. Odd material (nine queens, ten pawns) is
     let through.
     """
-    try:
-        board = chess.Board(fen)
-    except ValueError as error:
-        reason = str(error).partition(":")[0]  # behind the colon it repeats the whole text, however long
-        raise FenError(f"not a FEN: {fen[:100]!r}: {reason}") from error
+    return playable(parse_fen(fen), fen)
+
+
+def playable(board: chess.Board, fen: str) -> Position:
+    """Make a position of what `parse_fen` returned, as `from_fen` does; the board is changed."""
+    board.chess960 = False
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
         board.ep_square = None
-    if reasons := [reason for flag, reason in _UNPLAYABLE.items() if board.status() & flag]:
+    status = board.status()
+    if reasons := [reason for flag, reason in _UNPLAYABLE.items() if status & flag]:
         raise FenError(f"not a playable position: {fen[:100]!r}: {', '.join(reasons)}")
     return from_board(board)
 

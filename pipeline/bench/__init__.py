@@ -21,11 +21,12 @@ def run(
     sizes: tuple[int, int] = (0, 0),
     address: str | None = None,
     planes: Form = "all",
+    chunk_mib: int = 0,
 ) -> dict[str, Any]:
     """Run one benchmark and return its numbers; a dataset that is needed and not given is made in a temporary folder.
 
     `sizes`: bytes of the smallest and largest stream of `scale`; `address`: where its dump can be read too; `planes`: the form
-    that `ingest` makes.
+    that `ingest` and `scale` make; `chunk_mib`: the chunks of `scale`, as an ingest's.
     """
     measure = import_module(f"pipeline.bench.{what}").measure
     if what in ("search", "selfplay"):
@@ -38,7 +39,9 @@ def run(
     if what in ("compile", "gpu"):
         return dict(measure(pgn, progress))
     if what == "scale":
-        return dict(measure(pgn, *sizes, progress, address))
+        from pipeline.bench.scale import Job
+
+        return dict(measure(pgn, *sizes, progress, address, Job(planes, chunk_mib)))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
             from pipeline.ingest.job import ingest

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import psutil
 
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
+from pipeline.dataset.files.layout import SPLITS
+from pipeline.dataset.files.stored_planes import Form
 from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
 from pipeline.dumps.zstd_stream import count_frames
 from pipeline.errors import ConfigError, IngestError
@@ -37,6 +40,8 @@ TURNS = 2
 SPREAD_TURNS = 3
 """Runs of one worker, two workers, two jobs and Ray, in turns; the fastest of each counts, since machines are shared."""
 SHORT_BYTES = 100_000_000
+MONTH_POSITIONS, MONTH_TEXT, MONTH_CHUNK = 6_000_000_000, 209_000_000_000, 64 << 20
+"""The largest month of Lichess: 90 million games, its text, and the chunks that ingest chooses for a dump of its size."""
 
 
 def _tree_mib(process: psutil.Process) -> float:
@@ -48,14 +53,25 @@ def _tree_mib(process: psutil.Process) -> float:
     return total / (1 << 20)
 
 
-def _run(stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source: str = STDIN) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """How every ingest of a benchmark is set."""
+
+    planes: Form = "all"
+    chunk_mib: int = 0
+
+
+def _run(
+    job: Job, stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source: str = STDIN
+) -> dict[str, Any]:
     """Run one job on a stream or a named source; return what it measured, with its peak memory."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         command = [sys.executable, "-m", "pipeline.bench.scale_job", folder, str(workers), engine, source]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
-            assert job.stdin is not None
-            assert job.stdout is not None
-            tree, peak, over = psutil.Process(job.pid), 0.0, threading.Event()
+        command += [job.planes, str(job.chunk_mib)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            tree, peak, over = psutil.Process(process.pid), 0.0, threading.Event()
 
             def watch() -> None:
                 nonlocal peak
@@ -68,18 +84,18 @@ def _run(stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source
                 fed = 0
                 for piece in stream:
                     fed += len(piece)
-                    job.stdin.write(piece)
-                job.stdin.close()
-                said = job.stdout.read()
+                    process.stdin.write(piece)
+                process.stdin.close()
+                said = process.stdout.read()
             except BrokenPipeError:
                 said = b""
                 with suppress(BrokenPipeError):
-                    job.stdin.close()
+                    process.stdin.close()
             finally:
                 over.set()
                 watcher.join()
-            if job.wait() or not said:
-                raise IngestError(f"the job that is measured ended with status {job.returncode}")
+            if process.wait() or not said:
+                raise IngestError(f"the job that is measured ended with status {process.returncode}")
     found: dict[str, Any] = json.loads(said.splitlines()[-1])
     return {"bytes": fed, **found, "peak_mib": round(max(peak, found["driver_peak_mib"]))}
 
@@ -115,33 +131,33 @@ def _reader(pgn: Path) -> dict[str, Any]:
     }
 
 
-def _spread(dump: Path) -> dict[str, Any]:
+def _spread(job: Job, dump: Path) -> dict[str, Any]:
     """Compare one worker with two, with two independent jobs, and two workers with Ray where it is installed."""
 
-    def job(workers: int, engine: str = LOCAL) -> dict[str, Any]:
-        return _run([], workers, engine, str(dump))
+    def run(workers: int, engine: str = LOCAL) -> dict[str, Any]:
+        return _run(job, [], workers, engine, str(dump))
 
     alone, together, by_ray, apart = [], [], [], []
     for _ in range(SPREAD_TURNS):
-        alone.append(job(1))
-        together.append(job(2))
+        alone.append(run(1))
+        together.append(run(2))
         if importlib.util.find_spec("ray") is not None:
-            by_ray.append(job(2, "ray"))
+            by_ray.append(run(2, "ray"))
         with ThreadPoolExecutor(2) as pool:
-            apart.append(list(pool.map(job, (1, 1))))
+            apart.append(list(pool.map(run, (1, 1))))
     jobs = [max(one["seconds"] for one in pair) for pair in apart]
     one, two = _quickest(alone), _quickest(together)
     result: dict[str, Any] = {
         "spread_bytes": dump.stat().st_size,
-        "one_worker_seconds": [run["seconds"] for run in alone],
-        "two_workers_seconds": [run["seconds"] for run in together],
+        "one_worker_seconds": [one["seconds"] for one in alone],
+        "two_workers_seconds": [one["seconds"] for one in together],
         "two_jobs_seconds": jobs,
-        "spread_games": [run["games"] for run in (*alone, *together, *by_ray, *chain(*apart))],
+        "spread_games": [one["games"] for one in (*alone, *together, *by_ray, *chain(*apart))],
         "two_workers_speedup": round(one["seconds"] / two["seconds"], 3),
         "two_workers_speedup_without_start": round(_steady(one) / _steady(two), 3),
         "two_jobs_speedup": round(2 * one["seconds"] / min(jobs), 3),
         "two_workers_peak_mib": two["peak_mib"],
-        "ray_seconds": [run["seconds"] for run in by_ray],
+        "ray_seconds": [one["seconds"] for one in by_ray],
         "ray": None,
     }
     if by_ray:
@@ -159,12 +175,12 @@ def _steady(run: dict[str, Any]) -> float:
     return float(run["seconds"] - run["seconds_to_first_chunk"])
 
 
-def _elsewhere(pgn: Path, address: str) -> dict[str, Any]:
+def _elsewhere(job: Job, pgn: Path, address: str) -> dict[str, Any]:
     """Ingest the dump from an address and from the file in turns; return positions/s of the faster run of each."""
     runs: dict[str, list[float]] = {str(pgn.absolute()): [], address: []}
     for _ in range(TURNS):
         for source, rates in runs.items():
-            run = _run([], 1, source=source)
+            run = _run(job, [], 1, source=source)
             rates.append(run["positions"] / run["seconds"])
     here, there = (max(rates) for rates in runs.values())
     return {
@@ -175,28 +191,48 @@ def _elsewhere(pgn: Path, address: str) -> dict[str, Any]:
     }
 
 
+def _month(last: dict[str, Any], speedup: float) -> dict[str, Any]:
+    """Multiply what the largest stream took to a month, on two cores."""
+    rate = last["positions"] / last["seconds"] * speedup
+    chunks_of_month = -(-MONTH_TEXT // MONTH_CHUNK)
+    return {
+        "hours_on_two_cores": round(MONTH_POSITIONS / rate / 3600, 2),
+        "shard_gigabytes": round(MONTH_POSITIONS * last["shard_bytes"] / last["positions"] / 1e9),
+        "shards": len(SPLITS) * chunks_of_month,
+    }
+
+
 def measure(
-    pgn: Path, smallest: int, largest: int, progress: Progress = silent, address: str | None = None
+    pgn: Path,
+    smallest: int,
+    largest: int,
+    progress: Progress = silent,
+    address: str | None = None,
+    job: Job | None = None,
 ) -> dict[str, Any]:
     """Measure one process on streams of growing size, then two workers, Ray, and the reader alone.
 
     `memory_ratio`: peak memory of the largest stream over that of the smallest. `time_linearity`: seconds per position of the
     largest over those of the smallest. `two_jobs_speedup`: two jobs of one worker at once over the same in sequence, the most
     that two cores can give. `feeds_cores`: cores as fast as this one that the reader could keep busy. `address_over_file`:
-    speed of an ingest from `address` over that from the file. Raises ConfigError for sizes that make no range.
+    speed of an ingest from `address` over that from the file. `month`: the largest month of Lichess at the largest stream's
+    speed, times two workers' gain without their start. Raises ConfigError for sizes that make no range.
     """
+    job = job or Job()
     sizes = _sizes(smallest, largest)
     seed = Repeats(pgn, min(SEED_BYTES, largest))
     runs = []
     for size in sizes:
         again = REPEATED if size < SHORT_BYTES else 1
-        runs.append(_quickest([_run(seed.read(size), 1) for _ in range(again)]))
+        runs.append(_quickest([_run(job, seed.read(size), 1) for _ in range(again)]))
         runs[-1]["positions_per_second"] = round(runs[-1]["positions"] / runs[-1]["seconds"])
+        runs[-1]["bytes_per_position"] = round(runs[-1]["shard_bytes"] / runs[-1]["positions"], 2)
         progress(Tick(len(runs), len(sizes) + 1, "runs"))
     first, last = runs[0], runs[-1]
     reader = _reader(pgn) | {"frames": count_frames(pgn) if pgn.suffix == ".zst" else None}
     result: dict[str, Any] = {
         "pgn": pgn.name,
+        "planes": job.planes,
         "cores": available_cores(),
         "seed_bytes": len(seed.text),
         "sizes": runs,
@@ -210,10 +246,11 @@ def measure(
         dump = Path(folder) / "stream.pgn"
         with dump.open("wb") as file:
             file.writelines(seed.read(min(largest, SPREAD_BYTES)))
-        result |= _spread(dump)
+        result |= _spread(job, dump)
+    result["month"] = _month(last, result["two_workers_speedup_without_start"])
     progress(Tick(len(sizes) + 1, len(sizes) + 1, "runs"))
     if address is not None:
-        result |= _elsewhere(pgn, address)
+        result |= _elsewhere(job, pgn, address)
     return result | {"text": _table(result)}
 
 
@@ -225,8 +262,9 @@ def _table(result: dict[str, Any]) -> str:
             f"{run['bytes']:>16,} {run['games']:>12,} {run['positions']:>14,} {run['seconds']:>9.2f} "
             f"{run['positions_per_second']:>12,} {run['peak_mib']:>9,}"
         )
-    reader = result["reader"]
+    reader, month = result["reader"], result["month"]
     told = {
+        "planes, bytes a position": f"{result['planes']}, {result['sizes'][-1]['bytes_per_position']}",
         "memory, largest over smallest": f"{result['memory_ratio']:.3f}",
         "seconds per position, largest over smallest": f"{result['time_linearity']:.3f}",
         "two workers over one": f"{result['two_workers_speedup']:.3f}"
@@ -238,6 +276,8 @@ def _table(result: dict[str, Any]) -> str:
         "decompression and splitting into games": f"{reader['split_gb_per_second']:.3f} GB/s,"
         f" {reader['split_games_per_second']:,} games/s: feeds {result['feeds_cores']} cores",
         "frames of the archive": reader["frames"],
+        "a month of 6 G positions on two cores": f"{month['hours_on_two_cores']} hours, {month['shard_gigabytes']:,} GB"
+        f" in {month['shards']:,} shards",
     }
     if result["ray"]:
         told |= {

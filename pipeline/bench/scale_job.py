@@ -1,6 +1,6 @@
 """The ingest that `bench scale` measures, in its own process: finished shards are deleted as they appear.
 
-python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE SOURCE (- for standard input) prints one JSON object.
+python -m pipeline.bench.scale_job FOLDER WORKERS ENGINE SOURCE (- for standard input) PLANES CHUNK_MIB prints one JSON object.
 """
 
 import json
@@ -27,7 +27,7 @@ class Sweep:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.bytes = 0
+        self.bytes = self.files = 0
         self.first: float | None = None
 
     def __call__(self, tick: Tick) -> None:
@@ -35,6 +35,7 @@ class Sweep:
         self.first = self.first or time.perf_counter()
         for path in self.out.glob("*-[0-9]*-[0-9]*.parquet"):
             self.bytes += path.stat().st_size
+            self.files += 1
             path.unlink()
 
 
@@ -49,7 +50,7 @@ def load(_: int) -> None:
     release_buffers()
 
 
-def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
+def job(out: Path, workers: int, engine: str, source: str, config: IngestConfig) -> dict[str, Any]:
     """Ingest a source; Ray and its workers are started before the clock is, this machine's workers within it."""
     from pipeline.bench.ingest import peak_mib
     from pipeline.ingest.job import ingest
@@ -63,10 +64,10 @@ def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
             if status != "ok":
                 raise IngestError(f"a worker cannot be prepared: {failure}")
         started = time.perf_counter()
-        ingest([str(SAMPLE)], out / "warm", workers=1)
+        ingest([str(SAMPLE)], out / "warm", config, workers=1)
         sweep = Sweep(out / "out")
         before = time.perf_counter()
-        manifest = ingest([source], out / "out", engine=spread, progress=sweep)
+        manifest = ingest([source], out / "out", config, engine=spread, progress=sweep)
         seconds = time.perf_counter() - before
     return {
         "games": manifest["games"]["read"],
@@ -75,10 +76,12 @@ def job(out: Path, workers: int, engine: str, source: str) -> dict[str, Any]:
         "seconds_to_first_chunk": round((sweep.first or before) - before, 3),
         "engine_start_seconds": round(started - began, 3),
         "shard_bytes": sweep.bytes,
+        "shards": sweep.files,
         "driver_peak_mib": peak_mib(),
     }
 
 
 if __name__ == "__main__":
-    folder, workers, engine, source = sys.argv[1:]
-    sys.stdout.write(json.dumps(job(Path(folder), int(workers), engine, source)) + "\n")
+    folder, workers, engine, source, planes, chunk_mib = sys.argv[1:]
+    config = IngestConfig(planes=planes, chunk_mib=int(chunk_mib))  # type: ignore[arg-type]
+    sys.stdout.write(json.dumps(job(Path(folder), int(workers), engine, source, config)) + "\n")

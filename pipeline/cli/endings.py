@@ -1,6 +1,8 @@
 """The last lines of commands: what there is now, and the next command."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import fill
@@ -121,10 +123,12 @@ def first_run(figures: Mapping[str, Any], minutes: float, sample: bool, report: 
             told += f" With the sample 45 to 50 % is usual after 90 s on two free cores; this was {60 * minutes:.0f} s."
         said += ["", told]
     lines = [fill(paragraph, WIDTH) for paragraph in said]
+    active = [] if shutil.which("fianchetto") else [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
     return "\n".join(
         [
             *lines,
             "",
+            *active,
             f"report:     {report / 'report.html'}",
             f"play it:    {shlex.join(['fianchetto', 'uci', '--checkpoint', str(checkpoint)])}",
             "your games: fianchetto ingest YOUR.pgn --out datasets/positions/mine",

@@ -16,14 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
-from pipeline.dataset.files.permute import WIDTHS, gather_columns, gather_rows
+from pipeline.dataset.files.permute import Records, gather_rows, record_type
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import COLUMNS, Batch
@@ -90,8 +89,7 @@ def _groups(directories: Sequence[Path], split: str) -> list[_Group]:
 class _Block:
     """Rows that are shuffled together, as they were read; its memory is used for one block after another.
 
-    All columns of numbers but the planes lie in one array of records, the wider columns first, so that a row picked at random
-    is two waits for memory and not eighteen.
+    All columns of numbers but the planes lie in records: a row picked at random is two waits for memory and not eighteen.
     """
 
     def __init__(self, columns: Sequence[str], largest: int, *, packed: bool) -> None:
@@ -100,11 +98,7 @@ class _Block:
         self.planes_RP = np.empty(
             (largest if "planes" in columns else 0, PACKED if packed else PLANES), dtype=np.uint64
         )
-        self.records_R: NDArray[Any] = np.empty(0)
-        self.by_width: dict[int, list[tuple[str, Any]]] = {}
-        """The columns of a record and their types, by WIDTHS."""
-        self.views: list[NDArray[Any]] = []
-        """The records as numbers of each of WIDTHS."""
+        self.records: Records | None = None
         self.objects: dict[str, NDArray[np.object_]] = {}
         self.order_R = np.empty(0, dtype=np.int64)
         """Which of the rows is first, second, ..."""
@@ -114,27 +108,21 @@ class _Block:
     def put(self, rows: slice, columns: Batch) -> None:
         """Keep columns of some rows."""
         kinds = {name: kept.dtype for name, kept in columns.items() if name != "planes" and kept.dtype != object}
-        if kinds and not len(self.records_R):
-            self.by_width = {
-                width: [field for field in kinds.items() if field[1].itemsize == width] for width in WIDTHS
-            }
-            fields = [field for some in self.by_width.values() for field in some]
-            size = np.dtype(fields).itemsize
-            self.records_R = np.empty(self.largest, dtype=[*fields, ("", f"V{-size % 8}")])  # to whole words
-            self.views = [self.records_R.view(f"u{width}").reshape(self.largest, -1) for width in WIDTHS]
+        if kinds and self.records is None:
+            self.records = Records(np.empty(self.largest, dtype=record_type(kinds)))
         for name, values in columns.items():
             if name == "planes":
                 if values.base is not self.planes_RP:
                     self.planes_RP[rows] = values
             elif values.dtype == object:
                 self.objects.setdefault(name, np.empty(self.largest, dtype=object))[rows] = values
-            else:
-                self.records_R[name][rows] = values
+            elif self.records is not None:
+                self.records.records_R[name][rows] = values
 
     def take(self, first: int, last: int) -> Batch:
         """Copy the rows from `first` to `last` of the block's order."""
         picked = self.order_R[first:last]
-        taken = self._columns(picked)
+        taken = {} if self.records is None else self.records.take(picked)
         batch: Batch = {}
         for name in self.columns:
             if name == "planes":
@@ -146,19 +134,6 @@ class _Block:
             else:
                 batch[name] = taken[name]
         return batch
-
-    def _columns(self, picked: NDArray[np.int64]) -> Batch:
-        """Copy the columns of numbers of some rows; those of one width lie in one array."""
-        if not self.by_width:
-            return {}
-        outs = [np.empty((len(kinds), len(picked)), dtype=f"u{width}") for width, kinds in self.by_width.items()]
-        fours, twos, ones = self.views
-        gather_columns(fours, twos, ones, picked, outs[0], outs[1], outs[2])
-        taken: Batch = {}
-        for kinds, columns in zip(self.by_width.values(), outs, strict=True):
-            for (name, kind), column in zip(kinds, columns, strict=True):
-                taken[name] = column.view(kind)
-        return taken
 
     def _unpacked(
         self, words_RW: NDArray[np.uint64], picked: NDArray[np.int64], labels: NDArray[np.uint16] | None

@@ -12,7 +12,7 @@ Axes: G games, R rows.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple
@@ -23,8 +23,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from engine.board.position import from_fen
-from engine.encoding.planes import TURN_PLANE
+from engine.board.position import FenError, from_fen, parse_fen, playable
+from pipeline.dataset.files.permute import Records
+from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
 from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
@@ -32,9 +33,9 @@ from pipeline.dataset.files.shards import (
     number_array,
     publish_json,
     read_note,
-    write_picked,
+    write_packed,
 )
-from pipeline.dataset.files.stored_planes import FORMS, Form, packed
+from pipeline.dataset.files.stored_planes import FORMS, Form
 from pipeline.dataset.files.written import forget, note_down
 from pipeline.dataset.hashing import unit_interval
 from pipeline.dumps.reader import Chunk
@@ -47,7 +48,7 @@ from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.stores import Publisher, place
 
 BLOCK_ROWS = 1 << 19
-"""Rows that are replayed, shuffled and written together at most: 323 MB of planes."""
+"""Rows that are replayed, shuffled and written together at most: 34 MB."""
 
 SHARD_ROWS = (1 << 10, 1 << 23)
 """Fewest and most rows that a shard may be set to: 1,024 are 55 kB, 8 million half a GB."""
@@ -165,12 +166,13 @@ def _set_up(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Gam
     for game in np.flatnonzero(spans[:, 1]):
         fen = value(text, spans[game])
         try:
-            if chess.Board(fen, chess960=True).has_chess960_castling_rights():
+            board = parse_fen(fen)
+            if board.has_chess960_castling_rights():
                 games.status[game] = replay.VARIANT
                 continue
-            setups.append(from_fen(fen))
+            setups.append(playable(board, fen))
             games.setup[game] = len(setups) - 1
-        except ValueError:  # FenError, and python-chess's own for the line above
+        except FenError:
             games.status[game] = replay.BAD_FEN
     return np.array(setups, dtype=np.uint64)
 
@@ -234,18 +236,30 @@ def buckets_of(config: IngestConfig, split: int) -> int:
     return bucket_count(config.chunk_mib, held_out[split] or 1.0 - sum(held_out))
 
 
-def _columns(tagged: Tagged, rows: replay.Rows, picked: NDArray[np.int64], first_game: int) -> dict[str, NDArray[Any]]:
-    """Take the picked rows' columns, with those that come from the games."""
-    columns = replay.columns_of(rows, picked)
-    game = rows.game[picked].astype(np.int64)
-    white = rows.planes[picked, TURN_PLANE] == 0
-    white_elo, black_elo = tagged.white_elo[game], tagged.black_elo[game]
-    base, increment = tagged.games.base[game], tagged.increment[game]
+def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+    """Return the packed positions (`pipeline.dataset.files.stored_planes`) of rows that were taken, column by column."""
+    out_WR = np.empty((PACKED, len(rows["black"])), dtype=np.uint64)
+    for bit in range(BOARDS):
+        out_WR[bit] = rows[f"codes_{bit}"]
+    out_WR[BOARDS] = rows["ep_file"]
+    for name in ("castling", "black"):
+        out_WR[BOARDS] <<= np.uint64(8)
+        out_WR[BOARDS] |= rows[name]
+    return out_WR.T
+
+
+def _columns(tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int) -> dict[str, NDArray[Any]]:
+    """Return the columns of rows that were taken, with those that come from the games."""
+    columns = replay.columns_of(rows)
+    game = rows["game"].astype(np.int64)
+    elo_2G = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535).astype(np.uint16).reshape(-1)
+    mover = 2 * game + rows["black"]
+    base, increment = tagged.games.base, tagged.increment
     columns["game"] = game_numbers(game, first_game)
-    columns["elo"] = np.where(white, white_elo, black_elo).clip(0, 65535).astype(np.uint16)
-    columns["opponent_elo"] = np.where(white, black_elo, white_elo).clip(0, 65535).astype(np.uint16)
-    columns["base"] = np.where((base < 0) | (base > 65534), 65535, base).astype(np.uint16)
-    columns["increment"] = np.where((increment < 0) | (increment > 254), 255, increment).astype(np.uint8)
+    columns["elo"] = elo_2G[mover]
+    columns["opponent_elo"] = elo_2G[mover ^ 1]
+    columns["base"] = np.where((base < 0) | (base > 65534), 65535, base).astype(np.uint16)[game]
+    columns["increment"] = np.where((increment < 0) | (increment > 254), 255, increment).astype(np.uint8)[game]
     return columns
 
 
@@ -273,14 +287,15 @@ def _write_block(
             picked, rows_B = drawn(picked, buckets_of(task.config, number), seed)
         elif task.config.order == "shuffled":
             picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
-        columns = _columns(tagged, rows, picked, task.chunk.first_game)
+        taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
+        columns, packed_RW = _columns(tagged, taken, task.chunk.first_game), packed_of(taken)
         name = f"{split}-{task.chunk.index:05d}-{block}"
         if task.config.shard_rows:
-            write = partial(write_buckets, columns, packed(rows.planes, picked, columns), rows_B)
+            write = partial(write_buckets, columns, packed_RW, rows_B)
             publisher.publish(place(task.out) / PARTS, f"{name}.rows", len(picked), write)
             loose.append({"name": f"{name}.rows", "split": split, "rows": len(picked)})
             continue
-        write = partial(write_picked, rows.planes, columns, task.config.planes, picked)
+        write = partial(write_packed, packed_RW, columns, task.config.planes)
         done = publisher.publish(place(task.out), f"{name}.parquet", len(picked), write, note_down)
         shards.append(
             {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}

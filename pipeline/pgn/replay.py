@@ -10,6 +10,7 @@ move numbers or none, `e2-e4` and `e8Q` are read; `0-0` castles; a promotion nee
 Axes: G games, F tags, R rows.
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, U
 from engine.board.movegen import count_moves, en_passant_legal, legal_planes
+from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
 from engine.encoding.planes import PLANES
-from engine.encoding.views import NO_LAST_MOVE, last_moves
+from engine.encoding.views import NO_LAST_MOVE
 from pipeline.pgn.san import (
     AMBIGUOUS,
     ILLEGAL,
@@ -102,23 +104,32 @@ Their rows have result 0 and length 0, which no game has: that is how whoever re
 _MIX = U(0x9E37_79B9_7F4A_7C15)
 
 
-class Rows(NamedTuple):
-    """The columns of a block of rows (architecture section 4); what is null in Parquet is a sentinel here."""
+ROW = np.dtype(
+    [
+        *((f"codes_{bit}", np.uint64) for bit in range(CODE_BITS)),  # engine.board.piece_codes
+        ("key", np.uint64),  # engine.board.position.key: for repetitions and duplicates, not stored
+        ("game", np.uint32),  # index of the game in the chunk
+        ("label", np.uint16),
+        ("last_move", np.uint16),  # NO_LAST_MOVE: a game begins
+        ("eval", np.int16),  # NO_EVAL: none
+        ("clock", np.uint16),  # NO_CLOCK: none
+        ("ply", np.uint16),
+        ("plies", np.uint16),
+        ("promotion", np.uint8),
+        ("castling", np.uint8),
+        ("ep_file", np.uint8),
+        ("halfmove", np.uint8),
+        ("repetition", np.uint8),
+        ("result", np.int8),
+        ("black", np.uint8),  # 1 where Black is to move
+        ("unused", np.uint8),
+    ]
+)
+"""A row as it is replayed, a line of memory, wider columns first (pipeline.dataset.files.permute). Null is a sentinel here."""
+assert ROW.itemsize == 64
 
-    planes: NDArray[np.uint64]  # [R, 77]
-    label: NDArray[np.uint16]
-    promotion: NDArray[np.uint8]
-    castling: NDArray[np.uint8]
-    ep_file: NDArray[np.uint8]
-    halfmove: NDArray[np.uint8]
-    repetition: NDArray[np.uint8]
-    result: NDArray[np.int8]
-    eval: NDArray[np.int16]  # NO_EVAL: none
-    clock: NDArray[np.uint16]  # NO_CLOCK: none
-    ply: NDArray[np.uint16]
-    plies: NDArray[np.uint16]
-    game: NDArray[np.uint32]  # index of the game in the chunk
-    key: NDArray[np.uint64]  # engine.board.position.key: for repetitions and duplicates, not stored
+Rows = np.recarray
+"""Rows of ROW, [R]."""
 
 
 class Games(NamedTuple):
@@ -136,26 +147,7 @@ class Games(NamedTuple):
 
 def empty_rows(capacity: int) -> Rows:
     """Allocate rows for `capacity` positions (memory is only touched as it is filled)."""
-
-    def column(kind: Any) -> NDArray[Any]:
-        return np.empty(capacity, dtype=kind)
-
-    return Rows(
-        planes=np.empty((capacity, PLANES), dtype=np.uint64),
-        label=column(np.uint16),
-        promotion=column(np.uint8),
-        castling=column(np.uint8),
-        ep_file=column(np.uint8),
-        halfmove=column(np.uint8),
-        repetition=column(np.uint8),
-        result=column(np.int8),
-        eval=column(np.int16),
-        clock=column(np.uint16),
-        ply=column(np.uint16),
-        plies=column(np.uint16),
-        game=column(np.uint32),
-        key=column(np.uint64),
-    )
+    return np.empty(capacity, dtype=ROW).view(np.recarray)
 
 
 REPLAYED = (
@@ -163,6 +155,7 @@ REPLAYED = (
     "promotion",
     "castling",
     "ep_file",
+    "last_move",
     "halfmove",
     "repetition",
     "result",
@@ -174,23 +167,15 @@ REPLAYED = (
 """Columns of a shard that are taken from rows as they are."""
 
 
-def columns_of(rows: Rows, picked_R: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """Take the columns of a shard that moves and comments say, of the picked rows; of all others the tags tell."""
-    columns: dict[str, NDArray[Any]] = {name: getattr(rows, name)[picked_R] for name in REPLAYED}
-    return columns | {"last_move": _moves_before(rows, picked_R)}
-
-
-def _moves_before(rows: Rows, picked_R: NDArray[np.int64]) -> NDArray[np.uint16]:
-    """Return the moves that led to rows; NO_LAST_MOVE where a game begins."""
-    before_R = np.maximum(picked_R - 1, 0)
-    first_R = (picked_R == 0) | (rows.game[before_R] != rows.game[picked_R])
-    return np.where(first_R, np.uint16(NO_LAST_MOVE), last_moves(rows.label[before_R]))
+def columns_of(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of a shard that moves and comments say; of all others the tags tell."""
+    return {name: rows[name] for name in REPLAYED}
 
 
 @njit(cache=True, nogil=True)
-def _repetitions(keys: Any, row: Any, ply: Any, halfmove: Any) -> Any:
+def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
     """Count how often the position of `row` stood before in its game (rows of a game are consecutive)."""
-    count = 0
+    count, keys = 0, rows.key
     back = 4
     while back <= halfmove and back <= ply:
         count += keys[row - back] == keys[row]
@@ -198,30 +183,35 @@ def _repetitions(keys: Any, row: Any, ply: Any, halfmove: Any) -> Any:
     return count
 
 
-@njit(cache=True, nogil=True, inline="always")
-def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any) -> None:
-    """Write what is known of a row when its move (kind, source, promotion) is read.
-
-    Inlined, because a call hands over all fourteen arrays: that took longer than the rest of it.
-    """
+@njit(cache=True, nogil=True)
+def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any) -> None:
+    """Write what is known of a row when its move (kind, source, promotion) is read."""
     kind, source, promotion = move
     halfmove = position[COUNTERS] & HALFMOVE_MASK
+    codes = piece_codes(position)
+    rows.codes_0[row], rows.codes_1[row], rows.codes_2[row], rows.codes_3[row] = codes
+    rows.black[row] = position[TURN] & U(1)
+    rows.last_move[row] = last_move
     rows.label[row] = kind * 64 + int(source)
     rows.promotion[row] = promotion
     rows.castling[row] = castling_bits(position)
     rows.ep_file[row] = en_passant_file(position)
     rows.halfmove[row] = min(int(halfmove), 255)
     rows.key[row] = key(position, U(en_passant_legal(position, planes)))
-    rows.repetition[row] = min(_repetitions(rows.key, row, ply, int(halfmove)), 255)
+    rows.repetition[row] = min(_repetitions(rows, row, ply, int(halfmove)), 255)
     rows.eval[row + 1] = NO_EVAL  # a comment after the move speaks of the next position,
     rows.clock[row + 2] = NO_CLOCK  # and of the time this player has at his next move
     rows.ply[row] = ply
 
 
 @njit(cache=True, nogil=True)
-def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, first: Any) -> Any:
-    """Replay one game into rows from `first` on: give (status, plies, result from the movetext, rows had a clock)."""
+def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any) -> Any:
+    """Replay one game into rows from `first` on: give (status, plies, result from the movetext, rows had a clock).
+
+    `planes` is scratch, uint64[77].
+    """
     start, end = games.movetext[game], games.start[game + 1]
+    last_move = U(NO_LAST_MOVE)
     at, ply, result, clocks = start, 0, UNKNOWN_RESULT, False
     identity = key(position, U(1))
     rows.eval[first] = NO_EVAL
@@ -250,7 +240,6 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, fir
         if result != UNKNOWN_RESULT:
             break
         row = first + ply
-        planes = rows.planes[row]
         legal_planes(position, planes)
         kind, source, target, promotion, at = read_move(text, at, end, position, planes)
         if kind == NO_MOVE:
@@ -264,7 +253,8 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, rows: Any, fir
         if games.setup[game] > 0 and count_moves(position, planes) > MAX_MOVES:
             status = BAD_FEN  # no game leads to so many moves but one that a FEN began
             break
-        _fill(rows, row, position, planes, ply, (kind, source, promotion))
+        _fill(rows, row, position, planes, ply, (kind, source, promotion), last_move)
+        last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))  # the board is turned
         identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * _MIX
         identity ^= identity >> U(32)
         push(position, source, target, promotion)
@@ -283,21 +273,29 @@ def _judge(position: Any, planes: Any, result: Any) -> Any:
     return USED if ended == result else CONTRADICTION
 
 
-@njit(cache=True, nogil=True)
-def replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, rows: Any) -> Any:
+def replay(
+    text: NDArray[np.uint8], games: Games, setups: NDArray[np.uint64], first_game: int, min_plies: int, rows: Rows
+) -> tuple[int, int]:
     """Replay games from `first_game` on until the rows could not hold another: give (next game, rows filled).
 
     `setups` uint64[S, 16]: starting positions. Games whose status is not USED are passed over. `rows` hold
     MAX_PLIES + 2 more than the caller wants filled.
     """
+    game, filled = _replay(text, games, setups, first_game, min_plies, rows.view(ROW, np.ndarray))
+    return int(game), int(filled)
+
+
+@njit(cache=True, nogil=True)
+def _replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, rows: Any) -> Any:
+    """Replay games into rows of ROW."""
     position = np.empty(setups.shape[1], dtype=np.uint64)
     planes = np.empty(PLANES, dtype=np.uint64)
     filled, game = 0, first_game
-    while game < len(games.status) and filled + MAX_PLIES + 2 <= len(rows.label):
+    while game < len(games.status) and filled + MAX_PLIES + 2 <= len(rows):
         games.plies[game] = 0
         if games.status[game] == USED:
             position[:] = setups[games.setup[game]]
-            status, plies, result, clocks = _replay_game(text, games, game, position, rows, filled)
+            status, plies, result, clocks = _replay_game(text, games, game, position, planes, rows, filled)
             if games.result[game] != UNKNOWN_RESULT:
                 result = games.result[game]
             games.result[game] = result
@@ -318,7 +316,7 @@ def replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, 
                 base = games.base[game]
                 if clocks and 0 <= base < NO_CLOCK:
                     rows.clock[filled] = rows.clock[filled + 1] = base
-                mover = result if rows.planes[filled, TURN] == EMPTY else -result
+                mover = -result if rows.black[filled] else result
                 for row in range(filled, filled + plies):
                     rows.game[row] = game
                     rows.plies[row] = length

@@ -22,20 +22,21 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.layout import CARD
+from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
     game_numbers,
     number_array,
+    packed_table,
     publish,
     publish_json,
-    rows_table,
     schema,
     write_rows,
 )
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.dumps.reader import Chunk, Source, chunks
-from pipeline.ingest.chunk import ChunkTask, games_table, part_name, read_games, split_of
+from pipeline.ingest.chunk import ChunkTask, games_table, packed_of, part_name, read_games, split_of
 from pipeline.ingest.manifest import build_manifest
 from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay as pgn
@@ -173,7 +174,7 @@ def _root_values(
     drawn_G = np.array([entry["record"]["result"] == "1/2-1/2" for entry in entries])
     white_G = np.array([draw_score(config, entry["record"]) for entry in entries])
     games_T = np.array([thought[0] for thought in thoughts], dtype=np.int64)
-    whites_T = np.where(rows.planes[rows_T, 12] == 0, 1.0, -1.0)
+    whites_T = np.where(rows.black[rows_T] == 0, 1.0, -1.0)
     values_T += whites_T * white_G[games_T] - config.draw_penalty * drawn_G[games_T]
     return values_T.clip(-1.0, 1.0).astype(np.float32)
 
@@ -189,10 +190,11 @@ def _write(
             continue
         mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
         picked = rows_T[mine]
-        columns = pgn.columns_of(rows, picked)
-        columns["game"] = game_numbers(rows.game[picked], task.chunk.first_game)
+        taken = Records(rows.view(pgn.ROW, np.ndarray)).take(picked)
+        columns = pgn.columns_of(taken)
+        columns["game"] = game_numbers(taken["game"], task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
-        table = rows_table(rows.planes, columns, task.config.planes, picked)
+        table = packed_table(packed_of(taken), columns, task.config.planes)
         place = table.schema.get_field_index("visits")
         table = table.set_column(place, table.schema.field(place), told["visits"].take(number_array(mine)))
         name = f"{split}-{task.chunk.index:05d}-0.parquet"

@@ -40,8 +40,8 @@ def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagg
     game = 0
     while game < len(chunk.starts):
         game, filled = replay.replay(text, tagged.games, tagged.setups, game, config.min_plies, _memory())
-        parts.append(replay.Rows(*(column[:filled].copy() for column in _memory())))
-    return tagged, replay.Rows(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        parts.append(_memory()[:filled].copy())
+    return tagged, np.concatenate(parts).view(np.recarray)
 
 
 def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:

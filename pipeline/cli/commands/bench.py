@@ -28,7 +28,9 @@ class Bench(Common):
     largest: int = 1_000_000_000
     """scale: bytes of the largest stream; it is not stored, so 20_000_000_000 needs time and no disk."""
     planes: Literal["all", "compact"] = "all"
-    """ingest: how planes are stored; compact is measured beside all."""
+    """ingest, scale: how planes are stored; ingest measures compact beside all."""
+    chunk_mib: int = 0
+    """scale: MiB of text of a chunk; 0: 8, since a stream's size is not known (a month's dump has 64)."""
     address: str | None = None
     """scale: address of the same dump (s3://, https://), whose ingest is timed beside the file's."""
 
@@ -36,5 +38,12 @@ class Bench(Common):
         """Run one benchmark."""
         with bar(f"bench {self.what}") as progress:
             return run(
-                self.what, self.pgn, self.positions, progress, (self.smallest, self.largest), self.address, self.planes
+                self.what,
+                self.pgn,
+                self.positions,
+                progress,
+                (self.smallest, self.largest),
+                self.address,
+                self.planes,
+                self.chunk_mib,
             )

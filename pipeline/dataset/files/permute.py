@@ -3,19 +3,24 @@
 Axes: R rows, P planes, K picked rows, C columns.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 AHEAD = 6
 """Rows that are asked of memory before they are copied."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
-WIDTHS = (4, 2, 1)
+WIDTHS = (8, 4, 2, 1)
 """Bytes of a value of a record's columns, the wider ones first."""
+UNUSED = "unused"
+"""Name of what fills a record up to whole words."""
 
 
 def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
@@ -52,21 +57,57 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def gather_columns(
-    fours_RC: Any, twos_RC: Any, ones_RC: Any, picked_K: Any, out4_CK: Any, out2_CK: Any, out1_CK: Any
-) -> None:
-    """Copy the picked records (int64) to columns: the same records as contiguous uint32, uint16 and uint8 [R, .].
+def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
+    """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    A record holds its columns by WIDTHS; as many of each as the outputs have, uint32, uint16 and uint8 [C, K].
+    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`.
     """
-    count, words = len(picked_K), fours_RC.reshape(-1)
-    wide, middle, narrow = len(out4_CK), len(out2_CK), len(out1_CK)
+    eights, fours, twos, ones = views
+    out8_CK, out4_CK, out2_CK, out1_CK = outs
+    count, words = len(picked_K), eights.reshape(-1)
+    first4 = 2 * len(out8_CK)
+    first2 = 2 * (first4 + len(out4_CK))
+    first1 = 2 * (first2 + len(out2_CK))
     for row in range(count):
-        prefetch(words, picked_K[min(row + AHEAD, count - 1)] * fours_RC.shape[1])
+        prefetch(words, picked_K[min(row + AHEAD, count - 1)] * eights.shape[1])
         source = picked_K[row]
-        for column in range(wide):
-            out4_CK[column, row] = fours_RC[source, column]
-        for column in range(middle):
-            out2_CK[column, row] = twos_RC[source, 2 * wide + column]
-        for column in range(narrow):
-            out1_CK[column, row] = ones_RC[source, 4 * wide + 2 * middle + column]
+        for column in range(len(out8_CK)):
+            out8_CK[column, row] = eights[source, column]
+        for column in range(len(out4_CK)):
+            out4_CK[column, row] = fours[source, first4 + column]
+        for column in range(len(out2_CK)):
+            out2_CK[column, row] = twos[source, first2 + column]
+        for column in range(len(out1_CK)):
+            out1_CK[column, row] = ones[source, first1 + column]
+
+
+class Records:
+    """Rows whose columns of numbers lie together, so that a row picked at random is one wait for memory."""
+
+    def __init__(self, records_R: NDArray[Any]) -> None:
+        """Use records of whole words, their columns by WIDTHS, and perhaps UNUSED behind them."""
+        kinds = {name: kind for name, (kind, *_) in (records_R.dtype.fields or {}).items() if name != UNUSED}
+        self.records_R = records_R
+        self.fields = [[one for one in kinds.items() if one[1].itemsize == width] for width in WIDTHS]
+        assert [name for some in self.fields for name, _ in some] == list(kinds), "wider columns are the first"
+        self.views = tuple(records_R.view(f"u{width}").reshape(len(records_R), -1) for width in WIDTHS)
+
+    def take(self, picked_K: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Copy the columns of some rows; those of one width lie in one array."""
+        outs = tuple(
+            np.empty((len(some), len(picked_K)), dtype=f"u{width}")
+            for some, width in zip(self.fields, WIDTHS, strict=True)
+        )
+        _gather_columns(self.views, picked_K, outs)
+        taken: dict[str, NDArray[Any]] = {}
+        for some, columns in zip(self.fields, outs, strict=True):
+            for (name, kind), column in zip(some, columns, strict=True):
+                taken[name] = column.view(kind)
+        return taken
+
+
+def record_type(kinds: Mapping[str, np.dtype[Any]]) -> np.dtype[Any]:
+    """Return the type of records of these columns for `Records`."""
+    fields = [(name, kind) for width in WIDTHS for name, kind in kinds.items() if kind.itemsize == width]
+    size = sum(kind.itemsize for _, kind in fields)
+    return np.dtype([*fields, (UNUSED, f"V{-size % 8}")] if size % 8 else fields)

@@ -37,7 +37,6 @@ from pipeline.dataset.files.stored_planes import (
     packed_columns,
     plane_columns,
     plane_fields,
-    unpacked,
     whole_column,
 )
 from pipeline.dataset.files.stored_planes import number_array as number_array
@@ -196,32 +195,18 @@ def write_rows(table: pa.Table, path: Any, compression_level: int = 1) -> None:
     pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema, compression_level))
 
 
-def write_picked(
-    planes_RP: NDArray[np.uint64],
-    columns: Mapping[str, NDArray[Any]],
-    form: Form,
-    picked_R: NDArray[np.int64],
-    target: Any,
-) -> None:
-    """Write what `write_rows` writes of `rows_table`, a row group at a time, in the memory of one."""
-    with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
-        for first in range(0, len(picked_R), ROW_GROUP):
-            rows = slice(first, first + ROW_GROUP)
-            mine = {name: values[rows] for name, values in columns.items()}
-            writer.write_table(rows_table(planes_RP, mine, form, picked_R[rows]))
+def packed_table(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form) -> pa.Table:
+    """Return a shard's table of packed positions (`pipeline.dataset.files.stored_planes`), as `rows_table` does of planes."""
+    return _table(packed_columns(packed_RW, form), columns, len(packed_RW), form)
 
 
 def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
-    """Write packed positions (`pipeline.dataset.files.stored_planes`) as a shard, as `write_picked` does."""
+    """Write what `write_rows` writes of `packed_table`, a row group at a time, in the memory of one."""
     with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
         for first in range(0, len(packed_RW), ROW_GROUP):
             rows = slice(first, first + ROW_GROUP)
             mine = {name: values[rows] for name, values in columns.items()}
-            if form == "compact":
-                arrays = packed_columns(packed_RW[rows])
-                writer.write_table(_table(arrays, mine, len(packed_RW[rows]), form))
-            else:
-                writer.write_table(rows_table(unpacked(packed_RW[rows]), mine, form))
+            writer.write_table(packed_table(packed_RW[rows], mine, form))
 
 
 LARGEST_MANIFEST = 1 << 28

@@ -34,6 +34,7 @@ from pipeline.dataset.files.plane_kernels import (
     pack_positions,
     set_up_positions,
     split_planes,
+    split_positions,
     unpack_positions,
 )
 from pipeline.dataset.files.plane_pages import read_planes as read_byte_split
@@ -138,12 +139,17 @@ def plane_columns(
     if form == "bytes":
         return [_binary(rows_RP if picked_R is None else rows_RP[picked_R])]
     if form == "compact":
-        return packed_columns(packed(rows_RP, picked_R, columns))
+        return packed_columns(packed(rows_RP, picked_R, columns), form)
     picked_R = np.arange(len(rows_RP)) if picked_R is None else picked_R
-    pieces_CR = np.empty((len(PIECE_COLUMNS), len(picked_R)), dtype=np.uint64)
-    groups = tuple(np.empty((len(picked_R), words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
+    pieces_CR, groups = _empty_columns(len(picked_R))
     split_planes(np.ascontiguousarray(rows_RP, dtype=np.uint64), picked_R, pieces_CR, groups)
     return [*map(number_array, pieces_CR), *map(_binary, groups)]
+
+
+def _empty_columns(rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint64], ...]]:
+    """Make room for the columns of the form `all`."""
+    groups = tuple(np.empty((rows, words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
+    return np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64), groups
 
 
 def packed(
@@ -157,8 +163,12 @@ def packed(
     return out_RW
 
 
-def packed_columns(packed_RW: NDArray[np.uint64]) -> list[pa.Array]:
-    """Return the columns of a compact shard for packed positions."""
+def packed_columns(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
+    """Return the columns of `plane_fields` for packed positions of a game."""
+    if form == "all":
+        pieces_CR, groups = _empty_columns(len(packed_RW))
+        split_positions(packed_RW, pieces_CR, groups)
+        return [*map(number_array, pieces_CR), *map(_binary, groups)]
     black = pa.py_buffer(np.packbits((packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_), bitorder="little"))
     boards = [number_array(packed_RW[:, board]) for board in range(BOARDS)]
     return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), len(packed_RW), [None, black])]

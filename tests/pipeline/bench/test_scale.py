@@ -60,7 +60,7 @@ def test_scale_is_measured(dump: Path) -> None:
     with serving() as server:
         server.publish("dump.pgn", dump.read_bytes())
         address = f"{server.url}/standard/dump.pgn"
-        found = run("scale", dump, None, sizes=(100_000, 300_000), address=address)
+        found = run("scale", dump, None, sizes=(100_000, 300_000), address=address, planes="compact", chunk_mib=1)
         assert [path for path, _, _ in server.asked].count("/standard/dump.pgn") >= 2, "it was read from there"
     assert found["address"] == address
     assert found["address_over_file"] == pytest.approx(
@@ -74,6 +74,12 @@ def test_scale_is_measured(dump: Path) -> None:
     assert found["memory_ratio"] == pytest.approx(
         found["sizes"][1]["peak_mib"] / found["sizes"][0]["peak_mib"], abs=1e-3
     )
+    last, month = found["sizes"][1], found["month"]
+    assert (found["planes"], month["shards"]) == ("compact", 3 * 3115), "209 GB in chunks of 64 MiB, a shard a split"
+    assert month["shard_gigabytes"] == pytest.approx(6 * last["shard_bytes"] / last["positions"], abs=0.51)
+    rate = last["positions"] / last["seconds"] * found["two_workers_speedup_without_start"]
+    assert month["hours_on_two_cores"] == pytest.approx(6e9 / rate / 3600, rel=0.01)
+    assert f"compact, {last['bytes_per_position']}" in found["text"]
     assert found["reader"]["text_bytes"] == dump.stat().st_size
     assert "two workers over one" in found["text"]
     assert 200_000 < found["spread_bytes"] <= 300_000

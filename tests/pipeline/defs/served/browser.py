@@ -82,13 +82,28 @@ def open_launchpad(page: "Page") -> None:
         try:
             page.locator('button:has([aria-label="arrow_drop_down"])').first.click()
             visible(page, "Open launchpad").click(timeout=5_000)
-            page.locator(".CodeMirror").wait_for(timeout=10_000)
+            page.locator("text=/^Launchpad \\(configure/ >> visible=true").wait_for(timeout=10_000)
+            visible(page, "No errors").wait_for()
         except TooLate:
             if not left:
                 raise
             page.keyboard.press("Escape")
         else:
             return
+
+
+def write(page: "Page", config: str) -> None:
+    """Write the launchpad's configuration, again where its defaults came meanwhile and were written over it."""
+    # the last of them: a job's page has one of its own, to search
+    editor = "[...document.querySelectorAll('.CodeMirror')].at(-1).CodeMirror"
+    for _ in range(10):
+        page.evaluate(f"text => {editor}.setValue(text)", config)
+        page.wait_for_timeout(3000)
+        if page.evaluate(f"{editor}.getValue()") == config:
+            break
+    else:
+        pytest.fail("the launchpad does not keep what is written")
+    visible(page, "No errors").wait_for()
 
 
 def launch(page: "Page", server: Server, asset: str, config: str, partition: str = "") -> str:
@@ -109,7 +124,7 @@ def launch(page: "Page", server: Server, asset: str, config: str, partition: str
             visible(page, "Save config").click()
         page.locator('button:has-text("Launch")').last.click()
     if not partition:
-        page.evaluate("text => document.querySelector('.CodeMirror').CodeMirror.setValue(text)", config)
+        write(page, config)
         page.locator('button:has-text("Materialize")').last.click()
     return str(wait(lambda: (found := newest(server)) != before and found, 30))
 

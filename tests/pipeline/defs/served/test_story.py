@@ -19,6 +19,7 @@ from tests.pipeline.defs.served.browser import (
     newest,
     open_launchpad,
     shown_pictures,
+    write,
 )
 from tests.pipeline.defs.served.server import Server, serving, wait
 from tests.pipeline.defs.test_tuned import TINY
@@ -138,7 +139,7 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     ladder = {"games": 2, "simulations": [2], "hand_written": 0, "engine": ""}
     tuned = {"name": "tuned", "positions": ["small"], "finetune": TINY}
     config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": ladder}}}
-    page.evaluate("text => document.querySelector('.CodeMirror').CodeMirror.setValue(text)", json.dumps(config))
+    write(page, json.dumps(config))
     ended(server, launched(page, server, "Materialize"), seconds=500)
     go(page, server, "/assets/tuned_checkpoint", "verdicts")
     assert all(width > 0 for width in shown_pictures(page, "curves"))
