@@ -16,6 +16,8 @@ class Tick:
     """What is counted: positions, bytes, steps."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Figures worth showing beside the bar, such as loss or positions/s."""
+    stage: str = ""
+    """Part of the work by name, where it has parts: `generation 1: self-play`."""
 
 
 Progress = Callable[[Tick], None]

@@ -27,6 +27,8 @@ class Seen(Schema):
 
     name: Name
     manifest_sha256: str | None = None
+    converted_from: str | None = None
+    """Manifest of the dataset that it is another form of."""
     sources: list[Dump] = []
     positions: dict[str, Count] = {}
 

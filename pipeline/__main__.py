@@ -1,4 +1,4 @@
-"""The command `fianchetto` and `python -m pipeline`.
+"""The commands `fianchetto` and `fianchetto-uci`, and `python -m pipeline`.
 
 Nothing is imported until `main` is called: a spawned process imports its parent's main module again before it works.
 """
@@ -14,6 +14,12 @@ def main() -> None:
         sys.stderr.write("fianchetto: interrupted\n")
         sys.exit(130)
     command()
+
+
+def uci() -> None:
+    """Run `fianchetto uci`: for GUIs and bots that start a program without arguments."""
+    sys.argv.insert(1, "uci")
+    main()
 
 
 if __name__ == "__main__":

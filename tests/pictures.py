@@ -81,16 +81,10 @@ def take_report(browser: "Browser", out: Path, games: Path, limit: int) -> None:
 
 def take_graph(page: "Page", server: Server) -> None:
     """Keep the asset graph, all groups unfolded."""
-    page.goto(f"{server.url}/asset-groups", wait_until="domcontentloaded")
+    page.goto(server.url + server.unfolded_graph(), wait_until="domcontentloaded")
     page.locator('text="Hide navigation" >> visible=true').last.click()
-    folded = page.locator('[aria-label="unfold_more"] >> visible=true')
-    for _ in range(10):  # unfolding moves the graph, and a new visit shows all of it
-        page.reload(wait_until="domcontentloaded")
-        page.wait_for_timeout(4000)
-        if not folded.count():
-            break
-        folded.first.dispatch_event("click")
-        page.wait_for_timeout(1000)
+    page.reload(wait_until="domcontentloaded")  # a new visit shows all of it in the room that there is now
+    page.wait_for_timeout(4000)
     for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]:
         page.locator(f'text="{node["assetKey"]["path"][-1]}" >> visible=true').last.wait_for()
     left = page.locator('[aria-label="panel_show_right"] >> visible=true').last.bounding_box()

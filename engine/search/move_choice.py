@@ -41,6 +41,8 @@ class Root:
     proven: NDArray[np.int8]  # [M] 2 unknown, 1 won, 0 drawn, -1 lost
     value: float
     draw: float
+    bare_value: float
+    """The evaluator's own value of the root, without search; 0 where it was never asked."""
     mate: int
     """Plies to a proven mate at the root, as in `mates`."""
     simulations: int
@@ -169,6 +171,40 @@ def choose_all(forest: Any, slots: Any, criterion: Any, temperatures: Any, param
             out[index, 1] = forest.edges[slots[index], edge].promotion
 
 
+@dataclass(frozen=True, slots=True)
+class InteriorNode:
+    """A node within a tree; its mover's view."""
+
+    path: tuple[tuple[int, int], ...]
+    """(label, promotion) of each move from the root to it."""
+    value: float
+    """Mean value in [-1, 1], exact where it is proven."""
+    visits: int
+    best: tuple[int, int]
+    """(label, promotion) of its most visited move, the likelier one among equals."""
+
+
+def interior_of(forest: Forest, slot: int, least: int) -> list[InteriorNode]:
+    """Return the nodes below a slot's root with `least` visits or more and a move of theirs, in the order of the tree."""
+    found: list[InteriorNode] = []
+
+    def walk(node: int, path: tuple[tuple[int, int], ...]) -> None:
+        start, count = int(forest.nodes["first"][slot, node]), max(int(forest.nodes["count"][slot, node]), 0)
+        edges = forest.edges[slot, start : start + count]
+        if path and count:
+            record = forest.nodes[slot, node]
+            proof, best = int(record["proof"]), edges[int(edges["visits"].argmax())]
+            mean = float(np.clip(record["value_sum"] / max(int(record["visits"]), 1), -1.0, 1.0))
+            value = float(proof) if proof != UNKNOWN else mean
+            move = (int(best["label"]), int(best["promotion"]))
+            found.append(InteriorNode(path, value, int(record["visits"]), move))
+        for edge in edges[(edges["child"] >= 0) & (edges["visits"] >= least)]:
+            walk(int(edge["child"]), (*path, (int(edge["label"]), int(edge["promotion"]))))
+
+    walk(0, ())
+    return found
+
+
 def root_of(forest: Forest, slot: int, params: Any) -> Root:
     """Read a slot's root."""
     game, node = forest.slots[slot], forest.nodes[slot, 0]
@@ -203,6 +239,7 @@ def root_of(forest: Forest, slot: int, params: Any) -> Root:
         proven=proven,
         value=float(proof) if exact else float(np.clip(node["value_sum"] / max(node_visits, 1), -1.0, 1.0)),
         draw=float(proof == 0) if exact else float(np.clip(node["draw_sum"] / max(node_visits, 1), 0.0, 1.0)),
+        bare_value=float(node["value"]),
         mate=proof * int(node["distance"]) if proof in (WON, LOST) else 0,
         simulations=int(visits.sum()),
         nodes=int(game["nodes"]),

@@ -23,7 +23,7 @@ from engine.progress import Stop
 from engine.search.batch import begin, empty_round, expand_and_backup, prepare_roots, select
 from engine.search.config import SearchConfig, SearchError
 from engine.search.expansion import list_moves
-from engine.search.move_choice import CRITERIA, Root, choose_all, choose_edge, root_of
+from engine.search.move_choice import CRITERIA, InteriorNode, Root, choose_all, choose_edge, interior_of, root_of
 from engine.search.root import advance, ending_of, moves_at, reset_tree
 from engine.search.tree import EDGE, HISTORY, UNKNOWN, bytes_of, empty_forest
 
@@ -227,6 +227,10 @@ class Search:
     def root(self, slot: int = 0) -> Root:
         """Return what the search found at a slot's root."""
         return root_of(self._forest, slot, self._params)
+
+    def interior(self, slot: int, least: int) -> list[InteriorNode]:
+        """Return the nodes below a slot's root that have `least` visits or more, and a move of theirs."""
+        return interior_of(self._forest, slot, least)
 
     def values(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""

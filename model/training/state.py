@@ -22,7 +22,7 @@ from model.metrics import Totals, row_figures
 from model.network.conditioning import draw_of
 from model.network.network import Network, build
 from model.network.preset import Preset
-from model.training.config import TrainConfig
+from model.training.config import TrainConfig, with_optimizer
 from model.training.distributed import World, all_reduce
 from model.training.microbatches import Replicas, parts_per_process, split
 from model.training.objective.distillation import ReferencePolicy, divergence
@@ -81,9 +81,14 @@ def begin(
     parts: int = 0,
 ) -> Run:
     """Make a run at step 0, its steps in `parts` of all processes, or where that is 0 as configured."""
+    config = with_optimizer(config, preset.name)
     world = world or World()
     device = device_for(config.device, world.local if world.size > 1 else None)
-    network = build(preset, config.seed).to(device)
+    network = build(preset, config.seed).to(device).train()
+    if config.frozen_norms:
+        for module in network.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
     ema = copy.deepcopy(network).eval().requires_grad_(False)
     dtype = dtype_for(config.amp, device)
     return Run(
@@ -92,7 +97,7 @@ def begin(
         device=device,
         dtype=dtype,
         world=world,
-        network=network.train(),
+        network=network,
         replicas=_replicas(config, network, device, world, parts or config.parts),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),

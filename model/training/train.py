@@ -17,7 +17,7 @@ from engine.progress import Progress, Stop
 from model.checkpoint import CARD, CheckpointError, load, read_card, read_tensors
 from model.data.inputs import Batch
 from model.network.preset import Preset, changed_fields
-from model.training.config import TrainConfig, TrainConfigError, changed_settings
+from model.training.config import TrainConfig, TrainConfigError, changed_settings, with_optimizer
 from model.training.distributed import World, broadcast, process_group, run_on_first, world
 from model.training.objective.distillation import ReferencePolicy, has_reference, load_reference
 from model.training.precision import device_for, keep_freed_memory
@@ -82,6 +82,7 @@ def train(
         if card is not None and card["finished"]:
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
+        config = with_optimizer(config, preset.name, None if card is None else card["config"])
         threads = torch.get_num_threads()
         try:
             if config.threads:

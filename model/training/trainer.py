@@ -232,9 +232,10 @@ class Loop:
         """Report progress; `validating=1` says that the time goes into a measurement."""
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
-        shown: dict[str, float] = {
-            name: figures[name] for name in ("loss", "top1", "positions_per_second") if name in figures
-        }
+        shown: dict[str, float] = {name: figures[name] for name in ("loss", "top1") if name in figures}
+        shown["learning_rate"] = learning_rate(config, progressed(config, self.steps, run.step, run.seconds))
+        if "positions_per_second" in figures:
+            shown["positions_per_second"] = figures["positions_per_second"]
         shown |= state
         if self.steps is not None:
             self.progress(Tick(run.step, self.steps, "steps", shown))

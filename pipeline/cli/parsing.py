@@ -6,18 +6,20 @@ A command's module is imported when the command is named, so that help and mista
 import contextlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from textwrap import fill
 from types import UnionType
 from typing import Any, Union, get_args, get_type_hints
 
 from engine.errors import UserError
+from pipeline.cli.help import columns, describe, help_of
 
-EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in one
-line; 130 stopped by Ctrl-C, 143 by SIGTERM: where a command can be continued, the same command continues it."""
+EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in \
+one line; 130 stopped by Ctrl-C, 143 by SIGTERM: where a command can be continued, the same command continues it."""
 
 COMMANDS = {
     "fetch": ("commands.fetch:Fetch", "download dumps: months of Lichess, or any URL"),
@@ -35,6 +37,7 @@ COMMANDS = {
     "presets": ("commands.networks:Presets", "list the networks (also: networks)"),
     "export": ("commands.networks:Export", "write a network as ONNX"),
     "selfplay": ("commands.selfplay:SelfPlay", "make a dataset of games against itself"),
+    "reanalyse": ("commands.selfplay:Reanalyse", "search positions of datasets with a checkpoint"),
     "finetune": ("commands.selfplay:Finetune", "make a network stronger by self-play"),
     "arena": ("commands.arena:Arena", "play a match between two players"),
     "ladder": ("commands.arena:Ladder", "measure strength against Stockfish"),
@@ -64,11 +67,12 @@ def _front(words: Sequence[str]) -> str | None:
     """Return what is printed where no command is named: the first steps, all commands, or the version."""
     if not words:
         first = _listed(list(COMMANDS)[:BEGINNER])
-        more = "fianchetto COMMAND --help explains a command; fianchetto --help lists all of them."
+        more = "fianchetto COMMAND --help explains a command; fianchetto --help lists all."
         return f"Chess game databases into trained players.\n\n{first}\n\n{more}"
     if words[0] in ("-h", "--help", "help"):
         usage = "usage: fianchetto COMMAND [OPTIONS]\n\nChess game databases into trained players."
-        return f"{usage}\n\n{_listed(list(COMMANDS))}\n\nfianchetto COMMAND --help explains a command.\n\n{EXITS}"
+        more = f"fianchetto COMMAND --help explains a command.\n\n{fill(EXITS, columns())}"
+        return f"{usage}\n\n{_listed(list(COMMANDS))}\n\n{more}"
     if words[0] == "--version":
         from importlib.metadata import version
 
@@ -95,15 +99,18 @@ def parse(words: Sequence[str]) -> Any:
     command = command_class(name)
     read = partial(tyro.cli, command, prog=f"fianchetto {name}", args=words[1:], registry=_rules(command, words[1:]))
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             return read()
     except SystemExit as ended:
         if not ended.code:  # --help
+            describe(command)
+            print(help_of(read))  # noqa: T201
             raise
     caught = io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(caught), contextlib.redirect_stdout(_Utf8()):
         read()
-    raise UserError(f"{_sentence(caught.getvalue())} (fianchetto {name} --help explains)")
+    options = set(re.findall(r"--[a-z0-9.-]+", help_of(partial(read, args=["--help"]))))
+    raise UserError(f"{_sentence(caught.getvalue(), options)} (fianchetto {name} --help explains)")
 
 
 class _Utf8(io.StringIO):
@@ -180,7 +187,18 @@ def _items(given: Sequence[str]) -> list[str]:
     return re.split(r",(?=[^,=]+=)", given[0])
 
 
-def _sentence(boxed: str) -> str:
+def _meant(unknown: str, tyros: Sequence[str], options: Iterable[str]) -> str:
+    """Return the option that is meant by an unknown one, "" where none is like it.
+
+    One with the same last word goes before those that tyro names, and these before one that is spelled much alike.
+    """
+    unknown = unknown.partition("=")[0].replace("_", "-")
+    word = unknown.lstrip("-").rpartition(".")[2]
+    same = [option for option in options if option.lstrip("-").rpartition(".")[2] == word]
+    return next(iter([*sorted(same, key=len), *tyros, *get_close_matches(unknown, sorted(options), n=1)]), "")
+
+
+def _sentence(boxed: str, options: Iterable[str]) -> str:
     """Return what is wrong as one sentence, from the box that tyro draws around an error."""
     text = "\n".join(line.strip("│").rstrip() for line in boxed.splitlines() if not line.startswith(("╭", "╰")))
     message, *rest = (re.split(r"\n ─+\n", text)) or [""]
@@ -194,7 +212,8 @@ def _sentence(boxed: str) -> str:
         unknown = next((word for word in words if word.startswith("-")), None)
         if unknown is None:
             return f"{words[0]!r} is one argument too many"
-        return f"{unknown} is not an option{f': did you mean {named[0]}?' if rest[1:] and named else ''}"
+        meant = _meant(unknown, named if rest[1:] else [], options)
+        return f"{unknown} is not an option{f': did you mean {meant}?' if meant else ''}"
     if found := re.fullmatch(r"invalid choice (.*) for argument '(.*)'. Expected one of \((.*)\)\.", said):
         choices = [choice for choice in re.findall("'([^']*)'", found[3]) if choice != "None"]
         return f"{found[2]} is one of {', '.join(choices)}, not {found[1]}"

@@ -102,7 +102,8 @@ class _Stage:
 
     def take(self, tick: Tick) -> bool:
         """Take a tick of this stage; return whether it is one."""
-        alike = self.tick.unit == tick.unit and (self.tick.total is None or self.tick.total == tick.total)
+        alike = (self.tick.unit, self.tick.stage) == (tick.unit, tick.stage)
+        alike = alike and (self.tick.total is None or self.tick.total == tick.total)
         if alike and tick.done >= self.tick.done:
             self.tick, self.seen = tick, time.time()
             return True
@@ -111,15 +112,15 @@ class _Stage:
     def text(self, width: int, *, over: bool = False) -> str:
         """Write `train  step 1,200  41 %  loss 2.31  2.6k positions/s  1:10 left`, with what figures fit the width."""
         tick, values = self.tick, dict(self.tick.values)
-        generation, step, validating = (values.pop(name, None) for name in ("generation", "step", "validating"))
+        _, step, validating = (values.pop(name, None) for name in ("generation", "step", "validating"))
         step = tick.done if tick.unit == "steps" else step
-        head = [self.what] if generation is None else [f"{self.what} generation {generation:.0f}"]
+        head = [f"{self.what} {tick.stage}".rstrip()]
         if step is not None:
             head.append(f"step {step:,.0f}")
         elif tick.unit == "B":
             head.append(f"{_short(tick.done)}B")
         elif tick.unit != "s":
-            head.append(f"{tick.done:,} {tick.unit}")
+            head.append(f"{tick.done:,} {tick.unit.removesuffix('s') if tick.done == 1 else tick.unit}")
         if tick.total:
             head.append(f"{100 * tick.done // tick.total:.0f} %")
         figures = [_figure(name, value) for name, value in values.items()]

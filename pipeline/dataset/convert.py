@@ -6,7 +6,6 @@ Stopped or killed, the same call goes on: what was written is known by its recor
 it was made of by the hash of the other manifest.
 """
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import Timeout
 
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.files.layout import CARD, RUN
 from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
 from pipeline.dataset.files.shards import (
     COLUMNS,
@@ -26,6 +25,7 @@ from pipeline.dataset.files.shards import (
     MANIFEST,
     PARTS,
     ROW_GROUP,
+    SEARCHED,
     file_hash,
     publish_json,
     read_manifest,
@@ -34,12 +34,11 @@ from pipeline.dataset.files.shards import (
 )
 from pipeline.dataset.files.stored_planes import FORMS, Form, packed, plane_columns, unpacked
 from pipeline.dataset.files.vouch import vouch
-from pipeline.dataset.files.written import is_ours, note_down, publish_own, remove_parts
+from pipeline.dataset.files.written import note_down, own_entry, publish_own, remove_parts
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
 from pipeline.storage.claims import DATASET, require_apart, require_own
-from pipeline.storage.stores import lock_of, make_folder, reached
+from pipeline.storage.stores import alone, make_folder, reached
 
-CARD = "CARD.md"
 _BUT_PLANES = [name for name in COLUMNS if name != "planes"]
 
 
@@ -63,24 +62,23 @@ def convert(
     vouch(directory, manifest, progress, stop)
     require_own(out, DATASET, DatasetError)
     make_folder(out)
-    try:
-        with lock_of(out), reached(out):
-            return _convert(directory, manifest, planes, out, progress, stop)
-    except Timeout as error:
-        raise IngestError(f"another process is writing {out}: wait for it, or choose another --out") from error
+    busy = IngestError(f"another process is writing {out}: wait for it, or choose another --out")
+    with alone(out, busy), reached(out):
+        return _convert(directory, manifest, planes, out, progress, stop)
 
 
 def _convert(
     directory: Path, manifest: dict[str, Any], planes: Form, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    asked = {"converted_from": file_hash(directory / MANIFEST), "planes": planes, "format_version": FORMAT_VERSION}
+    first = manifest.get("converted_from") or file_hash(directory / MANIFEST)  # of a conversion's conversion too
+    asked = {"converted_from": first, "planes": planes, "format_version": FORMAT_VERSION}
     if (out / MANIFEST).exists():
         found = read_manifest(out)
         if found.get("converted_from") != asked["converted_from"] or found.get("planes") != planes:
             raise DatasetError(f"{out} is another dataset: choose another --out")
         remove_parts(out)
         return found
-    run = out / PARTS / "run.json"
+    run = out / PARTS / RUN
     if run.exists() and read_json(run, DatasetError) != asked:
         raise DatasetError(f"{out} holds something else that is unfinished: delete it or choose another --out")
     make_folder(run.parent)
@@ -93,21 +91,21 @@ def _convert(
             written = publish_own(out, name, rows, lambda target, it=name: _copy(directory / it, target))  # type: ignore[misc]
             files.append(entry | {"bytes": written.bytes, "sha256": written.sha256})
             continue
-        record = out / PARTS / f"wrote-{name}.json"
-        if not is_ours(out, name):
+        stands = own_entry(out, name)
+        if stands is None:
             with open_shard(directory / name, rows) as reader:
 
                 def write(target: Any, it: ShardReader = reader) -> None:
                     _rewrite(it, planes, manifest["games"]["read"], target)
 
                 try:
-                    publish_own(out, name, rows, write)
+                    written = publish_own(out, name, rows, write)
                 except OSError as error:  # a full disk is no fault of the shard that is read
                     raise IngestError(
                         f"{error}: what was finished is kept, run the same command to continue"
                     ) from error
-        written_as = json.loads(record.read_bytes())
-        files.append(entry | {"bytes": written_as["bytes"], "sha256": written_as["sha256"]})
+            stands = {"bytes": written.bytes, "sha256": written.sha256}
+        files.append(entry | {"bytes": stands["bytes"], "sha256": stands["sha256"]})
         done += rows
         progress(Tick(done, total, "rows", {}))
         if stop():
@@ -133,19 +131,19 @@ def _copy(path: Path, target: Any) -> None:
 
 def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None:
     """Write a shard's rows in another form; DatasetError for a row that the form cannot hold."""
-    with pq.ParquetWriter(target, schema(planes), **writer_options(schema(planes))) as writer:
+    stored = schema(planes, searched=reader.searched)
+    names = [*_BUT_PLANES, *(SEARCHED if reader.searched else ())]
+    with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         rows: list[pa.Table] = []
         for group in range(len(reader.groups)):
             with reading(reader.path):
                 batch = reader.read(group, COLUMNS, games)
                 if planes == "compact":
                     _require_derived(reader.path, group, batch)
-                others = reader.table(group, _BUT_PLANES)
+                others = reader.table(group, names)
             arrays = plane_columns(planes, batch["planes"], None, batch)
-            found = dict(zip(schema(planes).names, arrays, strict=False)) | {
-                name: others.column(name) for name in _BUT_PLANES
-            }
-            rows.append(pa.Table.from_arrays([found[name] for name in schema(planes).names], schema=schema(planes)))
+            found = dict(zip(stored.names, arrays, strict=False)) | {name: others.column(name) for name in names}
+            rows.append(pa.Table.from_arrays([found[name] for name in stored.names], schema=stored))
             if sum(map(len, rows)) >= ROW_GROUP or group + 1 == len(reader.groups):
                 writer.write_table(pa.concat_tables(rows), row_group_size=ROW_GROUP)
                 rows = []

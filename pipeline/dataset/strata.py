@@ -39,10 +39,10 @@ def rating_band(elo_R: NDArray[Any], edges: Sequence[int]) -> NDArray[np.int64]:
     return np.where(elo_R == BATCH_SENTINELS["elo"], len(edges) + 1, band)
 
 
-def band_names(edges: Sequence[int]) -> list[str]:
+def band_names(edges: Sequence[int], unit: str = "") -> list[str]:
     """Name the bands that `rating_band` numbers."""
-    between = [f"{low}-{high - 1}" for low, high in itertools.pairwise(edges)]
-    return [f"below {edges[0]}", *between, f"{edges[-1]} and on", "unknown"]
+    between = [f"{low}-{high - 1}{unit}" for low, high in itertools.pairwise(edges)]
+    return [f"below {edges[0]}{unit}", *between, f"{edges[-1]}{unit} and on", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,26 +3,35 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
-from engine.encoding.planes import ENCODING_VERSION
 from engine.errors import UserError
 from engine.progress import Progress, Tick
-from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, file_hash
+from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.defs import tasks
 from pipeline.defs.child import run_child
-from pipeline.defs.launchpad.forms import Form, options_of
+from pipeline.defs.launchpad.forms import Form, filled, options_of
 from pipeline.defs.launchpad.look_ahead import forbidden, look_ahead, promised
-from pipeline.defs.launchpad.options import CheckpointOptions, PositionsOptions, ReportOptions, TrainingSetOptions
+from pipeline.defs.launchpad.options import (
+    CheckpointOptions,
+    PositionsOptions,
+    ReportOptions,
+    TrainingSetOptions,
+    remembered,
+)
 from pipeline.defs.launchpad.remedies import in_ui
-from pipeline.defs.pages import metadata
+from pipeline.defs.pages import leaderboards, metadata
 from pipeline.defs.resources import Compute, Datasets, version_of
-from pipeline.dumps.fetch import month_of
+from pipeline.defs.versions import CODE_VERSION, code_of
+from pipeline.dumps.fetch import STEM
 from pipeline.dumps.reader import require
+from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.rows_code import rows_code
 
 if TYPE_CHECKING:
@@ -31,14 +40,43 @@ else:
     Result = dg.MaterializeResult  # Dagster reads the annotation and knows it bare only
 
 dumps = dg.DynamicPartitionsDefinition(name="dumps")
+months = dg.MonthlyPartitionsDefinition(start_date="2013-01", fmt="%Y-%m")
+"""The months that Lichess has published: a calendar, so that a range of them can be backfilled."""
 TRAINED_ON = "trained_on"
 """Metadata of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
 """Metadata of positions: the dump that they are of, as `version_of` tells it."""
 OWNERS = ["team:fianchetto"]
-CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 ROWS_VERSION = f"{CODE_VERSION}, rows {rows_code()}"
 """Of positions, which are of the code that made their rows: with other code they are out of date, and Dagster says so."""
+
+
+@dg.asset(
+    partitions_def=months,
+    group_name="datasets",
+    owners=OWNERS,
+    tags={"stage": "data"},
+    kinds={"file"},
+    pool="network",
+    code_version="1",
+    freshness_policy=dg.FreshnessPolicy.time_window(fail_window=timedelta(days=62), warn_window=timedelta(days=40)),
+)
+def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
+    """A month of rated games, fetched from Lichess into `datasets/dumps/` and verified; it is then a partition of `dump`.
+
+    Months may be picked as a range and backfilled; one that was stopped continues. Months of today take about 30 GB each.
+    """
+    with plainly():
+        key = f"{STEM}{context.partition_key}"
+        wanted = f"{key}.pgn.zst"
+        if other := [file for file in datasets.dumps().get(key, []) if file.name != wanted]:
+            raise UserError(f"{other[0]} is there, and is used as it is: remove it to fetch {wanted} from Lichess")
+        folder = datasets.path / "dumps"
+        work = partial(tasks.fetch, context.partition_key, folder, datasets.fetching)
+        fetched = run_child(work, progress=live(context))["files"][wanted]
+        assert dumps.name is not None
+        context.instance.add_dynamic_partitions(dumps.name, [key])
+    return of_file(folder / wanted, fetched["sha256"], dump=key)
 
 
 @dg.asset(
@@ -51,24 +89,19 @@ ROWS_VERSION = f"{CODE_VERSION}, rows {rows_code()}"
     automation_condition=dg.AutomationCondition.on_missing(),
 )
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A PGN dump in `datasets/dumps/`, one file a partition; a month of Lichess that is not there is fetched and verified."""
+    """A PGN dump in `datasets/dumps/`, one file a partition: a file of your own, or what `lichess_month` has fetched."""
     with checked(context, datasets):
-        key = context.partition_key
-        if (month := month_of(key)) and key not in datasets.dumps():
-            work = partial(tasks.fetch, month, datasets.path / "dumps", datasets.fetching)
-            run_child(work, progress=live(context))
-        source = datasets.source(key)
+        source = datasets.source(context.partition_key)
         require(str(source))
         digest = file_hash(source)
-    return Result(
-        metadata={
-            "path": dg.MetadataValue.path(source),
-            "dagster/uri": source.as_uri(),
-            "bytes": source.stat().st_size,
-            "sha256": digest,
-        },
-        data_version=dg.DataVersion(digest),
-    )
+    return of_file(source, digest)
+
+
+def of_file(path: Path, digest: str, **more: str) -> Result:
+    """Return the materialization of a file whose sha256 is known."""
+    facts: metadata.Metadata = {"path": dg.MetadataValue.path(path), "dagster/uri": path.as_uri()}
+    facts |= {"bytes": path.stat().st_size, "sha256": digest, **more}
+    return Result(metadata=facts, data_version=dg.DataVersion(digest))
 
 
 @dg.asset(
@@ -89,6 +122,9 @@ def positions(
     with checked(context, datasets, "`replace: true` in the launchpad's config builds it anew"):
         options = options_of(config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
+        if not told(context) and (before := remembered(out)):
+            options = replace(options, ingest=filled(IngestConfig, before))
+            context.log.info(f"the run names no options: built with those of the positions that are there, {before}")
         version = version_of([source])  # of before it is read: one that changes meanwhile is read again
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
@@ -109,7 +145,7 @@ def positions(
     tags={"stage": "data"},
     kinds={"json"},
     pool="processor",
-    code_version=CODE_VERSION,
+    code_version=code_of("pipeline/dataset"),
 )
 def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets) -> Result:
     """Datasets joined for training, none of them copied: the latest month is held out, and all are audited together."""
@@ -136,7 +172,7 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
     tags={"stage": "training"},
     kinds={"pytorch"},
     pool="accelerator",
-    code_version=CODE_VERSION,
+    code_version=code_of("model/data", "model/network", "model/training"),
 )
 def checkpoint(
     context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets, compute: Compute
@@ -166,7 +202,7 @@ def checkpoint(
     tags={"stage": "evaluation"},
     kinds={"polars"},
     pool="accelerator",
-    code_version=CODE_VERSION,
+    code_version=code_of("pipeline/evaluation", "model/inference", "model/metrics.py"),
 )
 def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
     """How often the network's first choice is the human's move, on games that it never saw."""
@@ -196,12 +232,20 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
     owners=OWNERS,
     tags={"stage": "evaluation"},
     kinds={"json"},
-    code_version="1",
+    code_version=code_of("pipeline/defs/pages/leaderboards.py"),
 )
 def leaderboard(datasets: Datasets) -> Result:
-    """All checkpoints that were ever reported on, by dataset and top-1; equal only where the rules are."""
-    found = metadata.of_leaderboard(datasets.path / "reports")
+    """All checkpoints that were ever reported on, by dataset and top-1, and the best of each preset; figures compare only
+    where their rules are the same.
+    """
+    found = leaderboards.of_leaderboard(datasets.path / "reports")
     return Result(metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records)))
+
+
+def told(context: dg.AssetExecutionContext) -> bool:
+    """Return whether the run's configuration names options of the asset; those of automation and of plain clicks name none."""
+    config: dict[str, Any] = dict(context.run.run_config)
+    return context.op_execution_context.op.name in config.get("ops", {})
 
 
 def inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
@@ -250,25 +294,46 @@ def tell(context: dg.AssetExecutionContext, **values: Any) -> None:
 def live(context: dg.AssetExecutionContext) -> Progress:
     """Return a progress that logs observations of the asset, which its Plots view draws while the run goes on.
 
-    Beside the tick's own figures there are percent and minutes_left where the whole is known. See `Spacing` for how many.
+    See `Spacing` for how many.
     """
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
-    spacing, first, began = Spacing(time.monotonic()), None, time.monotonic()
+    spacing, part = Spacing(time.monotonic()), _Part("", "", 0, 0.0)
 
     def progress(tick: Tick) -> None:
-        nonlocal first
-        first = tick.done if first is None else first
+        nonlocal part
         now = time.monotonic()
-        if not spacing.due(now):
-            return
-        values: dict[str, float] = {tick.unit: tick.done} | dict(tick.values)
-        if tick.total:
-            values["percent"] = round(100 * tick.done / tick.total, 1)
-            if tick.done > first:
-                values["minutes_left"] = round((now - began) / 60 * (tick.total - tick.done) / (tick.done - first), 1)
-        context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
+        begun = (part.stage, part.unit) != (tick.stage, tick.unit) or tick.done < part.first
+        if begun:
+            part = _Part(tick.stage, tick.unit, tick.done, now)
+        if spacing.due(now) or (begun and tick.stage):  # the name of a stage is shown at once
+            values = observed(tick, tick.done - part.first, now - part.began)
+            context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
+
+
+class _Part(NamedTuple):
+    """A part of the work, of which the time that is left is told: one stage and unit."""
+
+    stage: str
+    unit: str
+    first: int
+    """Units done when it was seen first."""
+    began: float
+
+
+def observed(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
+    """Return what an observation shows of a tick; stage, percent and minutes left first: a run's page cuts long ones off.
+
+    `gained`: how much was done in the last `seconds`.
+    """
+    values: dict[str, Any] = {"stage": tick.stage} if tick.stage else {}
+    if tick.total:
+        values["percent"] = round(100 * tick.done / tick.total, 1)
+        if gained > 0:
+            values["minutes_left"] = round(seconds / 60 * (tick.total - tick.done) / gained, 1)
+    values |= {name: value if isinstance(value, int) else float(f"{value:.4g}") for name, value in tick.values.items()}
+    return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): tick.done}
 
 
 class Spacing:

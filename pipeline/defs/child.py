@@ -42,6 +42,7 @@ from pydantic_core import to_jsonable_python
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.cli.progress import ROOMS
+from pipeline.defs.launchpad.remedies import in_ui
 from pipeline.storage.stores import locked
 
 GRACE = 20.0
@@ -97,7 +98,7 @@ def run_child(
             if "tick" in message:
                 progress(Tick(**message["tick"]))
             elif "log" in message:
-                RUN_LOG.info(message["log"])
+                RUN_LOG.info(in_ui(message["log"]))
             else:
                 final = message
                 break
@@ -275,7 +276,8 @@ def _throttled(send: Send, seconds: float = 0.25) -> Progress:
         if now - last >= seconds or tick.done == tick.total:
             last = now
             values = {name: float(value) for name, value in tick.values.items()}
-            send({"tick": {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "values": values}})
+            told = {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "values": values}
+            send({"tick": told | {"stage": tick.stage}})
 
     return progress
 

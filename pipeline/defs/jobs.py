@@ -7,15 +7,24 @@ from typing import Any
 
 import dagster as dg
 from dagster import DagsterRunStatus, RunsFilter
-from pydantic_core import to_jsonable_python
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 
-from pipeline.dataset.files.shards import read_manifest
-from pipeline.defs.assets import accuracy_report, checkpoint, dump, dumps, leaderboard, plainly, positions, training_set
+from pipeline.defs.assets import (
+    accuracy_report,
+    checkpoint,
+    dump,
+    dumps,
+    leaderboard,
+    lichess_month,
+    plainly,
+    positions,
+    training_set,
+)
+from pipeline.defs.launchpad.options import remembered
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
-from pipeline.dumps.fetch import STEM, month_of, published_months
-from pipeline.errors import DatasetError
-from pipeline.ingest.chunk import IngestConfig
+from pipeline.dumps.fetch import STEM, published_months
 
 build_positions = dg.define_asset_job(
     "build_positions",
@@ -56,13 +65,8 @@ finetune = dg.define_asset_job(
 
 def settings(folder: Path) -> dict[str, Any]:
     """Return the run configuration that makes positions as those in a folder were made; {} where there are none."""
-    try:
-        made, usual = read_manifest(folder)["config"], to_jsonable_python(IngestConfig())
-    except DatasetError:
-        return {}
-    chosen = {"chunk_mib"}  # by the size of the dump where nobody named it; what is there keeps its own
-    changed = {name: value for name, value in made.items() if name in usual.keys() - chosen and value != usual[name]}
-    return {"ops": {positions.op.name: {"config": {"ingest": changed}}}} if changed else {}
+    before = remembered(folder)
+    return {"ops": {positions.op.name: {"config": {"ingest": before}}}} if before else {}
 
 
 def register(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
@@ -86,39 +90,32 @@ def register_dumps() -> None:
     add_partitions()
 
 
-def register_published(instance: dg.DagsterInstance, datasets: Datasets) -> list[str]:
-    """Add a partition for each month that Lichess has published since the latest that is registered, and return their keys.
-
-    With none registered, that is the latest published one alone: all of Lichess is nobody's first wish.
-    """
-    assert dumps.name is not None
-    known = [month for key in instance.get_dynamic_partitions(dumps.name) if (month := month_of(key))]
-    months = published_months(datasets.fetching)
-    since = [month for month in months if month > max(known)] if known else months[-1:]
-    new = [f"{STEM}{month}" for month in since]
-    if new:
-        instance.add_dynamic_partitions(dumps.name, new)
-    return new
-
-
-@dg.op
-def add_months(context: dg.OpExecutionContext, datasets: Datasets) -> None:
-    """Add a partition for each newly published month."""
-    with plainly():
-        context.log.info(f"new months: {', '.join(register_published(context.instance, datasets)) or 'none'}")
-
-
-@dg.job
-def register_months() -> None:
-    """Register the months that Lichess has published since; materialising one fetches it. Nothing is fetched here."""
-    add_months()
-
-
-new_months = dg.ScheduleDefinition(
-    job=register_months,
-    cron_schedule="0 6 * * *",
-    description="Daily at 6:00 UTC: add a partition for each month that Lichess has published; nothing is fetched.",
+fetch_months = dg.define_asset_job(
+    "fetch_months",
+    [lichess_month],
+    description="Fetch a month that Lichess has published, or a range of months as a backfill; each becomes a dump.",
 )
+
+
+@dg.schedule(
+    job=fetch_months,
+    cron_schedule="0 6 * * *",
+    description="Daily at 6:00 UTC: fetch the latest month that Lichess has published, where it is not here (about 30 GB).",
+)
+def new_months(context: dg.ScheduleEvaluationContext, datasets: Datasets) -> dg.RunRequest | dg.SkipReason:
+    """Ask for the latest published month, unless it is here or on its way; months before it are for a backfill."""
+    with plainly():
+        published = published_months(datasets.fetching)
+    if not published:
+        return dg.SkipReason(f"{datasets.fetching.base} publishes no month")
+    month = published[-1]
+    if f"{STEM}{month}" in datasets.dumps():
+        return dg.SkipReason(f"{month}, the latest month that is published, is here")
+    under_way = RunsFilter(tags={PARTITION_NAME_TAG: month}, statuses=NOT_FINISHED_STATUSES)
+    if context.instance.get_run_records(under_way, limit=1):
+        return dg.SkipReason(f"{month} is being fetched")
+    return dg.RunRequest(partition_key=month)
+
 
 verify = dg.define_asset_job(
     "verify",

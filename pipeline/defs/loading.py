@@ -1,9 +1,11 @@
 """All definitions of this folder as one: what `pipeline.definitions` shows to Dagster and `pipeline.defs.run` runs."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
+from dagster_shared.record import copy
 
 from pipeline.defs.resources import Compute, Datasets
 
@@ -16,5 +18,11 @@ def lazily() -> Callable[..., dg.Definitions]:
 def load() -> dg.Definitions:
     """Return everything in `pipeline/defs/`; a run is one process already, so its steps run in it one after another."""
     found = dg.load_from_defs_folder(path_within_project=Path(__file__).parent)
+    each = list(
+        {id(asset): asset for asset in found.assets or ()}.values()
+    )  # modules that import an asset name it again
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        found = copy(found, assets=dg.with_source_code_references(each))  # an asset's page links to its code
     resources = {"datasets": Datasets(), "compute": Compute()}
     return dg.Definitions.merge(found, dg.Definitions(executor=dg.in_process_executor, resources=resources))

@@ -8,7 +8,7 @@ import dagster as dg
 
 from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST
-from pipeline.dumps.fetch import LICHESS, FetchConfig
+from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.by_name import LOCAL
 from pipeline.samples.dump import SAMPLE as SAMPLE_FILE
 
@@ -51,7 +51,10 @@ class Datasets(dg.ConfigurableResource[None]):
         """Return the one file of a partition key."""
         files = self.dumps().get(key, [])
         if not files:
-            raise UserError(f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}")
+            fetched = f", or materialise the partition {month} of `lichess_month`" if (month := month_of(key)) else ""
+            raise UserError(
+                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}{fetched}"
+            )
         if len(files) > 1:
             names = " and ".join(str(file.relative_to(self.path)) for file in files)
             raise UserError(f"{names} are all called {key!r}: rename or remove all but one")

@@ -17,6 +17,7 @@ import tyro
 
 import pipeline
 from engine.errors import UserError
+from model.training.config import DEFAULT_PRESET
 from pipeline.cli.endings import first_run
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
@@ -32,7 +33,7 @@ class RunOptions:
 
     dump: str = SAMPLE
     """Partition key: a file's name in datasets/dumps/ without its ending, `sample`, or lichess_db_standard_rated_2013-01."""
-    preset: str = "fianchetto-xs"
+    preset: str = DEFAULT_PRESET
     """Network to train."""
     minutes: float = 1.5
     """Minutes of training."""
@@ -42,25 +43,31 @@ def main() -> int:
     """Run it; the exit status is 0 only when every asset is there and every check that blocks has passed."""
     options = tyro.cli(RunOptions, description=__doc__)
     os.environ.setdefault("DAGSTER_HOME", str(Path(pipeline.__file__).resolve().parents[1] / "dagster_home"))
+    from pipeline.defs.assets import months
     from pipeline.defs.jobs import register
 
     with dg.DagsterInstance.get() as instance:
         register(instance, Datasets())
         try:
-            if month_of(options.dump):  # fetched where it is not there
-                instance.add_dynamic_partitions("dumps", [options.dump])
-            else:
+            month = "" if options.dump in Datasets().dumps() else month_of(options.dump)
+            if not month:
                 Datasets().source(options.dump)
+            elif month not in months.get_partition_keys():
+                raise UserError(
+                    f"Lichess publishes the months from {months.get_first_partition_key()} on, each when it is over"
+                )
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             return 2
         only = {"positions": [options.dump]}  # other datasets may lie there too
         train = {"train": {"minutes": options.minutes}, "preset": options.preset}
         ops = {"training_set": only, "checkpoint": train, "accuracy_report": only}
-        result = _run("build_positions", instance, {}, options.dump)
-        if result.success:
-            result = _run("train", instance, ops)
-        if result.success:
+        todo: list[tuple[str, dict[str, Any], str | None]] = [("fetch_months", {}, month)] if month else []
+        for job, config, partition in [*todo, ("build_positions", {}, options.dump), ("train", ops, None)]:
+            result = _run(job, instance, config, partition)
+            if not result.success:
+                break
+        else:
             _conclude(result.asset_materializations_for_node("accuracy_report")[0], options)
         if any(INTERRUPTED in _reason(event) for event in result.get_step_failure_events()):
             raise KeyboardInterrupt

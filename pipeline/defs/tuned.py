@@ -13,7 +13,6 @@ import dagster as dg
 from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
-    CODE_VERSION,
     OWNERS,
     Result,
     checked,
@@ -29,6 +28,7 @@ from pipeline.defs.launchpad.forms import Form, options_of
 from pipeline.defs.launchpad.options import StrengthOptions, TunedOptions
 from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.versions import CODE_VERSION, code_of
 
 BACKFILL = "dagster/backfill"
 OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")})
@@ -47,7 +47,9 @@ OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")
             owners=OWNERS,
             tags={"stage": "training"},
             kinds={"pytorch"},
-            code_version=CODE_VERSION,
+            code_version=code_of(
+                "pipeline/finetune", "pipeline/selfplay", "engine/selfplay", "engine/search", "model/training"
+            ),
             skippable=True,
         )
     ],
@@ -92,7 +94,8 @@ def tuned_checkpoint(
             group_name="reports",
             owners=OWNERS,
             tags={"stage": "evaluation"},
-            code_version=CODE_VERSION,
+            kinds={"json"},
+            code_version=code_of("pipeline/finetune/strength.py", "pipeline/matches", "engine/match", "engine/search"),
             skippable=True,
         )
     ],

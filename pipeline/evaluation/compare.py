@@ -49,9 +49,11 @@ def compare(
     require_folder(out)
     require_own(out, COMPARISON, ConfigError, ours=lambda entry: is_of(entry, CHECKPOINT) or _begun(entry))
     require_apart(out, positions, ConfigError)
+    if config.optimizer == "auto":
+        config = replace(config, optimizer="adamw")  # one for all
     cards, names = [], list(dict.fromkeys(presets))
     for name in names:
-        card = train_on(positions, name, replace(config), out / name, progress, stop)
+        card = train_on(positions, name, config, out / name, progress, stop)
         if not card["finished"]:
             raise Stopped(f"stopped in {out / name}; run the same command to continue")
         cards.append(card)

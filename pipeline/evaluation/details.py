@@ -16,6 +16,7 @@ import polars as pl
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
 from pipeline.evaluation.figures import (
     FEWEST_GAMES,
+    FIFTHS,
     calibration_error,
     clustered_interval,
     clustered_mean,
@@ -26,7 +27,7 @@ from pipeline.evaluation.figures import (
 )
 from pipeline.evaluation.moves import KINDS, PHASES, PIECES
 
-RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
+FINE_RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
 PLY_EDGES = (10, 20, 30, 40, 60, 80)
 CLOCK_EDGES = (10, 30, 60, 180, 600)
 MOVES_EDGES = (2, 5, 10, 20, 30, 40)
@@ -38,16 +39,16 @@ def with_strata(table: pl.DataFrame) -> pl.DataFrame:
     """Return the table with the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
     columns = {name: table[name].to_numpy() for name in ("elo", "base", "increment")}
     return table.with_columns(
-        pl.Series("band", rating_band(columns["elo"], RATING_EDGES)),
+        pl.Series("band", rating_band(columns["elo"], FINE_RATING_EDGES)),
         pl.Series("speed", time_class(columns["base"], columns["increment"])),
     )
 
 
 def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
-    """Return the figures of one group of rows, with the interval of top-1."""
+    """Return the figures of one group of rows, with their intervals, and how well policy and value are calibrated there."""
     found = interval(rows) or (None, None)
     rank = rows["rank"]
-    cross_entropy = float(rows["nll"].to_numpy().mean())
+    cross_entropy, low, high = clustered_mean(rows["nll"].to_numpy(), rows["game"].to_numpy())
     return {
         "band": name,
         "positions": len(rows),
@@ -56,10 +57,38 @@ def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
         "top1_low": found[0],
         "top1_high": found[1],
         "cross_entropy": cross_entropy,
+        "cross_entropy_low": low,
+        "cross_entropy_high": high,
         "perplexity": math.exp(min(cross_entropy, 700.0)),
-        "value_brier": rows["brier"].mean(),
+        **_value_brier(rows),
         "hand_written_top1": float((rows["classical_rank"] == 1).to_numpy().mean()),
-        "policy_calibration_error": calibration_error(reliability(rows)),
+        **_calibration("policy", rows, "choice_probability", pl.col("rank") == 1, reliability(rows, FIFTHS)),
+        **_calibration("value", rows, "expected", pl.col("score"), value_reliability(rows, FIFTHS)),
+    }
+
+
+def _value_brier(rows: pl.DataFrame) -> dict[str, float | None]:
+    """Return the Brier score of the value and its interval; None for rows of no result."""
+    known = rows.filter(pl.col("brier").is_not_null())
+    means: Sequence[float | None] = (None, None, None)
+    if len(known):
+        means = clustered_mean(known["brier"].to_numpy(), known["game"].to_numpy())
+    return dict(zip(("value_brier", "value_brier_low", "value_brier_high"), means, strict=True))
+
+
+def _calibration(name: str, rows: pl.DataFrame, said: str, came: pl.Expr, diagram: Rows) -> dict[str, Any]:
+    """Return the reliability diagram, its expected calibration error, and the bias with its interval.
+
+    The bias is the mean of what was expected less the mean of what came: above 0, too sure or too hopeful.
+    """
+    known = rows.select(came.cast(pl.Float64).alias("came"), pl.col(said).alias("said"), "game").drop_nulls("came")
+    bias: Sequence[float | None] = (None, None, None)
+    if len(known):
+        bias = clustered_mean((known["said"] - known["came"]).to_numpy(), known["game"].to_numpy())
+    return {
+        f"{name}_reliability": diagram,
+        f"{name}_calibration_error": calibration_error(diagram) if diagram else None,
+        **dict(zip((f"{name}_bias", f"{name}_bias_low", f"{name}_bias_high"), bias, strict=True)),
     }
 
 
@@ -71,13 +100,13 @@ def _by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
 
 def _by_edges(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str = "") -> Rows:
     """Return the figures between edges of a column; unknown values are left out."""
-    return _by_number(placed(table, column, edges), "place", [f"{name}{unit}" for name in band_names(edges)])
+    return _by_number(placed(table, column, edges), "place", band_names(edges, unit))
 
 
 def detailed_slices(table: pl.DataFrame) -> dict[str, Rows]:
     """Return the tables of the page: by rating, time control, phase, ply, clock, piece, legal moves and kind of move."""
     return {
-        "rating": _by_number(table, "band", band_names(RATING_EDGES)),
+        "rating": _by_number(table, "band", band_names(FINE_RATING_EDGES)),
         "time control": _by_number(table, "speed", CLASSES),
         "phase": _by_number(table, "phase", PHASES),
         "ply": _by_edges(table, "ply", PLY_EDGES),
@@ -90,7 +119,7 @@ def detailed_slices(table: pl.DataFrame) -> dict[str, Rows]:
 
 def by_band_and_speed(table: pl.DataFrame) -> Rows:
     """Return the figures of each rating band and time control that has rows, with both names."""
-    bands = band_names(RATING_EDGES)
+    bands = band_names(FINE_RATING_EDGES)
     groups = table.partition_by(["band", "speed"], as_dict=True)
     return [
         {"rating": bands[int(band)], "time_control": CLASSES[int(speed)]} | group_figures("", groups[band, speed])
@@ -98,24 +127,26 @@ def by_band_and_speed(table: pl.DataFrame) -> Rows:
     ]
 
 
-def equal_bands(table: pl.DataFrame) -> dict[str, Any]:
-    """Return top-1 with equal weight for each rating band, with its interval.
+HIT = pl.col("rank") == 1
+
+
+def equal_bands(table: pl.DataFrame, hit: pl.Expr = HIT) -> dict[str, Any]:
+    """Return top-1 with equal weight for each rating band, with its interval; `hit` is the share of a row that counts.
 
     Rows of unknown rating and bands of fewer than FEWEST_GAMES games are left out. The interval treats a game as the sampling
     unit, also where its two players are of different bands.
     """
-    known = table.filter(pl.col("band") <= len(RATING_EDGES))
-    rate = (pl.col("rank") == 1).mean().alias("rate")
+    known = table.filter(pl.col("band") <= len(FINE_RATING_EDGES)).with_columns(hit.cast(pl.Float64).alias("hit"))
+    rate = pl.col("hit").mean().alias("rate")
     sizes = known.group_by("band").agg(pl.len().alias("size"), rate, pl.col("game").n_unique().alias("games"))
     sizes = sizes.filter(pl.col("games") >= FEWEST_GAMES).sort("band")
     if not len(sizes):
         return {"positions": 0, "bands": 0}
     rows = known.join(sizes, on="band", how="inner", maintain_order="left")
-    hit = (rows["rank"] == 1).to_numpy().astype(float)
     weights = 1 / (rows["size"].to_numpy().astype(float) * len(sizes))
     top1 = float(sizes["rate"].to_numpy().mean())
     # each band is centred at its own rate: the bands' shares are set, not drawn
-    _, low, high = clustered_mean(hit - rows["rate"].to_numpy(), rows["game"].to_numpy(), weights)
+    _, low, high = clustered_mean((rows["hit"] - rows["rate"]).to_numpy(), rows["game"].to_numpy(), weights)
     return {
         "positions": len(rows),
         "bands": len(sizes),
@@ -136,6 +167,16 @@ def baseline_rows(table: pl.DataFrame) -> Rows:
     entropy = float(np.log(legal).mean())
     rows.append({"name": "uniform", **uniform, "cross_entropy": entropy, "perplexity": math.exp(entropy)})
     return [{"top1_low": None, "top1_high": None, "value_brier": None} | row for row in rows]
+
+
+def equal_band_rows(table: pl.DataFrame) -> Rows:
+    """Return the network and its baselines with equal weight for each rating band."""
+    hits = {"network": HIT, "hand-written": pl.col("classical_rank") == 1}
+    if "frequent_rank" in table.columns:
+        hits["most frequent move"] = pl.col("frequent_rank") == 1
+    hits["uniform"] = 1 / pl.col("legal_moves")
+    found = [{"name": name, **equal_bands(table, hit)} for name, hit in hits.items()]
+    return [row for row in found if row["positions"]]
 
 
 def _ranked(name: str, table: pl.DataFrame, prefix: str) -> dict[str, Any]:
@@ -170,5 +211,6 @@ def details(table: pl.DataFrame) -> dict[str, Any]:
         "policy_calibration_error": calibration_error(policy),
         "value_reliability": value,
         "equal_bands": equal_bands(table),
+        "equal_band_baselines": equal_band_rows(table),
         "baselines": baseline_rows(table),
     }

@@ -72,8 +72,8 @@ def clustered_mean(
     return mean, mean - half, mean + half
 
 
-TENTHS = 10
-"""Bins of a reliability diagram."""
+TENTHS, FIFTHS = 10, 5
+"""Bins of a reliability diagram of all rows, and of one of a slice."""
 Rows = list[dict[str, Any]]
 
 BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
@@ -131,19 +131,19 @@ def slices(table: pl.DataFrame) -> dict[str, Rows]:
     return {**{name: _by_band(table, *band) for name, band in BANDS.items()}, "calibration": calibration}
 
 
-def reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each tenth of the first choice's probability, its mean and the share of hits with its interval."""
-    return _reliability(table, "choice_probability", pl.col("rank") == 1)
+def reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
+    """Return, for each bin of the first choice's probability, its mean and the share of hits with its interval."""
+    return _reliability(table, "choice_probability", pl.col("rank") == 1, bins)
 
 
-def value_reliability(table: pl.DataFrame) -> Rows:
-    """Return, for each tenth of the value's expected score, its mean and the mean score with its interval."""
-    return _reliability(table.filter(pl.col("score").is_not_null()), "expected", pl.col("score"))
+def value_reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
+    """Return, for each bin of the value's expected score, its mean and the mean score with its interval."""
+    return _reliability(table.filter(pl.col("score").is_not_null()), "expected", pl.col("score"), bins)
 
 
-def _reliability(table: pl.DataFrame, said: str, came: pl.Expr) -> Rows:
-    """Return the table of a reliability diagram: `expected` against `score`."""
-    tenth = (pl.col(said) * TENTHS).floor().clip(0, TENTHS - 1).cast(pl.Int8)
+def _reliability(table: pl.DataFrame, said: str, came: pl.Expr, bins: int) -> Rows:
+    """Return the table of a reliability diagram: `expected` against `score`; `tenth` is where the bin begins."""
+    tenth = (pl.col(said) * bins).floor().clip(0, bins - 1).cast(pl.Int8) * (TENTHS // bins)
     frame = table.select(pl.col(said).alias("said"), came.cast(pl.Float64).alias("came"), "game", tenth.alias("tenth"))
     rows = []
     for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):

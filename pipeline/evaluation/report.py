@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
-from pipeline.dataset.position_keys import stand_in
+from pipeline.dataset.train_keys import stand_in
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
@@ -167,7 +167,9 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     """Return it for one dataset."""
     positions, manifest = member.directory, member.manifest
     trained = datasets_of(card["data"])
-    if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
+    # what `convert` makes has the games of the former dataset in the splits of the former one
+    mine = {file_hash(positions / MANIFEST), manifest.get("converted_from")} - {None}
+    if mine & {dataset.get(name) for dataset in trained for name in ("manifest_sha256", "converted_from")}:
         return "yes" if split in ("train", LATEST) else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same games.

@@ -31,6 +31,7 @@ def tuning() -> TrainConfig:
     """Return the training of one generation: near the supervised seed, as long as its rows last."""
     return TrainConfig(
         epochs=1.0,
+        optimizer="adamw",
         learning_rate=1e-3,
         ema=0.99,
         warmup=0.05,

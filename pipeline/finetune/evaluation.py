@@ -76,10 +76,15 @@ def outsiders(config: EvalConfig) -> list[SideConfig]:
     found = []
     if config.hand_written:
         found.append(SideConfig(who="hand-written", simulations=config.hand_written))
-    if config.engine and (shutil.which(config.engine) or shutil.which(config.engine, path=DEBIANS_GAMES)):
+    if config.engine and is_installed(config.engine):
         options = ("Threads=1", "Hash=16") if "stockfish" in config.engine.lower() else ()
         found.append(SideConfig(who=f"uci:{config.engine}", nodes=config.nodes, options=options))
     return found
+
+
+def is_installed(engine: str) -> bool:
+    """Return whether an engine's program is there, Debian's folder of games included."""
+    return bool(shutil.which(engine) or shutil.which(engine, path=DEBIANS_GAMES))
 
 
 def _human(

@@ -4,6 +4,7 @@ It is a small machine over `State`: find the first stage that is not done, do it
 given (pipeline/finetune/stages.py), so that the machine can be tested without a network.
 """
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,13 +21,17 @@ from pipeline.executors.by_name import engine_of
 from pipeline.finetune import manifest
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.gate import verdict
-from pipeline.finetune.outputs import BEST, lineage, promote, refresh, table
+from pipeline.finetune.outputs import BEST, lineage, promote, reasons, refresh, table
 from pipeline.finetune.stages import Stage, StageContext, default_stages
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
 from pipeline.matches.config import SideConfig
 from pipeline.matches.players import search_of
 from pipeline.storage.claims import require_apart
 from pipeline.storage.stores import alone, temporaries
+
+LOG = logging.getLogger(__name__)
+STAGE_NAMES = {"explore": "self-play", "train": "train", "arena": "gate", "eval": "eval"}
+"""Stages as people read them in progress."""
 
 
 def finetune(
@@ -136,12 +141,14 @@ class _Loop:
         if name is None:
             seed = state.generations[0]["stages"]["eval"]
             state.judge(record, verdict(record["stages"], seed, self.config.eval) if record["number"] else SEED)
+            if record["number"]:
+                LOG.info("%s", reasons(state)[-1])
         else:
             context = self._turn(record)
             context.folder.mkdir(parents=True, exist_ok=True)
             self.mark = time.monotonic()
             try:
-                figures = self.stages[name](context, self._ticks(context.number), self._halted)
+                figures = self.stages[name](context, self._ticks(context.number, name), self._halted)
             finally:
                 state.spent(record, name, time.monotonic() - self.mark)
                 self.mark = time.monotonic()
@@ -172,11 +179,12 @@ class _Loop:
             spent=self.state.generations[best]["stages"].get("train", {}).get("spent", {}),
         )
 
-    def _ticks(self, number: int) -> Progress:
-        """Add the generation's number to what a stage reports."""
+    def _ticks(self, number: int, stage: str) -> Progress:
+        """Add the generation's number and the stage's name to what a stage reports."""
+        name = f"generation {number}: {STAGE_NAMES[stage]}"
 
         def tick(one: Tick) -> None:
-            self.progress(Tick(one.done, one.total, one.unit, {"generation": number, **one.values}))
+            self.progress(Tick(one.done, one.total, one.unit, {"generation": number, **one.values}, name))
 
         return tick
 
@@ -194,7 +202,13 @@ class _Loop:
     def _result(self, why: str) -> dict[str, Any]:
         """Return what the command prints."""
         state = self.state
-        lines = [table(state), "", f"best: generation {state.best}, in {self.out / BEST} ({why})"]
+        lines = [
+            table(state),
+            "",
+            *(f"- {line}" for line in reasons(state)),
+            "",
+            f"best: generation {state.best}, in {self.out / BEST} ({why})",
+        ]
         return {
             "out": str(self.out),
             "best": str(self.out / BEST),

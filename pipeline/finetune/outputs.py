@@ -160,3 +160,9 @@ def table(state: State) -> str:
         shown = [f"{one[name]:.4f}" if one[name] is not None else "" for name in ("top1", "kl_seed")]
         lines.append(f"| {one['generation']} | {one['verdict']} | {one['games'] or ''} | {elo} | {' | '.join(shown)} |")
     return "\n".join(lines)
+
+
+def reasons(state: State) -> list[str]:
+    """Write a line for each verdict but the seed's: `generation 1: rejected: it is not better than the best ...`."""
+    judged = [(record["number"], record["verdict"]) for record in state.judged if record["number"]]
+    return [f"generation {number}: {word(verdict)}: {verdict['reason']}" for number, verdict in judged]

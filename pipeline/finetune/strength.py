@@ -5,13 +5,20 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
+from pipeline.errors import Stopped
+from pipeline.executors.local import available_cores
 from pipeline.finetune.config import EvalConfig
-from pipeline.finetune.evaluation import outsiders
+from pipeline.finetune.evaluation import is_installed, outsiders
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.finetune.strength_page import write_strength_page
 from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.matches.judge import judging, searchers, text_of, weigh
+from pipeline.matches.judgements import judged as judge_positions
 from pipeline.matches.ladder import ladder
+
+DEPTH = 9
+"""Plies that the engine searches when it judges a move, as in `fianchetto judge`."""
 
 
 def strength(
@@ -23,16 +30,18 @@ def strength(
     hand_written: int,
     engine: str,
     nodes: Sequence[int],
+    judged: int = 0,
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
     """Play `tuned/best` at every simulation count against the seed, the hand-written player and an engine.
 
-    Matches and their page are written into `out`.
+    Matches and their page are written into `out`. Where the engine is installed, it judges every move of `judged` positions
+    of these games, and seed and best network are weighed on them (pipeline/matches/judge.py).
 
-    Gives `rows` and `text` as a ladder does, and the row `against_seed`, the first, at equal simulations. Where nothing was
-    promoted the best network is the seed: that match is not played, `against_seed` is None, and the text begins with
-    NOTHING_PROMOTED. Raises what a ladder raises.
+    Gives `rows` and `text` as a ladder does, `judge` as `weigh` does or None, and the row `against_seed`, the first, at equal
+    simulations. Where nothing was promoted the best network is the seed: that match is not played, `against_seed` is None,
+    and the text begins with NOTHING_PROMOTED. Raises what a ladder and a judging raise.
     """
     alike = weights_of(tuned / BEST) == weights_of(tuned / "seed")
     against = [] if alike else [SideConfig(who=str(tuned / "seed"), simulations=simulations[0])]
@@ -43,10 +52,27 @@ def strength(
     if against:
         config, best = ArenaConfig(games=games), str(tuned / BEST)
         result = ladder(best, tuple(simulations), against, config, out, progress=progress, stop=stop)
-    result |= {"against_seed": None if alike else result["rows"][0]}
-    if result["rows"]:
-        write_strength_page(tuned, out, result)
+    result |= {"against_seed": None if alike else result["rows"][0], "judge": None}
+    if result["rows"] and judged and is_installed(engine):
+        names = (BEST,) if alike else ("seed", BEST)
+        sides = [SideConfig(who=str(tuned / name), simulations=simulations[0]) for name in names]
+        pgn = out / result["rows"][0]["match"] / "games.pgn"
+        result["judge"] = _weighed(sides, pgn, out / "judged", judged, engine, progress, stop)
+        result["text"] += f"\n\n{text_of(result['judge'])}"
+    out.mkdir(parents=True, exist_ok=True)
+    write_strength_page(tuned, out, result)
     return result | {"text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()} if alike else result
+
+
+def _weighed(
+    sides: Sequence[SideConfig], pgn: Path, out: Path, positions: int, engine: str, progress: Progress, stop: Stop
+) -> dict[str, Any]:
+    """Have the engine judge positions of games in `out`, and weigh the players on them; raises Stopped."""
+    length = {"positions": positions, "depth": DEPTH, "workers": available_cores()}
+    found = judge_positions(pgn, out, command=judging(engine), **length, progress=progress, stop=stop)
+    if stop():
+        raise Stopped(f"stopped after {len(found)} judged positions; run the same command to continue")
+    return weigh(searchers(sides), found, progress)
 
 
 def weights_of(checkpoint: Path) -> str:

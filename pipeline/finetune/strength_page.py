@@ -17,12 +17,17 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
-from engine.encoding.planes import PLANES, legal_mask, move_of
+from engine.encoding.planes import PLANES, legal_mask
+from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.shards import MANIFEST
 from pipeline.evaluation.page import charts
-from pipeline.evaluation.page.boards import BOARDS, board_svg
+from pipeline.evaluation.page.boards import BOARDS, board_of, board_svg, move_on, san
+from pipeline.evaluation.page.games import read_games, shown_game
 from pipeline.evaluation.page.page import render, safe, small_board
 from pipeline.evaluation.render import publish_bytes
+from pipeline.finetune.evaluation import log_policy
 from pipeline.finetune.outputs import BEST, CSV
+from pipeline.finetune.state import generation
 
 PAGE = "report.html"
 SHOWN_GAMES, READ_GAMES = 2, 20
@@ -34,13 +39,23 @@ CURVES: Mapping[str, tuple[Sequence[str], tuple[str, str] | None]] = {
     "human top-1": (("top1",), None),
     "KL to the seed on human positions, nats": (("kl_seed",), None),
 }
-FORMATS = (("gate_llr", "%.2f"), ("gate_elo", "%+.0f"), ("seed_elo", "%+.0f"), ("top1", "%.4f"), ("kl_seed", "%.4f"))
+ENDS = ("", "_low", "_high")
+NUMBERS = (
+    "gate_games",
+    "gate_llr",
+    *(f"{match}_elo{end}" for match in ("gate", "seed") for end in ENDS),
+    "top1",
+    "kl_seed",
+)
+TARGET_ROWS = 2048
+"""Most positions of self-play whose targets are compared with the policies."""
+TARGET_COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "game", "visits")
 
 
 def write_strength_page(tuned: Path, out: Path, result: Mapping[str, Any]) -> None:
     """Publish the page of the fine-tuning `tuned` in `out`; `result` is what `strength` returns, its games lie in `out`."""
     rows = generations(tuned / CSV)
-    games = read_games(out / result["rows"][0]["match"] / "games.pgn") if result["rows"] else []
+    games = read_games(out / result["rows"][0]["match"] / "games.pgn", READ_GAMES) if result["rows"] else []
     curves = [
         (name, safe(charts.lines(rows, "generation", columns, band=band)))
         for name, (columns, band) in CURVES.items()
@@ -53,9 +68,10 @@ def write_strength_page(tuned: Path, out: Path, result: Mapping[str, Any]) -> No
         ladder=result["rows"],
         generations=rows,
         curves=curves,
-        formats=FORMATS,
+        judge=result.get("judge"),
+        targets=targets(tuned),
         boards=_learned(tuned, games),
-        games=[_shown(number, game) for number, game in enumerate(games[:SHOWN_GAMES])],
+        games=[shown_game(number, game) for number, game in enumerate(games[:SHOWN_GAMES])],
     )
     publish_bytes(out, PAGE, page)
 
@@ -64,7 +80,7 @@ def generations(path: Path) -> list[dict[str, Any]]:
     """Return the rows of `generations.csv`, numbers as numbers and None where there is none; no rows of no file."""
     if not path.is_file():
         return []
-    wanted = {"generation", *WORDS, *(name for name, _ in FORMATS), "seed_elo_low", "seed_elo_high"}
+    wanted = ("generation", *WORDS, *NUMBERS)
     return [
         {name: _read(name, row.get(name) or "") for name in wanted}
         for row in csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
@@ -76,22 +92,10 @@ def _read(name: str, text: str) -> str | float | None:
     return text if name in WORDS else float(text) if text else None
 
 
-def read_games(path: Path) -> list[chess.pgn.Game]:
-    """Return the first games of a match."""
-    found: list[chess.pgn.Game] = []
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            while len(found) < READ_GAMES and (game := chess.pgn.read_game(file)) is not None:
-                found.append(game)
-    return found
-
-
 def _learned(tuned: Path, games: Sequence[chess.pgn.Game]) -> list[dict[str, Any]]:
     """Return the boards on which the first choice changed most, one of a game: by how much likelier the new one became."""
-    from model.inference.evaluator import evaluator
-
     places = [
-        (number, node.parent.board(), node.parent.ply())
+        (number, node.parent.board())
         for number, game in enumerate(games)
         for node in game.mainline()
         if node.parent.ply() >= FIRST_PLY
@@ -99,52 +103,91 @@ def _learned(tuned: Path, games: Sequence[chess.pgn.Game]) -> list[dict[str, Any
     if not places:
         return []
     planes_BP = np.empty((len(places), PLANES), dtype=np.uint64)
-    for (_, board, _), planes_P in zip(places, planes_BP, strict=True):
+    for (_, board), planes_P in zip(places, planes_BP, strict=True):
         legal_planes(from_board(board), planes_P)
-    before_BA, after_BA = (_policy(evaluator(tuned / name)(planes_BP)[0], planes_BP) for name in ("seed", BEST))
+    before_BA, after_BA = _policies(tuned, planes_BP)
     rows_B, old_B, new_B = np.arange(len(places)), before_BA.argmax(axis=1), after_BA.argmax(axis=1)
     gain_B = np.where(old_B != new_B, after_BA[rows_B, new_B] - before_BA[rows_B, new_B], -1.0)
-    found: dict[int, dict[str, Any]] = {}
+
+    def drawn(at: int) -> dict[str, Any]:
+        board = places[at][1]
+        old, new = (move_on(board, int(choice[at])) for choice in (old_B, new_B))
+        words = f"{board.san(old)} {before_BA[at, old_B[at]]:.0%}, best: {board.san(new)} {after_BA[at, new_B[at]]:.0%}"
+        return _board(board, old, new, f"seed: {words}")
+
+    return [drawn(at) for at in _highest(gain_B, np.array([number for number, _ in places]))]
+
+
+def targets(tuned: Path) -> dict[str, Any] | None:
+    """Return what the searches of self-play taught the best network, by the games of its own generation; None of no games.
+
+    `boards` are positions where the search's first move was not the seed's, one of a game: those whose first move became
+    likeliest. `rows` positions were compared; `before` and `after` are the cross-entropies of the search's visits and the
+    policies of seed and best network, nats.
+    """
+    from model.checkpoint import read_card
+
+    number = (read_card(tuned / BEST).get("finetune") or {}).get("generation", 0)
+    played = generation(tuned, number) / "selfplay"
+    if not number or not (played / MANIFEST).is_file():
+        return None
+    stream = Batches([played], "train", batch_size=TARGET_ROWS, columns=TARGET_COLUMNS)
+    batch = next(stream.once() if stream.rows <= TARGET_ROWS else stream.drawn(TARGET_ROWS), None)
+    searched = [] if batch is None else [at for at, visits in enumerate(batch["visits"]) if visits is not None]
+    if batch is None or not searched:
+        return None
+    batch = {name: values[searched] for name, values in batch.items()}
+    before_BA, after_BA = _policies(tuned, batch["planes"])
+    visits = batch["visits"]
+    wanted_B = np.array([one["label"][one["share"].argmax()] for one in visits], dtype=np.int64)
+    rows_B = np.arange(len(visits))
+    gain_B = after_BA[rows_B, wanted_B] - before_BA[rows_B, wanted_B]
+    gain_B = np.where(before_BA.argmax(axis=1) != wanted_B, gain_B, -1.0)
+
+    def drawn(at: int) -> dict[str, Any]:
+        state = (int(batch[name][at]) for name in ("castling", "ep_file", "ply", "halfmove"))
+        board = board_of(batch["planes"][at], *state)
+        old, new = move_on(board, int(before_BA[at].argmax())), move_on(board, int(wanted_B[at]))
+        shares = (visits[at]["share"].max(), before_BA[at, wanted_B[at]], after_BA[at, wanted_B[at]])
+        search, seed, best = (f"{share:.0%}" for share in shares)
+        words = f"seed: {san(board, old)}; search: {san(board, new)} {search}, by the seed {seed}, by the best {best}"
+        return _board(board, old, new, words)
+
+    entropies = [
+        float(np.mean([_cross_entropy(one, policy_A) for one, policy_A in zip(visits, policy_BA, strict=True)]))
+        for policy_BA in (before_BA, after_BA)
+    ]
+    boards = [drawn(at) for at in _highest(gain_B, batch["game"])]
+    return {"generation": number, "rows": len(visits), "before": entropies[0], "after": entropies[1], "boards": boards}
+
+
+def _cross_entropy(visits: NDArray[Any], policy_A: NDArray[np.float64]) -> float:
+    """Return the cross-entropy of a search's visits and a policy, nats."""
+    return -float((visits["share"] * np.log(policy_A[visits["label"]] + 1e-12)).sum())
+
+
+def _highest(gain_B: NDArray[np.float64], game_B: NDArray[Any]) -> list[int]:
+    """Return at most BOARDS places of the highest gains above 0, one of a game."""
+    found: dict[int, int] = {}
     for at in np.argsort(-gain_B, kind="stable").tolist():
-        number, board, _ = places[at]
-        if gain_B[at] < 0 or len(found) == BOARDS:
+        if gain_B[at] <= 0 or len(found) == BOARDS:
             break
-        if number in found:
-            continue
-        old, new = (_move(board, int(choice[at])) for choice in (old_B, new_B))
-        row = {"fen": board.fen(), "played": old.uci(), "chosen": new.uci(), "rank": 2}
-        said = f"seed: {board.san(old)} {before_BA[at, old_B[at]]:.0%}, best: {board.san(new)} {after_BA[at, new_B[at]]:.0%}"
-        found[number] = {"svg": small_board(board_svg(row), board.turn), "caption": said}
+        found.setdefault(int(game_B[at]), at)
     return list(found.values())
 
 
-def _policy(logits_BA: NDArray[np.float32], planes_BP: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Return probabilities of the legal moves, float64[B, A]."""
-    masked_BA = np.where(legal_mask(planes_BP), logits_BA.astype(np.float64), -np.inf)
-    exponents_BA = np.exp(masked_BA - masked_BA.max(axis=1, keepdims=True))
-    probabilities_BA: NDArray[np.float64] = exponents_BA / exponents_BA.sum(axis=1, keepdims=True)
-    return probabilities_BA
+def _board(board: chess.Board, old: chess.Move, new: chess.Move, caption: str) -> dict[str, Any]:
+    """Return a board with two arrows and the words below it."""
+    row = {"fen": board.fen(), "played": old.uci(), "chosen": new.uci(), "rank": 2}
+    return {"svg": small_board(board_svg(row), board.turn), "caption": caption}
 
 
-def _move(board: chess.Board, label: int) -> chess.Move:
-    """Return the move of a label; a pawn that reaches the last rank becomes a queen."""
-    move = move_of(label, 0, board.turn)
-    if board.piece_type_at(move.from_square) == chess.PAWN and chess.square_rank(move.to_square) in (0, 7):
-        move.promotion = chess.QUEEN
-    return move
+def _policies(tuned: Path, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the probabilities of the legal moves by the seed and by the best network, float64[B, A] each."""
+    from model.inference.evaluator import evaluator
 
-
-def _shown(number: int, game: chess.pgn.Game) -> dict[str, Any]:
-    """Return a game with a board after each move, and the curve of its evaluations."""
-    moves, curve = [], []
-    for node in game.mainline():
-        before = node.parent.board()
-        score = node.eval()
-        pawns = None if score is None else max(-10.0, min(10.0, score.white().score(mate_score=10_000) / 100))
-        said = "" if pawns is None else f" ({pawns:+.2f})"
-        text = f"{before.fullmove_number}{'.' if before.turn else '...'} {before.san(node.move)}{said}"
-        board = chess.svg.board(node.board(), lastmove=node.move, size=260)
-        moves.append({"text": text, "svg": small_board(board, chess.WHITE)})
-        curve.append({"half-move": node.ply(), "pawns": pawns})
-    headers = {name.lower(): game.headers.get(name, "?") for name in ("White", "Black", "Result")}
-    return {"number": number, "moves": moves, "curve": safe(charts.lines(curve, "half-move", ("pawns",))), **headers}
+    legal_BA = legal_mask(planes_BP)
+    before_BA, after_BA = (
+        np.exp(log_policy(evaluator(tuned / name)(planes_BP)[0], legal_BA)) for name in ("seed", BEST)
+    )
+    return before_BA, after_BA

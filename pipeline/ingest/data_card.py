@@ -10,14 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.dataset.files.shards import GAMES
+from pipeline.dataset.files.layout import CARD, GAMES
 from pipeline.dataset.files.written import publish_own
 from pipeline.storage.stores import opened
 
 if TYPE_CHECKING:
     import polars as pl
 
-CARD = "CARD.md"
 GROUPS = 32
 """Row groups of the games' table that are counted together: one is the games of a chunk."""
 FIRST = 3

@@ -40,7 +40,7 @@ def code_of(root: Path) -> str:
     """Return the hash of the code that decides rows, 16 hex digits; `root` is the folder of the packages."""
     total = hashlib.sha256()
     for name, path in sorted(modules(root).items()):
-        total.update(f"{name}\n{_bare(path.read_bytes())}\n".encode())
+        total.update(f"{name}\n{without_comments(path.read_bytes())}\n".encode())
     return total.hexdigest()[:16]
 
 
@@ -76,7 +76,7 @@ def _imported(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _bare(source: bytes) -> str:
+def without_comments(source: bytes) -> str:
     """Return a module's text without comments, bare strings (docstrings among them), blank lines and line ends' blanks."""
     lines = source.decode().splitlines()
     for token in tokenize.tokenize(io.BytesIO(source).readline):

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.shards import (
     PARTS,
@@ -36,7 +37,6 @@ from pipeline.dataset.files.shards import (
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.ingest.chunk import ChunkTask, games_table, packed_of, part_name, read_games, split_of
-from pipeline.ingest.data_card import CARD
 from pipeline.ingest.manifest import build_manifest
 from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay as pgn
@@ -106,7 +106,10 @@ def _encode(task: ChunkTask, entries: Sequence[Mapping[str, Any]], config: Explo
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
     rows_T = np.array([first_G[thought[0]] + thought[1] for thought in thoughts], dtype=np.int64)
     splits_G = split_of(tagged.games.identity, task.config)
-    told = {"visits": _visits(thoughts), "root_value": _root_values(thoughts, entries, rows, rows_T, config)}
+    told = {
+        "visits": visits_column([(thought[4], thought[5]) for thought in thoughts]),
+        "root_value": _root_values(thoughts, entries, rows, rows_T, config),
+    }
     files = _write(task, rows, rows_T, splits_G[rows.game[rows_T]], told)
     table = games_table(task, tagged, text)
     publish(parts, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
@@ -136,20 +139,25 @@ def _check(chunk: Chunk, games: pgn.Games, entries: Sequence[Mapping[str, Any]])
             )
 
 
-def _visits(thoughts: Sequence[Sequence[Any]]) -> pa.Array:
-    """Make the column `visits` of all thoughts; shares sum to one again."""
+def visits_column(moves_R: Sequence[tuple[Sequence[int], Sequence[float]] | None]) -> pa.Array:
+    """Make the column `visits` of rows: labels and their shares, which sum to one again, or None for null."""
     kind = schema().field("visits").type
-    lengths_T = np.array([len(thought[4]) for thought in thoughts], dtype=np.int64)
-    offsets = np.zeros(len(thoughts) + 1, dtype=np.int32)
-    np.cumsum(lengths_T, out=offsets[1:])
-    labels = np.array([label for thought in thoughts for label in thought[4]], dtype=np.uint16)
-    shares = np.array([share for thought in thoughts for share in thought[5]], dtype=np.float64)
-    if len(thoughts):
-        shares /= np.repeat(np.add.reduceat(shares, offsets[:-1]), lengths_T)
+    known_R = np.array([moves is not None for moves in moves_R], dtype=np.bool_)
+    found = [moves for moves in moves_R if moves is not None]
+    lengths_R = np.zeros(len(moves_R), dtype=np.int64)
+    lengths_R[known_R] = [len(labels) for labels, _ in found]
+    offsets = np.zeros(len(moves_R) + 1, dtype=np.int32)
+    np.cumsum(lengths_R, out=offsets[1:])
+    labels = np.array([label for moves in found for label in moves[0]], dtype=np.uint16)
+    shares = np.array([share for moves in found for share in moves[1]], dtype=np.float64)
+    if len(found):
+        begins = offsets[:-1][known_R]
+        shares /= np.repeat(np.add.reduceat(shares, begins), lengths_R[known_R])
     moves = pa.StructArray.from_arrays(
         [number_array(labels), number_array(shares.astype(np.float32))], fields=list(kind.value_type)
     )
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), moves, type=kind)
+    mask = None if known_R.all() else pa.array(~known_R)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), moves, type=kind, mask=mask)
 
 
 def _root_values(

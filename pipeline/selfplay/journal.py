@@ -1,14 +1,16 @@
-"""The journal of a generation under way: every finished game, at once, in a file of each process that plays.
+"""The journal of searches under way: what is finished, at once, in a file of each process that works.
 
-.journal/00000.jsonl ...   lines {"record", "thoughts", "pgn"} (records.py); lines {"work"}, what the process has done so far
+.journal/00000.jsonl ...   lines {"record", "thoughts"} and more, each of a numbered item: a game (records.py), or a block of
+                           searched positions (pipeline/reanalyse); lines {"work"}, what the process has done so far
 
 A process that is killed loses no line that it has written, since the system has it; fsync, a few seconds apart, is for the
 power. Each process, each time, begins a file of its own, so a line that was cut short is the last of its file: it is
-counted, left out, and its game played again. A game that stands twice is the same game.
+counted, left out, and its item done again. An item that stands twice is the same item.
 """
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = ".journal"
+EVALUATIONS, PREFIX = re.compile(rb'"evaluations":(\d+)'), 200
+"""What a record says of its evaluations, and the bytes of a line that it stands in."""
 SOONEST, LATEST = 1.0, 5.0
 """Seconds between two fsyncs at least, unless the disk is slow, and at most."""
 PATIENCE = 50.0
@@ -66,7 +70,7 @@ def _new_file(folder: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a game's line lies."""
+    """Where an item's line lies."""
 
     path: Path
     offset: int
@@ -85,7 +89,7 @@ class Journals:
     """What all files hold."""
 
     places: dict[int, Place] = field(default_factory=dict)
-    """Finished games by number."""
+    """Finished items by number."""
     work: list[dict[str, Any]] = field(default_factory=list)
     """What each process had done by its last word."""
     damaged: int = 0
@@ -93,7 +97,7 @@ class Journals:
 
 
 def read_journals(folder: Path) -> Journals:
-    """Find every finished game."""
+    """Find every finished item."""
     found = Journals()
     for path in sorted(folder.glob("*.jsonl")):
         work = None
@@ -120,25 +124,29 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     try:
         entry = json.loads(line)
         whole = isinstance(entry["work"], dict) if "work" in entry else isinstance(entry["record"]["number"], int)
-        return entry if whole and ("work" in entry or {"thoughts", "pgn"} <= entry.keys()) else None
+        return entry if whole and ("work" in entry or "thoughts" in entry) else None
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
 class Watch:
-    """Counts the games that other processes finish, by what they append."""
+    """Counts the items that are finished, and the evaluations that their records speak of, by what is appended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.games = 0
+        self.items = self.evaluations = 0
         self.read = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
 
     def look(self) -> int:
-        """Return the games finished since this began to watch."""
+        """Return the items finished since this began to watch."""
         for path in self.folder.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self.read.get(path, 0))
                 whole, newline, _ = file.read().rpartition(b"\n")
             self.read[path] = self.read.get(path, 0) + len(whole) + len(newline)
-            self.games += sum(line.startswith(b'{"record"') for line in whole.split(b"\n"))
-        return self.games
+            for line in whole.split(b"\n"):
+                if line.startswith(b'{"record"'):
+                    self.items += 1
+                    told = EVALUATIONS.search(line, 0, PREFIX)
+                    self.evaluations += int(told[1]) if told is not None else 0
+        return self.items

@@ -30,9 +30,9 @@ from pipeline.executors.local import Engine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
-from pipeline.selfplay.spread import spread
+from pipeline.selfplay.spread import games_shown, spread
 from pipeline.selfplay.statistics import statistics, timing
-from pipeline.selfplay.worker import Task
+from pipeline.selfplay.worker import Task, play_task
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
 from pipeline.storage.stores import alone, temporaries
 
@@ -104,7 +104,7 @@ def explore(
             return build(out, found, config, _more(found, identity))
         except OSError as error:
             raise ExploreError(
-                f"{error.strerror or error} ({out}): the games that were finished are kept, run again to continue"
+                f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
             ) from error
 
 
@@ -116,7 +116,7 @@ def _played(task: Task, engine: Engine | None, workers: int, progress: Progress,
             left.unlink(missing_ok=True)
     found = read_journals(task.journal)
     if len(found.places) < task.config.games:
-        spread(task, found.places.keys(), engine, workers, progress, stop)
+        spread(task, play_task, found.places.keys(), engine, workers, progress, stop, games_shown(task.config.games))
         found = _seen(task, stop)
     if len(found.places) < task.config.games:
         told = f"{len(found.places)} of {task.config.games} games"

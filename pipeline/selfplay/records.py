@@ -5,7 +5,8 @@ record     the line of games.jsonl: number, explorer, fen, book and moves (UCI),
            false (whether that side did not lose), material (pawns' worth that White is ahead at the end)
 thoughts   a list for each move that was searched in full: half-move, value and probability of a draw (mover's view), labels,
            their shares of the improved policy; the moves of one label are added up, shares below a millionth are left out
-pgn        the game, with the search's evaluations from White's view
+pgn        the game, with the search's value after each move from White's view, in -1..1, as [%value 0.25]: not as [%eval],
+           which people's games have an engine's centipawns in, and ingest reads
 """
 
 from typing import Any
@@ -16,7 +17,6 @@ import numpy as np
 
 from engine.board.position import to_board, to_fen
 from engine.encoding.planes import move_of
-from engine.evaluation.score import centipawns
 from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, SearchResult
 
 SITE = "https://fianchetto.invalid/selfplay/"
@@ -86,7 +86,7 @@ def _pgn(game: PlayedGame, moves: list[chess.Move], explorer: str, generation: i
         white = node.turn() == chess.WHITE
         node = node.add_variation(move)
         if not np.isnan(value):
-            node.comment = f"[%eval {centipawns(value if white else -value) / 100:.2f}]"
+            node.comment = f"[%value {value if white else -value:.4f}]"
     if game.ending == RESIGNED:
         node.comment = " ".join(filter(None, [node.comment, f"{'White' if game.result < 0 else 'Black'} resigns"]))
     return f"{tree}\n\n"

@@ -1,4 +1,5 @@
-"""The games of a generation spread over processes: one that dies is replaced, and its unfinished games begun anew.
+"""Games of a generation, or positions to search, spread over processes: one that dies is replaced, its unfinished items begun
+anew.
 
 Each process asks its own network for all of its games at once: no server of evaluations stands between them (docs/scale.md).
 """
@@ -8,13 +9,16 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 from engine.compiling import say_for_workers
 from engine.progress import Progress, Stop, Tick
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Watch
-from pipeline.selfplay.worker import Task, play_task
+from pipeline.selfplay.worker import WorkerTask
+
+T = TypeVar("T", bound=WorkerTask)
 
 POLL = 0.5
 """Seconds between two looks at what the processes have done."""
@@ -22,44 +26,66 @@ GRACE = 15.0
 """Seconds that players have to end their move and their journal; then those that have not even begun are cancelled too."""
 
 
-def spread(
-    task: Task, done: Container[int], engine: Engine | None, workers: int, progress: Progress, stop: Stop
-) -> None:
-    """Play those of a task's games that are not `done`; raises ExploreError when a process cannot.
+Work = Callable[..., int]
+"""(task, what is called after every item, stop): does what is missing of a task; a top-level function, as `play_task`."""
+Shown = Callable[[int, int, float, int], Tick]
+"""Items done now, of all runs together, of this run, its seconds, its evaluations -> what is shown."""
 
-    With no engine `workers` processes of this machine play, 0 for as many as suit it. Comes back early when `stop` says so.
+
+def games_shown(total: int) -> Shown:
+    """Return what shows the progress of games."""
+
+    def shown(finished: int, done: int, seconds: float, _evaluations: int) -> Tick:
+        return Tick(finished, total, "games", {"games/h": 3600.0 * done / seconds})
+
+    return shown
+
+
+def spread(
+    task: T,
+    work: Work,
+    done: Container[int],
+    engine: Engine | None,
+    workers: int,
+    progress: Progress,
+    stop: Stop,
+    shown: Shown,
+) -> None:
+    """Do those of a task's items that are not `done`; raises ExploreError when a process cannot.
+
+    With no engine `workers` processes of this machine work, 0 for as many as suit it. Comes back early when `stop` says so.
     """
     total = len(task.numbers)
     task = replace(task, numbers=tuple(number for number in task.numbers if number not in done))
     missing, before = len(task.numbers), total - len(task.numbers)
     for left in task.journal.glob("go-on-*"):  # whoever still plays for a job that is gone stops
         left.unlink(missing_ok=True)
-    began, finished = time.perf_counter(), before
+    began, finished, watch = time.perf_counter(), before, Watch(task.journal)
 
-    def tick(games: int) -> None:
+    def tick() -> None:
         nonlocal finished
-        finished = min(max(finished, games), total)
-        rate = 3600.0 * (finished - before) / max(time.perf_counter() - began, 1e-9)
-        progress(Tick(finished, total, "games", {"games/h": rate}))
+        finished = min(max(finished, before + watch.look()), total)
+        seconds = max(time.perf_counter() - began, 1e-9)
+        progress(shown(finished, finished - before, seconds, watch.evaluations))
 
     task.go_on.touch()
     say_for_workers("batch")
     try:
         if engine is not None:
             with one_thread_each(), engine.connected():
-                there = replace(task, owner=None, config=replace(task.config, device="cpu"))
-                _many(_parts(there, min(engine.slots(), missing)), engine, before, tick, stop)
+                there = replace(task, owner=None, config=replace(cast("Any", task.config), device="cpu"))
+                _many(_parts(there, min(engine.slots(), missing)), work, engine, tick, stop)
         elif (processes := min(workers or _suited(task), missing)) == 1:
             with _one_thread(task):
-                play_task(task, lambda: tick(finished + 1), stop)
+                work(task, tick, stop)
         else:
-            _many(_parts(task, processes), LocalEngine(processes), before, tick, stop)
+            _many(_parts(task, processes), work, LocalEngine(processes), tick, stop)
     finally:
         with suppress(OSError):
             task.go_on.unlink()
 
 
-def _suited(task: Task) -> int:
+def _suited(task: WorkerTask) -> int:
     """Return how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
     if task.config.uses_network:
         from model.training.precision import device_for
@@ -69,18 +95,18 @@ def _suited(task: Task) -> int:
     return available_cores()
 
 
-def _parts(task: Task, processes: int) -> list[Task]:
-    """Deal the games out."""
+def _parts(task: T, processes: int) -> list[T]:
+    """Deal the items out."""
     return [replace(task, numbers=task.numbers[first::processes]) for first in range(processes)]
 
 
-def _many(tasks: Sequence[Task], engine: Engine, before: int, tick: Callable[[int], None], stop: Stop) -> None:
-    """Play in several processes of a connected engine, looking at their journal meanwhile."""
-    go_on, watch = tasks[0].go_on, Watch(tasks[0].journal)
+def _many(tasks: Sequence[T], work: Work, engine: Engine, tick: Callable[[], None], stop: Stop) -> None:
+    """Work in several processes of a connected engine, looking at their journal meanwhile."""
+    go_on = tasks[0].go_on
 
     def collect() -> list[Result]:
         results = []
-        for result in engine.map(play_task, tasks, out_of_patience):
+        for result in engine.map(work, tasks, out_of_patience):
             results.append(result)
             if result[1] != "ok":
                 go_on.unlink(missing_ok=True)  # the others need not play to the end first
@@ -95,14 +121,14 @@ def _many(tasks: Sequence[Task], engine: Engine, before: int, tick: Callable[[in
         future = thread.submit(collect)
         try:
             while wait([future], timeout=POLL).not_done:
-                tick(before + watch.look())
+                tick()
                 if stop():
                     break
         finally:
             asked = time.monotonic()
             go_on.unlink(missing_ok=True)
         results = future.result()
-    tick(before + watch.look())
+    tick()
     for _, status, value in results:
         if status != "ok":
             raise _failure(status, value)
@@ -110,7 +136,7 @@ def _many(tasks: Sequence[Task], engine: Engine, before: int, tick: Callable[[in
 
 def _failure(status: str, value: Failure | None) -> Exception:
     """Make the error that ends the job from what a process left."""
-    kept = "the games that were finished are kept, run again to continue"
+    kept = "what was finished is kept, run again to continue"
     if status == "lost" or value is None:
         return ExploreError(f"a process was killed three times (out of memory?): try fewer --workers; {kept}")
     if value.system or value.mistake:
@@ -119,7 +145,7 @@ def _failure(status: str, value: Failure | None) -> Exception:
 
 
 @contextmanager
-def _one_thread(task: Task) -> Iterator[None]:
+def _one_thread(task: WorkerTask) -> Iterator[None]:
     """Let torch use one thread in this process meanwhile."""
     if not task.config.uses_network:
         yield

@@ -9,12 +9,12 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,34 +35,66 @@ COMPILED = "compiled"
 """What the evaluators that are no networks run on."""
 
 
+class Settings(Protocol):
+    """What a process must know of a configuration to make its evaluator."""
+
+    @property
+    def device(self) -> str:
+        """Where the network runs: auto, cpu or cuda."""
+        ...
+
+    @property
+    def amp(self) -> str:
+        """The network's arithmetic."""
+        ...
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether a checkpoint is needed."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """Games for one process."""
+class WorkerTask:
+    """Numbered items for one process: games to play (`Task`), or positions to search (pipeline/reanalyse)."""
 
     numbers: tuple[int, ...]
-    """Those that are finished already are not played again."""
-    config: ExploreConfig
+    """Those that are finished already are not done again."""
+    config: Settings
     search: SearchConfig
-    """The generation's."""
     seed: int
-    """The generation's."""
-    generation: int
-    openings: tuple[Opening, ...]
     checkpoint: Path | None
     journal: Path
     """The journal's folder."""
     go_on: Path
     """While this file is there."""
     owner: int | None
-    """Process that the games are played for; None where it is on another machine: the engine ends what it left."""
+    """Process that the work is done for; None where it is on another machine: the engine ends what it left."""
 
     @property
     def wanted(self) -> bool:
-        """Return whether the games are still waited for."""
+        """Return whether the work is still waited for."""
         parent = multiprocessing.parent_process()  # the driver, also where a server forked this process for it
         driven = parent is not None and parent.pid == self.owner and parent.is_alive()
         alive = driven or self.owner is None or self.owner == os.getpid()
         return alive and self.go_on.exists()
+
+    def missing(self) -> list[int]:
+        """Return the numbers that no journal has, nothing where nobody waits; ExploreError where the journal is not seen."""
+        if not self.journal.is_dir():
+            raise ExploreError(
+                f"{socket.gethostname()} does not see {self.journal}: name an --out that all nodes share"
+            )
+        return sorted(set(self.numbers) - read_journals(self.journal).places.keys()) if self.wanted else []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task(WorkerTask):
+    """Games for one process; search and seed are the generation's."""
+
+    config: ExploreConfig
+    generation: int
+    openings: tuple[Opening, ...]
 
 
 class Timed:
@@ -83,7 +115,7 @@ class Timed:
         return said
 
 
-def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
+def evaluator_of(explorer: str, task: WorkerTask) -> tuple[Evaluator, str]:
     """Return an explorer's evaluator, and on what it runs: a device and its arithmetic, or COMPILED."""
     if explorer != "network":
         return (uniform if explorer == "uniform" else evaluate), COMPILED
@@ -100,12 +132,9 @@ def evaluator_of(explorer: str, task: Task) -> tuple[Evaluator, str]:
 
 def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Stop = never) -> int:
     """Play what is missing of a task's games, and give how many that were; `told` is called after every game."""
-    if not task.journal.is_dir():
-        raise ExploreError(f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes share")
-    if not task.wanted:
-        return 0
-    missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())
     by_explorer: dict[str, list[int]] = {}
+    if not (missing := task.missing()):
+        return 0
     for number in missing:
         by_explorer.setdefault(task.config.explorer_of(number, task.seed), []).append(number)
     journal, games = Journal(task.journal), 0
@@ -173,12 +202,17 @@ class _Player:
 
     def work(self) -> dict[str, Any]:
         """Say what was done so far: moments are seconds since 1970, the rest seconds and counts."""
-        return {
-            "began": round(self.began, 3),
-            "ended": round(time.time(), 3),
-            "seconds": round(time.perf_counter() - self.clock - self.loading, 3),
-            "evaluator_seconds": round(sum(timed.seconds for timed in self.timed), 3),
-            "evaluations": sum(timed.rows for timed in self.timed),
-            "batches": sum(timed.batches for timed in self.timed),
-            "devices": self.devices,
-        }
+        return work_of(self.began, time.perf_counter() - self.clock - self.loading, self.timed, self.devices)
+
+
+def work_of(began: float, seconds: float, timed: Sequence[Timed], devices: Sequence[str]) -> dict[str, Any]:
+    """Return what a process has done since `began`, for its journal: moments in seconds since 1970, seconds and counts."""
+    return {
+        "began": round(began, 3),
+        "ended": round(time.time(), 3),
+        "seconds": round(seconds, 3),
+        "evaluator_seconds": round(sum(each.seconds for each in timed), 3),
+        "evaluations": sum(each.rows for each in timed),
+        "batches": sum(each.batches for each in timed),
+        "devices": list(devices),
+    }

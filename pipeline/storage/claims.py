@@ -36,6 +36,7 @@ class Kind:
 
 DATASET = Kind("a dataset", ("manifest.json", ".parts/run.json"))
 SELFPLAY = Kind("a generation of self-play", ("explore.json",))
+REANALYSIS = Kind("a reanalysis", ("reanalyse.json",))
 FINETUNING = Kind("a fine-tuning", ("state.json",))
 TRAINING_SET = Kind("a training set", ("training_set.json",))
 CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
@@ -45,8 +46,21 @@ LADDER = Kind("a ladder", ("ladder.json",), "player")
 COMPARISON = Kind("a comparison", ("comparison.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
-# special kinds first: a generation of self-play is a dataset too
-KINDS = (SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS, LADDER, COMPARISON, REPORT, AUDIT, DATASET)
+# special kinds first: a generation of self-play and a reanalysis are datasets too
+KINDS = (
+    SELFPLAY,
+    REANALYSIS,
+    FINETUNING,
+    TRAINING_SET,
+    CHECKPOINT,
+    MATCH,
+    JUDGEMENTS,
+    LADDER,
+    COMPARISON,
+    REPORT,
+    AUDIT,
+    DATASET,
+)
 
 
 def require_own(

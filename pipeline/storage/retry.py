@@ -64,9 +64,8 @@ class Retry:
             try:
                 return request()
             except Exception as error:
-                if not isinstance(
-                    error, transient()
-                ):  # asked now: kinds of errors come with the drivers that are loaded
+                # `transient` is asked now: kinds of errors come with the drivers that are loaded
+                if not isinstance(error, transient()):
                     raise
                 self.failures += 1
                 refused = refusal(error, self.failures >= self.patience.attempts)

@@ -37,9 +37,11 @@ def data_of(positions: Sequence[Path]) -> dict[str, Any]:
 def _dataset(member: Member) -> dict[str, Any]:
     """Name a dataset by its hashes."""
     manifest = member.manifest
+    former = manifest.get("converted_from")
     return {
         "name": member.directory.resolve().name,
         "manifest_sha256": file_hash(member.directory / MANIFEST),
+        **({"converted_from": former} if former else {}),
         "sources": [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]],
         "positions": manifest["positions"],
     }
@@ -68,8 +70,10 @@ def datasets_of(data: dict[str, Any]) -> list[dict[str, Any]]:
 
 def columns_of(config: "TrainConfig") -> tuple[str, ...]:
     """Name the columns to read: what human games fill, and of a search what it is to teach."""
-    searched = {"visits": config.visits_share, "root_value": config.root_value_share}
-    return (*HUMAN_COLUMNS, *(name for name, share in searched.items() if share))
+    if not config.visits_share and not config.root_value_share:
+        return HUMAN_COLUMNS
+    best = ("best_value",) if config.root_value_share and config.search_value == "best" else ()
+    return (*HUMAN_COLUMNS, "visits", "root_value", *best)  # the two together tell which rows teach no moves
 
 
 def train_on(

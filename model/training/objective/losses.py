@@ -143,6 +143,7 @@ class Targets:
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     weights: Tensor | None = None  # [B] float32, what a row counts
     ended: Tensor | None = None  # [B] bool, False for a position of no game, whose end nobody knows; None: all are
+    taught: Tensor | None = None  # [B] bool, False for a position that teaches no move; None: all do
 
 
 def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -153,7 +154,12 @@ def row_losses(config: TrainConfig, form: ValueForm, outputs: Outputs, targets: 
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy(config, policy, flat(policy), targets)
-    value_B = _of_games(_value(config, form, value_BV, targets), targets)
+    if targets.taught is not None:
+        policy_B = policy_B.masked_fill(~targets.taught, 0.0)
+    value_B = _value(config, form, value_BV, targets)
+    if targets.ended is not None:
+        known_B = targets.ended | _searched(config, targets)
+        value_B = value_B.masked_fill(~known_B, 0.0)
     loss_B = policy_B + config.legality_weight * illegal_B + config.value_weight * value_B
     parts = {"policy_loss": policy_B, "value_loss": value_B, "illegal": illegal_B}
     if left and targets.plies_left is not None:
@@ -170,8 +176,18 @@ def value_target(config: TrainConfig, targets: Targets) -> Tensor:
         target_B3 = wdl_of_results(targets.results)
     if not config.root_value_share or targets.roots is None:
         return target_B3
-    share_B1 = config.root_value_share * (~targets.roots.isnan()).float()[:, None]
+    share_B = config.root_value_share * _searched(config, targets).float()
+    if targets.ended is not None:  # of a position of no game nothing else is known
+        share_B = torch.where(targets.ended, share_B, share_B.sign())
+    share_B1 = share_B[:, None]
     return (1 - share_B1) * target_B3 + share_B1 * wdl_from_score(targets.roots.nan_to_num())
+
+
+def _searched(config: TrainConfig, targets: Targets) -> Tensor:
+    """Return which rows have a search's value that is to be taught, bool `[B]`."""
+    if not config.root_value_share or targets.roots is None:
+        return torch.zeros_like(targets.results, dtype=torch.bool)
+    return ~targets.roots.isnan()
 
 
 def _of_games(loss_B: Tensor, targets: Targets) -> Tensor:

@@ -34,18 +34,24 @@ from model.training.objective.policy_losses import Visits
 def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
     """Return all that a step needs of a batch, on the device: the columns of `to_device`, and what else its rows teach.
 
-    The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`), `eval` and `root_value` are used where they
-    are there and the configuration gives them a share. Rows whose `plies` is 0 belong to no game: they teach moves, but no
-    results; `ended` bool `[B]` is false for them, and left out where there are none. Visits are `visited_rows`,
-    `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
+    The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`), `eval`, `root_value` and `best_value` are
+    used where they are there and the configuration gives them a share. Rows whose `plies` is 0 belong to no game: they teach
+    moves, but no results; `ended` bool `[B]` is false for them, and left out where there are none. Rows with a search's value
+    and without its visits, the interior of a tree, teach no moves: `taught` bool `[B]` is false for them. Visits are
+    `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
     more: dict[str, NDArray[Any]] = {}
     if config.visits_share and "visits" in batch:
         more |= _visits(preset, batch)
-    for name, share in (("eval", config.eval_blend), ("root_value", config.root_value_share)):
-        if share and name in batch:
-            more[name] = batch[name]
+    if config.eval_blend and "eval" in batch:
+        more["eval"] = batch["eval"]
+    if config.root_value_share and "root_value" in batch:
+        more["root_value"] = _search_values(config, batch)
+    if "root_value" in batch and "visits" in batch:
+        visited_B = np.array([moves is not None for moves in batch["visits"]], dtype=np.bool_)
+        if (inner_B := ~np.isnan(batch["root_value"]) & ~visited_B).any():
+            more["taught"] = ~inner_B
     if "plies" in batch and not (of_games_B := batch["plies"] > 0).all():
         more["ended"] = of_games_B
     if "weight" in batch:
@@ -71,9 +77,18 @@ def inputs_and_targets(
         roots=columns.get("root_value"),
         plies_left=columns.get("plies_left"),
         ended=columns.get("ended"),
+        taught=columns.get("taught"),
         weights=columns.get("weight"),
     )
     return network_input(preset, columns, dtype, draw=draw), targets
+
+
+def _search_values(config: TrainConfig, batch: Batch) -> NDArray[Any]:
+    """Return the search's value of each row that the configuration asks for, float32 `[B]`, NaN where there is none."""
+    if config.search_value == "root" or "best_value" not in batch:
+        return batch["root_value"]
+    best_B = batch["best_value"]
+    return np.where(np.isnan(best_B), batch["root_value"], best_B)
 
 
 def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:

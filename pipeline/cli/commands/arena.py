@@ -45,7 +45,7 @@ class Arena(Common):
     tc_b: str | None = None
     """Clock of player B, if different."""
     a_option: tuple[str, ...] = ()
-    """NAME=VALUE for player A: options of a UCI engine (Hash=16) or of our search (c_puct=2 algorithm=gumbel)."""
+    """NAME=VALUE for player A: options of a UCI engine (Hash=16), or of our search (c_puct=2,algorithm=gumbel)."""
     b_option: tuple[str, ...] = ()
     """NAME=VALUE for player B."""
     config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
@@ -134,7 +134,9 @@ class Judge(Common):
     kept in --out and used again; the same command continues a run that was stopped.
     """
 
-    players: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...")]]
+    players: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...", help_behavior_hint="(required)")]
+    ]
     """The players; the others are compared with the first."""
     pgn: Path
     """Games to draw positions from, at most two per game."""

@@ -21,12 +21,14 @@ class Join(Common):
     Joining again adds datasets to the set. Every command that takes a dataset also takes a training set.
     """
 
-    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[DATASET...]")]] = ()
+    datasets: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[DATASET...]", help_behavior_hint="")]
+    ] = ()
     """Datasets to add, as `fianchetto ingest` makes them."""
     out: Path
     """Directory of the training set."""
     remove: tuple[str, ...] = ()
-    """Datasets to take out of the set, by the names of their folders; their files are not deleted."""
+    """Datasets to take out of the set, by the names of their folders; their files stay."""
     config: tyro.conf.OmitArgPrefixes[JoinConfig] = field(default_factory=JoinConfig)
     """What is held out, and which share of the train rows is used."""
 
@@ -51,7 +53,9 @@ class Audit(Common):
     All figures are exact counts. Memory does not grow with the rows; the temporary folder takes up to 16 bytes per position.
     """
 
-    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...")]]
+    datasets: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="(required)")]
+    ]
     """Datasets or training sets, audited together."""
     source: tuple[Path, ...] = ()
     """Dumps that the datasets were made from, to count players: datasets hold no names."""
@@ -94,14 +98,17 @@ class Verify(Common):
     rows whose dump is missing, are listed too.
     """
 
-    datasets: tyro.conf.Positional[Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...")]]
+    datasets: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="(required)")]
+    ]
     """Datasets or training sets."""
     all: bool = False
     """Encode the whole dump again and compare every row, not a sample."""
     sample: int = 64
     """Games of each dataset to encode again, and rows to replay with python-chess; 0 checks files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default those in the folder `dumps` beside the datasets' own."""
+    """Dumps that the datasets were made from. Default: those in the folder `dumps` beside the datasets' own; self-play has
+    its own."""
     workers: int = 0
     """Processes for --all; 0 for one per core, 1 for this process alone."""
 

@@ -23,7 +23,9 @@ class Ingest(Common):
     files is refused.
     """
 
-    sources: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DUMP...")]]
+    sources: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="DUMP...", help_behavior_hint="(required)")]
+    ]
     """Dumps to read, in this order; - is standard input."""
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""

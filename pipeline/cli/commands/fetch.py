@@ -23,7 +23,9 @@ class Fetch(Common):
     The same command continues a download that was stopped or cut off; complete files are not fetched again.
     """
 
-    what: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="MONTH|URL...")]]
+    what: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="MONTH|URL...", help_behavior_hint="(required)")]
+    ]
     """Months, ranges of months, and URLs."""
     out: Path = Path("datasets/dumps")
     """Folder for the files."""
@@ -50,7 +52,9 @@ class Sweep(Common):
     this program recorded, and temporary files whose process has ended on this machine or that are a day old, are deleted.
     """
 
-    places: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PATH...")]]
+    places: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PATH...", help_behavior_hint="(required)")]
+    ]
     """Folders, or addresses such as s3://bucket/prefix."""
     dry_run: bool = False
     """List what would be deleted, and delete nothing."""

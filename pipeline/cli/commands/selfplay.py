@@ -1,4 +1,4 @@
-"""Commands on self-play: selfplay, finetune."""
+"""Commands by which a network teaches itself: selfplay, reanalyse, finetune."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +10,7 @@ from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import command
 from pipeline.cli.progress import bar
 from pipeline.finetune.config import FinetuneConfig
+from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
@@ -61,6 +62,51 @@ class SelfPlay(Common):
         text = (
             f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}\n{following}"
         )
+        return {"out": str(self.out), **told, "text": text}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reanalyse(Common):
+    """Search positions of datasets with a checkpoint, and make a dataset of what the search found.
+
+    Positions are drawn from the train splits: by default one of each game, in fixed shares of openings, middlegames and
+    endgames, undecided ones rather than decided ones. Each row has the search's policy in `visits`, its value in `root_value`
+    and `best_value`, and ratings, clock and last move unknown. The same command continues a run that was stopped or killed,
+    and leaves a finished one as it is.
+    """
+
+    checkpoint: Path
+    """Directory of the checkpoint that searches."""
+    positions: tuple[Path, ...]
+    """Datasets or training sets to draw positions from."""
+    out: Path
+    """Directory of the dataset."""
+    workers: int = 0
+    """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
+    engine: str = "local"
+    """Where to search: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
+    config: tyro.conf.OmitArgPrefixes[ReanalyseConfig] = field(default_factory=ReanalyseConfig)
+    """What to search, and how."""
+
+    def run(self) -> dict[str, Any]:
+        """Search and return the manifest's summary."""
+        from pipeline.dataset.files.shards import MANIFEST
+        from pipeline.reanalyse.job import reanalyse, text_of
+
+        stop, already = Interrupt(), (self.out / MANIFEST).exists()
+        with bar("reanalyse") as progress:
+            manifest = reanalyse(
+                self.checkpoint,
+                self.positions,
+                self.config,
+                self.out,
+                engine=self.engine,
+                workers=self.workers,
+                progress=progress,
+                stop=stop,
+            )
+        told = {name: manifest[name] for name in ("searches", "positions", "lineage", "games", "config")}
+        text = f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}"
         return {"out": str(self.out), **told, "text": text}
 
 

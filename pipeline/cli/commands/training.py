@@ -6,15 +6,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from model.training.config import TrainConfig
+from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import reported, trained
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.report import Rule
 from pipeline.storage.claims import REPORT
-
-DEFAULT = "fianchetto-xs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,9 +29,9 @@ class Train(Common):
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """The network, one of `fianchetto presets`; the default is that of --start, or fianchetto-xs, for two CPU cores."""
+    """The network, one of `fianchetto presets`. Default: that of the run in --out, else of --start, else fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: its weights are the first ones, its preset is the default; the card keeps its history."""
+    """Checkpoint to train further: the run begins with its weights, and its card lists what it has learned from."""
     engine: str = "local"
     """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
@@ -51,7 +49,7 @@ class Train(Common):
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)
-        preset = self.preset or (DEFAULT if self.start is None else read_card(self.start)["preset"]["name"])
+        preset = self.preset or self._usual()
         with bar("train") as progress:
             try:
                 card = train_on(positions, preset, self.config, self.out, progress, stop, self.start)
@@ -69,6 +67,13 @@ class Train(Common):
         shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
         return {"out": str(self.out)} | {name: card[name] for name in shown}
 
+    def _usual(self) -> str:
+        """Return the preset where none is named: of the run that is continued, or of the checkpoint that it starts from."""
+        from model.checkpoint import CARD, read_card
+
+        known = self.out if (self.out / CARD).exists() else self.start
+        return DEFAULT_PRESET if known is None else str(read_card(known)["preset"]["name"])
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report(Common):
@@ -77,20 +82,23 @@ class Report(Common):
     Several checkpoints are measured on the same positions, and compared with the first.
     """
 
-    checkpoints: tyro.conf.Positional[tuple[Path, ...]] = ()
+    checkpoints: tyro.conf.Positional[
+        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[CHECKPOINT...]", help_behavior_hint="")]
+    ] = ()
     """Directories of the checkpoints."""
     checkpoint: Path | None = None
-    """Directory of the first checkpoint, as an option."""
+    """Directory of the first checkpoint, if it is not named without an option."""
     positions: str | None = None
     """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Which of its splits; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Also report accuracy on positions absent from the train splits of these datasets; the default is --positions."""
+    """Datasets whose train splits are compared: accuracy is also given for positions that they do not hold. Default:
+    --positions."""
     pgn: Path | None = None
     """PGN file to measure on, all its games, instead of a dataset."""
     players: bool = True
-    """Tell ratings and clocks to a network that reads them; without it they are unknown to the network."""
+    """Tell ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
     puzzles: Path | None = None
@@ -136,10 +144,13 @@ class Report(Common):
 class Compare(Common):
     """Train several presets for the same time on the same data, and measure all on the same unseen games.
 
+    All have the same settings; with `--optimizer auto` that is AdamW for each of them.
     The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
-    presets: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...")]]
+    presets: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...", help_behavior_hint="(required)")]
+    ]
     """The networks; `fianchetto presets` lists them."""
     positions: tuple[Path, ...]
     """Datasets to train on; the test split of the first is measured on."""

@@ -2,6 +2,7 @@
 
 MANIFEST = "manifest.json"
 GAMES = "games.parquet"
+CARD = "CARD.md"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 32_768
 """Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words (docs/log.md)."""

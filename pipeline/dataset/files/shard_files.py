@@ -19,11 +19,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
+from engine.encoding.inferred import NO_EP_FILE
 from engine.encoding.planes import LABELS, PLANE_BYTES, PlanesError, moves_hash, positions
 from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.json_files import shown
-from pipeline.dataset.files.shards import COLUMNS, GAMES, LARGEST_GROUP, SPLITS, Batch, batch_columns, schema
+from pipeline.dataset.files.shards import COLUMNS, GAMES, LARGEST_GROUP, SEARCHED, SPLITS, Batch, batch_columns, schema
 from pipeline.dataset.files.stored_planes import (
     form_of,
     needed_columns,
@@ -36,7 +37,6 @@ from pipeline.dataset.files.stored_planes import (
 from pipeline.errors import DatasetError
 from pipeline.storage.stores import opened
 
-NO_EP_FILE = 255
 BOUNDS: Mapping[str, tuple[int, int]] = {
     "label": (0, LABELS - 1),
     "promotion": (0, 5),
@@ -83,11 +83,12 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
     """Raise DatasetError for a file whose columns, encoding or row groups are not a shard's; `rows` is what is said of it."""
     found = footer.schema.to_arrow_schema()
     form = form_of(found.names)
-    ours = schema(form)
+    ours = schema(form, searched=not SEARCHED.keys().isdisjoint(found.names))
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
         raise DatasetError(
-            f"{path} is no shard of this version (moves {shown(stamp, quote=False) or 'unknown'}): ingest the dump again"
+            f"{path} is no shard of this version (moves are numbered by {shown(stamp, quote=False) or 'an unknown table'}): "
+            "ingest the dump again"
         )
     counts = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
     if any(not 0 <= count <= LARGEST_GROUP for count in counts):
@@ -111,6 +112,19 @@ class ShardReader:
         metadata = file.metadata
         self.groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         """Rows of each row group."""
+        self.searched = not SEARCHED.keys().isdisjoint(metadata.schema.names)
+        """Whether it has the columns of a search."""
+
+    def _stored(self, columns: Sequence[str]) -> list[str]:
+        """Return those of some columns, planes left out, that the file has."""
+        return [name for name in columns if name != "planes" and (self.searched or name not in SEARCHED)]
+
+    def _filled(self, batch: Batch, group: int, columns: Sequence[str]) -> Batch:
+        """Add the columns of a search that the file has not, as null."""
+        for name in () if self.searched else SEARCHED.keys() & set(columns):
+            null: Any = np.uint16(0) if name == "simulations" else np.float32("nan")
+            batch[name] = np.full(self.groups[group], null)
+        return batch
 
     def read(
         self,
@@ -124,14 +138,14 @@ class ShardReader:
         `games` are those of the dataset, which rows name by number. `planes_RP`, uint64[R, 77], is where planes are written,
         else to fresh memory. Raises ValueError for values that the format does not have.
         """
-        others = [name for name in columns if name != "planes"]
+        others = self._stored(columns)
         if "planes" not in columns:
             batch = batch_columns(self.file.read_row_group(group, columns=others, use_threads=False))
         else:
             table, planes = read_stored(self.file, self.path, group, others, planes_RP)
             batch = batch_columns(table.select(others)) | {"planes": planes}
         check_rows(batch, games)
-        return batch
+        return self._filled(batch, group, columns)
 
     def read_packed(
         self, group: int, columns: Sequence[str], games: int | None = None
@@ -142,13 +156,13 @@ class ShardReader:
         ValueError as `read` does.
         """
         if self.form != "compact":
-            raise ValueError("it is no compact shard, as its manifest says")
-        others = [name for name in columns if name != "planes"]
+            raise ValueError("its planes are not compact, though the manifest says so")
+        others = self._stored(columns)
         wanted = list(dict.fromkeys([*others, *needed_columns("compact")]))
         table = self.file.read_row_group(group, columns=wanted, use_threads=False)
         batch, packed_RW = batch_columns(table.select(others)), packed_of(table)
         check_rows(batch | {"planes": unpacked(packed_RW)} if "visits" in batch else batch, games)
-        return batch, packed_RW
+        return self._filled(batch, group, columns), packed_RW
 
     def table(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a row group as `schema("bytes")` has it, whatever its form, its values unchecked; some columns or all."""
@@ -162,7 +176,7 @@ class ShardReader:
             for field, array in zip(plane_fields("bytes"), plane_columns("bytes", planes_RP, None, {}), strict=True)
         }
         found |= {name: table.column(name) for name in others}
-        wanted = schema("bytes")
+        wanted = schema("bytes", searched=self.searched)
         return pa.Table.from_arrays(
             [found[name] for name in columns], schema=pa.schema([wanted.field(name) for name in columns])
         )
@@ -191,8 +205,9 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
         _refuse("ep_file", rows["ep_file"], (rows["ep_file"] > 7) & (rows["ep_file"] != NO_EP_FILE))
     if "last_move" in rows:
         _refuse("last_move", rows["last_move"], (rows["last_move"] >= LABELS) & (rows["last_move"] != NO_LAST_MOVE))
-    if "root_value" in rows:
-        _refuse("root_value", rows["root_value"], np.abs(rows["root_value"]) > 1)  # NaN stands for null
+    for name in ("root_value", "best_value"):
+        if name in rows:
+            _refuse(name, rows[name], np.abs(rows[name]) > 1)  # NaN stands for null
     if "game" in rows and games is not None:
         _refuse("game", rows["game"], rows["game"] >= games)
     if "planes" in rows:
@@ -280,13 +295,15 @@ def check_games(table: pa.Table) -> None:
     for name in table.schema.names:
         column = table[name]
         if name in KNOWN_GAMES and column.null_count:
-            raise ValueError(f"{name} is unknown of {column.null_count} games")
+            raise ValueError(f"{name} is missing for {column.null_count} games")
         if name == "split":
             wrong = set(pc.unique(column).to_pylist()) - {*SPLITS, None}
             if wrong:
-                raise ValueError(f"split is {shown(min(wrong))} of some games")
+                raise ValueError(f"the split of some games is {shown(min(wrong))}")
         if name in ("result", "offset") and len(column) > column.null_count:
             ends = pc.min_max(column)
             low, high = ends["min"].as_py(), ends["max"].as_py()
             if low < (-1 if name == "result" else 0) or (name == "result" and high > 1):
-                raise ValueError(f"{name} is {low if low < -1 or name == 'offset' else high} of a game, out of range")
+                raise ValueError(
+                    f"{name} of a game is {low if low < -1 or name == 'offset' else high}, which is out of range"
+                )

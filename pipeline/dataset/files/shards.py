@@ -73,12 +73,17 @@ BATCH_SENTINELS = {
     "opponent_elo": 0,
     "base": 65535,
     "increment": 255,
+    "simulations": 0,
 }
 """What stands for null in a batch's arrays, by column."""
 
 
-def schema(form: Stored = "all") -> pa.Schema:
-    """Return the columns of a shard, those of its planes first (datasets/README.md)."""
+SEARCHED = {"best_value": pa.float32(), "simulations": pa.uint16()}
+"""Columns that shards of a reanalysis have besides, behind the others; null of rows of other shards."""
+
+
+def schema(form: Stored = "all", *, searched: bool = False) -> pa.Schema:
+    """Return the columns of a shard, those of its planes first (datasets/README.md); `searched` adds those of SEARCHED."""
     visits = pa.list_(pa.struct([pa.field("label", pa.uint16(), False), pa.field("share", pa.float32(), False)]))
     required = {
         "label": pa.uint16(),
@@ -102,6 +107,7 @@ def schema(form: Stored = "all") -> pa.Schema:
         "increment": pa.uint8(),
         "visits": visits,
         "root_value": pa.float32(),
+        **(SEARCHED if searched else {}),
     }
     fields = plane_fields(form) + [pa.field(name, kind, nullable=False) for name, kind in required.items()]
     fields += [pa.field(name, kind, nullable=True) for name, kind in optional.items()]
@@ -126,7 +132,7 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 
 
 COLUMNS = ("planes", *(field.name for field in schema("bytes") if field.name != "planes"))
-"""The columns of a batch, however planes are stored."""
+"""The columns of a batch, however planes are stored; those of SEARCHED may be asked for besides."""
 
 
 def rows_table(
@@ -138,7 +144,7 @@ def rows_table(
     """Return a shard's table of picked rows of planes uint64[., 77], of all where `picked_R` is None.
 
     `columns` are the others of the picked rows, in their order, BATCH_SENTINELS standing for null; `visits` and `root_value`
-    are null where they are not given.
+    are null where they are not given, and those of SEARCHED left out where none is.
     """
     rows = len(planes_RP) if picked_R is None else len(picked_R)
     kinds = {field.name: field.type.to_pandas_dtype() for field in schema(form) if field.name in COMPACT_BY}
@@ -148,7 +154,7 @@ def rows_table(
 
 def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: int, form: Stored) -> pa.Table:
     """Return a shard's table of the arrays of its planes and the other columns."""
-    wanted = schema(form)
+    wanted = schema(form, searched=not SEARCHED.keys().isdisjoint(columns))
     for field in list(wanted)[len(arrays) :]:
         if field.name not in columns:
             assert field.nullable, f"column {field.name} is missing"
@@ -305,17 +311,17 @@ Batch = dict[str, NDArray[Any]]
 def batch_columns(table: pa.Table) -> Batch:
     """Turn rows of a table into a batch without planes: numpy arrays by column name, BATCH_SENTINELS for null.
 
-    `root_value` is NaN for null, and `visits` has an object a row: None for null, or
+    `root_value` and `best_value` are NaN for null, and `visits` has an object a row: None for null, or
     the records `label` and `share` of its moves.
     """
     batch: Batch = {}
     for name in table.schema.names:
-        if name not in COLUMNS or name == "planes":
+        if name not in (*COLUMNS, *SEARCHED) or name == "planes":
             continue
         column = whole_column(table.column(name))
         if name == "visits":
             batch[name] = _visits(column)
-        elif name == "root_value":
+        elif name in ("root_value", "best_value"):
             batch[name] = array_numbers(column.fill_null(float("nan")))
         elif column.null_count:
             batch[name] = array_numbers(column.fill_null(BATCH_SENTINELS[name]))

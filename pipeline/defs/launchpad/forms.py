@@ -5,11 +5,8 @@ description, and refuses at launch what does not fit them. `options_of(config)` 
 checks the rest. A launchpad hides fields that default to None (dagster#31166), so these are shown as 0 or "".
 """
 
-import ast
 import dataclasses
 import functools
-import inspect
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -20,6 +17,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from engine.errors import UserError
+from pipeline.cli.help import descriptions
 from pipeline.errors import ConfigError
 
 T = TypeVar("T")
@@ -85,18 +83,6 @@ def filled(cls: type[T], values: Mapping[str, Any]) -> T:
         raise UserError(f"{cls.__name__} has no option {unknown}; it has {', '.join(hints)}") from None
     except TypeError as error:
         raise UserError(f"{cls.__name__}: {error}") from error
-
-
-def descriptions(cls: type[Any]) -> dict[str, str]:
-    """Return the docstring under each field, this class's and those that it inherits, by the field's name."""
-    found: dict[str, str] = {}
-    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
-        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
-    return found
 
 
 def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:

@@ -4,14 +4,16 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic_core import to_jsonable_python
 
 from model.network.presets import presets
-from model.training.config import TrainConfig
-from pipeline.dataset.files.shards import MANIFEST, file_hash
+from model.training.config import DEFAULT_PRESET, TrainConfig
+from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.defs.launchpad.forms import Between, Choice
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
@@ -67,7 +69,7 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """What is trained, and on what."""
 
-    preset: Annotated[str, Choice(presets)] = "fianchetto-xs"
+    preset: Annotated[str, Choice(presets)] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
@@ -125,9 +127,24 @@ class StrengthOptions:
     """Command of an engine that is an opponent where it is installed; "" leaves it out."""
     nodes: tuple[int, ...] = (100,)
     """Nodes of that engine's moves, an opponent each."""
+    judged: Annotated[int, Between(0, 100_000)] = 200
+    """Positions of the games whose every move the engine judges, to weigh policy and value by; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
             raise ConfigError(f"games come in pairs: 2, 4, 6 ..., not {self.games}")
         if not self.simulations or min(self.simulations) < 1 or self.hand_written < 0 or min(self.nodes, default=1) < 1:
             raise ConfigError("simulations and nodes must be 1 or more, and one simulation count is needed")
+
+
+def remembered(positions: Path) -> dict[str, Any]:
+    """Return the options of `ingest` that the positions in a folder were made with, as a form has them.
+
+    Those that are as usual are left out; {} where there are no positions.
+    """
+    try:
+        made, usual = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
+    except DatasetError:
+        return {}
+    chosen = {"chunk_mib"}  # by the size of the dump where nobody named it; what is there keeps its own
+    return {name: value for name, value in made.items() if name in usual.keys() - chosen and value != usual[name]}

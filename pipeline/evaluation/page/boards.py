@@ -10,13 +10,14 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding.planes import TURN_PLANE, move_of
+from engine.board.position import COUNTERS, to_board
+from engine.encoding.planes import move_of
 from pipeline.dataset.files.shards import BATCH_SENTINELS, Batch
+from pipeline.dataset.files.stored_planes import packed, positions_of
 from pipeline.dataset.strata import RATING_EDGES, rating_band
 
 BOARDS = 12
 """Boards of a section."""
-NO_EP_FILE = 255
 HUMAN, NETWORK = "#15781b", "#003088"
 
 Columns = Mapping[str, NDArray[Any]]
@@ -90,10 +91,8 @@ def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any
     """Return one row as JSON: its FEN, both moves in UCI and what is known of the game."""
     ply = int(batch["ply"][at])
     board = board_of(batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply)
-    played = move_of(int(batch["label"][at]), int(batch["promotion"][at]), board.turn)
-    chosen = move_of(int(columns["choice"][at]), 0, board.turn)
-    if board.piece_type_at(chosen.from_square) == chess.PAWN and chess.square_rank(chosen.to_square) in (0, 7):
-        chosen.promotion = chess.QUEEN
+    played = move_on(board, int(batch["label"][at]), int(batch["promotion"][at]))
+    chosen = move_on(board, int(columns["choice"][at]))
     known = {name: int(batch[name][at]) for name in ("elo", "opponent_elo", "clock", "base", "increment")}
     return {
         "fen": board.fen(),
@@ -109,26 +108,27 @@ def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any
     }
 
 
-def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int) -> chess.Board:
-    """Return the board of a stored row; its half-move clock is 0."""
-    board = chess.Board(None)
-    board.turn = not planes_P[TURN_PLANE]
-    for index in range(TURN_PLANE):
-        for bit in chess.scan_forward(int(planes_P[index])):
-            square = bit ^ 56 if board.turn else bit
-            board.set_piece_at(square, chess.Piece(index // 2 + 1, (index % 2 == 0) == board.turn))
-    rights = "KQkq" if board.turn else "kqKQ"
-    board.set_castling_fen("".join(sorted(right for bit, right in enumerate(rights) if castling >> bit & 1)) or "-")
-    if ep_file != NO_EP_FILE:
-        board.ep_square = chess.square(ep_file, 5 if board.turn else 2)
-    board.fullmove_number = ply // 2 + 1
-    return board
+def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0) -> chess.Board:
+    """Return the board of a stored row, uint64[77] and the columns of the same names."""
+    state = {"castling": np.array([castling], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
+    position = positions_of(packed(planes_P[None], None, state))[0]
+    position[COUNTERS] = halfmove | ply << 16
+    return to_board(position)
+
+
+def move_on(board: chess.Board, label: int, promotion: int = 0) -> chess.Move:
+    """Return the move of a label; a pawn that reaches the last rank becomes a queen where no piece is given."""
+    move = move_of(label, promotion, board.turn)
+    last = chess.square_rank(move.to_square) in (0, 7)
+    if last and not promotion and board.piece_type_at(move.from_square) == chess.PAWN:
+        move.promotion = chess.QUEEN
+    return move
 
 
 def caption(row: Mapping[str, Any]) -> str:
     """Return the sentence under a board: who moved, what was played and what the network chose."""
     board = chess.Board(row["fen"])
-    played, chosen = (_san(board, row[name]) for name in ("played", "chosen"))
+    played, chosen = (san(board, chess.Move.from_uci(row[name])) for name in ("played", "chosen"))
     number = f"{board.fullmove_number}{'.' if board.turn else '...'}"
     mover = "White" if board.turn else "Black"
     rating = f" ({row['elo']})" if row["elo"] else ""
@@ -140,10 +140,9 @@ def caption(row: Mapping[str, Any]) -> str:
     )
 
 
-def _san(board: chess.Board, uci: str) -> str:
+def san(board: chess.Board, move: chess.Move) -> str:
     """Return a move in SAN; in UCI where the stored board does not allow it."""
-    move = chess.Move.from_uci(uci)
-    return board.san(move) if board.is_legal(move) else uci
+    return board.san(move) if board.is_legal(move) else move.uci()
 
 
 def board_svg(row: Mapping[str, Any], size: int = 260) -> str:

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 LARGEST_PAGE = 3 << 20
-"""Bytes that a page stays below: with more checkpoints, only the first ones have boards."""
-BOARDS_OF = 8
-"""Checkpoints whose boards are shown."""
+"""Bytes that a page stays below: with more checkpoints, only the first ones have boards, or charts."""
+FEW, MANY = 4, 9
+"""Small diagrams side by side: in half of the page's width, and in all of it, where more than MANY are to be shown."""
+FRAME = 1 << 18
+"""Bytes of a page, at most, that are of no checkpoint."""
+WHOLE, WITHOUT_BOARDS, FIGURES_ALONE = 2, 1, 0
+"""How much of a checkpoint is shown."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """What a board lacks whose game is not known."""
 SHARED = re.compile(
@@ -47,10 +51,24 @@ def report_page(
         rule=reports[0]["rule"],
         side_by_side=side_by_side,
         differences=differences,
-        pages=[
-            _page(name, report, at < BOARDS_OF) for at, (name, report) in enumerate(zip(names, reports, strict=True))
-        ],
+        sections=_sections([_page(name, report) for name, report in zip(names, reports, strict=True)]),
     )
+
+
+def _sections(pages: Sequence[Mapping[str, Any]]) -> list["Markup"]:
+    """Return the HTML of each checkpoint, the last ones shortened where all would be too much for a page."""
+    template = _environment().get_template("checkpoint.html")
+
+    def section(at: int, level: int) -> "Markup":
+        return safe(template.render(page=pages[at], titled=len(pages) > 1, level=level))
+
+    found = [section(at, WHOLE) for at in range(len(pages))]
+    for level in (WITHOUT_BOARDS, FIGURES_ALONE):
+        for at in reversed(range(len(pages))):
+            if sum(len(one.encode()) for one in found) <= LARGEST_PAGE - FRAME:
+                return found
+            found[at] = section(at, level)
+    return found
 
 
 def render(template: str, **values: Any) -> bytes:
@@ -59,7 +77,7 @@ def render(template: str, **values: Any) -> bytes:
 
 
 def safe(svg: str) -> "Markup":
-    """Mark an SVG of ours as safe: the library that drew it has escaped what is not."""
+    """Mark SVG or HTML of ours as safe: the library that made it has escaped what is not."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
@@ -72,12 +90,13 @@ def small_board(svg: str, orientation: bool) -> "Markup":
     return safe(f'{bare[:at]}<use href="#board-{int(orientation)}" />{bare[at:]}')
 
 
-def _page(name: str, report: Report, with_boards: bool) -> dict[str, Any]:
+def _page(name: str, report: Report) -> dict[str, Any]:
     """Return what the template shows of one report."""
     more = report["details"]
     cells = {(row["rating"], row["time_control"]): row for row in more["rating_by_time_control"]}
     ratings = list(dict.fromkeys(row["rating"] for row in more["rating_by_time_control"]))
     speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
+    heat_rows = [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()]
     puzzles = more.get("puzzles")
     return {
         "name": name,
@@ -85,9 +104,14 @@ def _page(name: str, report: Report, with_boards: bool) -> dict[str, Any]:
         "policy": safe(charts.reliability(more["policy_reliability"], "probability", "share played")),
         "value": safe(charts.reliability(more["value_reliability"], "expected score", "score")),
         "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in more["slices"].items() if rows],
+        "calibration": [
+            (kind, safe(charts.small_reliabilities(rows, MANY if len(rows) > MANY else FEW)), rows)
+            for kind, rows in (more["slices"] | {"rating and time control": heat_rows}).items()
+            if rows
+        ],
         "speeds": speeds,
         "heat": [(rating, [cells.get((rating, speed)) for speed in speeds]) for rating in ratings],
-        "heat_rows": [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()],
+        "heat_rows": heat_rows,
         "told": more.get("ratings_told"),
         "puzzles": puzzles
         and [safe(charts.bars(puzzles[by], "solved", "puzzles")) for by in ("by_rating", "by_theme")],
@@ -104,7 +128,6 @@ def _page(name: str, report: Report, with_boards: bool) -> dict[str, Any]:
                 ],
             )
             for section, (title, _, _) in SECTIONS.items()
-            if with_boards
         ],
     }
 

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from model.training.config import LIMITS, TrainConfig, TrainConfigError, changed_settings, config_row, words
+from model.training.config import (
+    DEFAULT_PRESET,
+    LIMITS,
+    TrainConfig,
+    TrainConfigError,
+    changed_settings,
+    config_row,
+    with_optimizer,
+    words,
+)
 from model.training.schedules import ema_decay, learning_rate, progressed, total_steps
 
 
@@ -101,6 +110,18 @@ def test_changes_are_named_and_threads_are_free() -> None:
     row = config_row(TrainConfig(steps=10))
     assert changed_settings(TrainConfig(steps=10, threads=3), row) == []
     assert changed_settings(TrainConfig(steps=10, seed=1), row) == ["seed was 0, is 1"]
+
+
+def test_an_optimizer_that_nobody_names_is_the_preset_s_or_that_of_the_run_that_goes_on() -> None:
+    auto, named = TrainConfig(steps=10), TrainConfig(steps=10, optimizer="sgd")
+    by = {name: with_optimizer(auto, name).optimizer for name in ("fianchetto-human", "fianchetto-xs", "chessmarro")}
+    assert by == {"fianchetto-human": "muon", "fianchetto-xs": "adamw", "chessmarro": "adamw"}
+    assert DEFAULT_PRESET in by
+    assert with_optimizer(named, DEFAULT_PRESET) == named
+    before = config_row(with_optimizer(auto, "fianchetto-xs"))
+    assert changed_settings(auto, before) == []
+    assert with_optimizer(auto, DEFAULT_PRESET, before).optimizer == "adamw"
+    assert changed_settings(named, before) == ["optimizer was adamw, is sgd"]
 
 
 def test_every_setting_has_its_sentence() -> None:

@@ -11,7 +11,7 @@ from model.training.config import OptimizerName, TrainConfig
 from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, as_matrix
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
-NAMES = get_args(OptimizerName)
+NAMES = [name for name in get_args(OptimizerName) if name != "auto"]
 
 
 def network() -> nn.Module:

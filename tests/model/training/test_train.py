@@ -27,6 +27,8 @@ from model.training.train import (
 )
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 
+pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+
 CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=4)
 
 
@@ -198,7 +200,9 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
     ticks = [tick for tick in ticks if tick not in measuring]
     assert [tick.done for tick in ticks] == list(range(1, 13))
     assert {tick.total for tick in ticks} == {12}
-    assert all(set(tick.values) == {"loss", "top1", "positions_per_second"} for tick in ticks)
+    assert all(set(tick.values) == {"loss", "top1", "learning_rate", "positions_per_second"} for tick in ticks)
+    rates = [tick.values["learning_rate"] for tick in ticks]
+    assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate, "the schedule has come to its end"
 
 
 def test_minutes_end_a_run_and_resumes_add_up(tmp_path: Path) -> None:

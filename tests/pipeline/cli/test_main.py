@@ -6,11 +6,9 @@ import pty
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +17,12 @@ import pytest
 from filelock import FileLock
 
 from engine.temporaries import machine
-from pipeline.cli.main import main
 from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.samples.dump import sample
-from tests.conftest import REPOSITORY
-
-SAMPLE = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
-COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
-
-
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
-    """Run a command in this process: give exit code, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["fianchetto", *words])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
-
+from tests.pipeline.cli.conftest import COMMAND, SAMPLE, STEPS, call
 
 FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
-STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
-"""Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
-
-
-@pytest.fixture(scope="session")
-def journey(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[str, Any]:
-    """Ingest the embedded sample, train a few steps, report: the last lines as JSON, and the folders.
-
-    The workers of one test run share it, and no test changes its folders.
-    """
-    base = tmp_path_factory.getbasetemp()
-    folder = (base if worker_id == "master" else base.parent) / "journey"
-    with FileLock(f"{folder}.lock"):
-        if not (folder / "results.json").exists():
-            folder.mkdir(exist_ok=True)
-            (folder / "results.json").write_text(json.dumps(travelled(folder)))
-    results: dict[str, Any] = json.loads((folder / "results.json").read_text())
-    return results | {"folder": folder}
-
-
-def travelled(folder: Path) -> dict[str, Any]:
-    """Run the three commands in a folder, and give what each printed last."""
-    results: dict[str, Any] = {}
-    commands = {
-        "ingest": ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"],
-        "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS],
-        "report": [*("report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions"))],
-    }
-    commands["report"] += ["--limit", "2000", "--out", str(folder / "report")]
-    for name, words in commands.items():
-        done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, text=True, cwd=folder, check=False)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == "", f"{name} is not quiet without a terminal"
-        results[name] = json.loads(done.stdout.splitlines()[-1])
-    return results
 
 
 def test_ingest_uses_every_game_of_the_sample(journey: dict[str, Any]) -> None:
@@ -209,8 +158,8 @@ def test_commands_end_with_five_lines_and_the_next_command(
         parse(following[2:])
 
 
-def test_training_further_takes_the_preset_of_its_start(
-    journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_preset_that_nobody_names_is_the_run_s_or_the_start_s_or_the_recommended_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
@@ -222,12 +171,16 @@ def test_training_further_takes_the_preset_of_its_start(
         }
 
     monkeypatch.setattr("pipeline.training.train.train_on", trained)
-    monkeypatch.setattr("model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path}"}})
-    words = ["train", "--positions", "x", "--out", "y", "--steps", "1", "--json"]
-    for more in ([], ["--start", "seed"], ["--start", "seed", "--preset", "fianchetto-s"]):
+    monkeypatch.setattr("model.checkpoint.read_card", lambda path: {"preset": {"name": f"of {path.name}"}})
+    words = ["train", "--positions", "x", "--steps", "1", "--json"]
+    begun, seed = tmp_path / "begun", Path("seed")
+    begun.mkdir()
+    (begun / "checkpoint.json").touch()
+    for more in (["--out", "y"], ["--out", "y", "--start", "seed"], ["--out", str(begun)]):
         assert call(capsys, monkeypatch, *words, *more)[0] == 0
-    seed = Path("seed")
-    assert asked == [("fianchetto-xs", None), ("of seed", seed), ("fianchetto-s", seed)]
+        assert call(capsys, monkeypatch, *words, *more, "--preset", "fianchetto-s")[0] == 0
+    assert asked[::2] == [("fianchetto-human", None), ("of seed", seed), ("of begun", None)]
+    assert asked[1::2] == [("fianchetto-s", start) for start in (None, seed, None)]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -380,72 +333,6 @@ def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     assert b"%" in drawn
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_training_saves_and_is_the_exit_status(
-    number: int, journey: dict[str, Any], tmp_path: Path
-) -> None:
-    words = ["train", "--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path), "--minutes", "10"]
-    words += ["--batch-size", "64", "--report-every-steps", "5", "--validation-positions", "512"]
-    run = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
-    journal = tmp_path / "metrics.jsonl"
-    for _ in range(600):
-        if journal.exists() and journal.read_text().count("\n"):
-            break
-        time.sleep(0.1)
-    run.send_signal(number)
-    _, error = run.communicate(timeout=60)
-    assert run.returncode == 128 + number
-    assert "Traceback" not in error
-    assert "run the same command to continue" in error
-    card = json.loads((tmp_path / "checkpoint.json").read_text())
-    assert card["step"] > 0
-    assert not card["finished"]
-
-
-INTERRUPTED = {
-    "report": ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)],
-    "export": ["export", "--checkpoint", "{net}", "--out", "net.onnx"],
-    "ingest": ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"],
-    "uci": ["uci", "--evaluator", "uniform"],
-}
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("command", INTERRUPTED)
-def test_a_signal_ends_any_command_with_one_line(
-    command: str, number: int, journey: dict[str, Any], tmp_path: Path
-) -> None:
-    """A moment after it has begun, in the terminal's whole group: no traceback, of its workers neither, and nothing left."""
-    words = [word.format(net=journey["folder"] / "net") for word in INTERRUPTED[command]]
-    for moment in (
-        1.5,
-        0.7,
-        0.3,
-    ):  # seconds; a quick machine is done with the little that is asked for before the first
-        run = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", *words],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        time.sleep(moment)
-        if run.poll() is None:
-            os.killpg(run.pid, number)
-        _, error = run.communicate(timeout=60)
-        if run.returncode:
-            break
-        for product in ("positions", "net.onnx"):
-            path = tmp_path / product
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    assert "Traceback" not in error, error
-    assert run.returncode in (128 + number, -number if number == signal.SIGTERM else 128 + number), error
-    assert not list(tmp_path.glob("fianchetto-report-*")), "temporary folders go"
-
-
 def test_the_help_says_what_exit_statuses_mean(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,20 +368,3 @@ def test_sweep_finds_datasets_below_and_always_says_what_it_did(
     assert "otb is being written: left alone" in out
     assert not left.exists()
     assert (tmp_path / "tuned" / "val-00077-0.parquet").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_torch_is_imported_ends_at_once(number: int) -> None:
-    """Its C++ code would answer an exception by an abort; here it stands for itself as a module that is being imported."""
-    code = (
-        "import importlib.machinery as m, os, signal, sys, time, types\n"
-        "from pipeline.cli.commands.base import interrupted\n"
-        "torch = sys.modules['torch'] = types.ModuleType('torch')\n"
-        "torch.__spec__ = m.ModuleSpec('torch', None)\n"
-        "torch.__spec__._initializing = True\n"
-        f"signal.signal({number}, interrupted)\n"
-        f"os.kill(os.getpid(), {number})\n"
-        "time.sleep(10)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (128 + number, "fianchetto: interrupted\n")

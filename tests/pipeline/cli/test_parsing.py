@@ -1,17 +1,22 @@
 """Command lines: help without a command, lists, and mistakes of one sentence."""
 
+import contextlib
 import dataclasses
 import io
+import os
+import pty
 import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Common
+from pipeline.cli.help import descriptions
 from pipeline.cli.parsing import COMMANDS, command_class, parse
 from tests.conftest import REPOSITORY
 
@@ -95,6 +100,14 @@ def test_lists_of_numbers_paths_and_options(tmp_path: Path) -> None:
             "ingest d --spedes blitz",
             "--spedes is not an option: did you mean --speeds? (fianchetto ingest --help explains)",
         ),
+        (
+            "selfplay --out x --search.simulations 3",
+            "--search.simulations is not an option: did you mean --simulations? (fianchetto selfplay --help explains)",
+        ),
+        (
+            "finetune --checkpoint x --out y --learning_rate 3",
+            "--learning_rate is not an option: did you mean --train.learning-rate? (fianchetto finetune --help explains)",
+        ),
         ("ingest d --zzz", "--zzz is not an option (fianchetto ingest --help explains)"),
         ("ingest d --workers two", "--workers: 'two' is not a whole number (fianchetto ingest --help explains)"),
         ("ingest d --sample x", "--sample: 'x' is not a number (fianchetto ingest --help explains)"),
@@ -142,6 +155,45 @@ def test_help_names_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     told = printed(capsys, "report", "--help")
     assert "--against PATH,..." in told
     assert "{None}" not in told
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_terminal_of_80_columns_and_breaks_no_sentence(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = printed(capsys, name, "--help")
+    assert max(map(len, text.splitlines())) <= 80
+    told = " ".join(text.replace("│", " ").split())
+    command = command_class(name)
+    for paragraph in (command.__doc__ or "").split("\n\n"):
+        assert " ".join(paragraph.split()) in told
+    for field, sentence in descriptions(command).items():
+        if not dataclasses.is_dataclass(get_type_hints(command)[field]):
+            assert " ".join(sentence.split()) in told
+    assert not any(line.endswith("one after        │") for line in text.splitlines()), "a docstring's line ends here"
+
+
+def test_help_has_colours_on_a_terminal_that_wants_them() -> None:
+    def shown(**environment: str) -> str:
+        told = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "80", **environment}
+        leader, follower = pty.openpty()
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "show", "--help"], cwd=REPOSITORY, stdout=follower, env=told, check=False
+        )
+        os.close(follower)
+        text = b""
+        with contextlib.suppress(OSError):  # EIO: nobody holds the other end
+            while part := os.read(leader, 65536):
+                text += part
+        os.close(leader)
+        assert done.returncode == 0
+        return text.decode()
+
+    assert "\x1b[" in shown()
+    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        assert "\x1b" not in shown(**plain)
+        assert "Show the input planes" in shown(**plain)
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

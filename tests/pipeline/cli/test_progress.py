@@ -22,19 +22,19 @@ time.time = lambda: clock[0]
 from engine.progress import Tick
 from pipeline.cli.progress import bar
 
-def stage(progress, unit, first, total, values={}):
+def stage(progress, name, unit, first, total, values={}):
     for done in range(first, total + 1):
         clock[0] += 1.0
-        progress(Tick(done, total, unit, {"generation": 1, **values}))
+        progress(Tick(done, total, unit, {"generation": 1, **values}, f"generation 1: {name}"))
     clock[0] += 3600.0  # a stage compiles, or writes, and says nothing
 
 with bar("finetune") as progress:
-    stage(progress, "games", 1, 5)
-    stage(progress, "steps", 1, 3, {"loss": 2.5})
-    stage(progress, "games", 1, 4)
-    stage(progress, "games", 2, 2)
-    stage(progress, "positions", 10, 20)
-    stage(progress, "positions", 10, 30)
+    stage(progress, "self-play", "games", 1, 5)
+    stage(progress, "train", "steps", 1, 3, {"loss": 2.5})
+    stage(progress, "gate", "games", 1, 4)
+    stage(progress, "gate", "games", 2, 2)
+    stage(progress, "eval", "positions", 10, 20)
+    stage(progress, "eval", "positions", 10, 30)
 """
 
 
@@ -75,12 +75,12 @@ def drawn(script: str, columns: int) -> list[str]:
 
 def test_a_finished_stage_keeps_its_line_and_its_time() -> None:
     assert shown(STAGES) == [
-        "finetune generation 1  5 games  100 %  took 0:04",
-        "finetune generation 1  step 3  100 %  loss 2.5  took 0:02",
-        "finetune generation 1  4 games  100 %  took 0:03",
-        "finetune generation 1  2 games  100 %  took 0:00",
-        "finetune generation 1  20 positions  100 %  took 0:10",
-        "finetune generation 1  30 positions  100 %  took 0:20",
+        "finetune generation 1: self-play  5 games  100 %  took 0:04",
+        "finetune generation 1: train  step 3  100 %  loss 2.5  took 0:02",
+        "finetune generation 1: gate  4 games  100 %  took 0:03",
+        "finetune generation 1: gate  2 games  100 %  took 0:00",
+        "finetune generation 1: eval  20 positions  100 %  took 0:10",
+        "finetune generation 1: eval  30 positions  100 %  took 0:20",
     ]
 
 

@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from pipeline.definitions import defs
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
+from pipeline.defs.resources import Compute, Datasets
 
 ROOT = Path(__file__).parents[3]
 CHAIN = (dump, positions, training_set, checkpoint, accuracy_report)
@@ -97,6 +98,31 @@ class Ran:
     def get_asset_check_evaluations(self) -> list[dg.AssetCheckEvaluation]:
         kind = dg.DagsterEventType.ASSET_CHECK_EVALUATION
         return [event.asset_check_evaluation_data for event in self.events if event.event_type == kind]
+
+
+def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
+    (event,) = [event for event in result.get_step_failure_events() if event.step_key == step]
+    said = event.step_failure_data.user_failure_data
+    return str(said.description) if said else event.step_failure_data.error_display_string
+
+
+def verdicts(result: dg.ExecuteInProcessResult | Ran) -> dict[str, bool]:
+    return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
+
+
+def materialised(instance: dg.DagsterInstance, key: str) -> None:
+    """Note in an instance that positions of a dump were made."""
+    instance.add_dynamic_partitions("dumps", [key])
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
+
+
+def one(asset: dg.AssetsDefinition, instance: dg.DagsterInstance, options: dict[str, object]) -> str:
+    """Materialise one asset and give what it says when it fails."""
+    (name,) = asset.key.path
+    resources = {"datasets": Datasets(), "compute": Compute()}
+    config = {"ops": {name: {"config": options}}}
+    result = dg.materialize([asset], instance=instance, resources=resources, run_config=config, raise_on_error=False)
+    return "" if result.success else failure(result, name)
 
 
 Made = tuple[Path, Ran]

@@ -19,7 +19,7 @@ from pipeline.defs import tasks
 def count(upto: object, *, progress: Progress) -> Mapping[str, Any]:
     sys.stdout.write("a stray print\n")
     for done in range(1, 4):
-        progress(Tick(done, 3, "things", {"loss": 1 / done}))
+        progress(Tick(done, 3, "things", {"loss": 1 / done}, "counting"))
     return {"counted": upto}
 
 
@@ -73,4 +73,12 @@ def tell() -> Mapping[str, Any]:
     """Log a line, and one that is not this project's."""
     logging.getLogger("model.training.trainer").info("a step takes long")
     logging.getLogger("elsewhere").warning("of no interest")
+    return {}
+
+
+def compile_a_kernel() -> Mapping[str, Any]:
+    """Compile as the first call of a kernel does on a machine."""
+    import numba
+
+    numba.njit(lambda x: x + 1)(1)
     return {}

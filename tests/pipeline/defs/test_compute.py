@@ -10,8 +10,7 @@ from pipeline.defs.jobs import register
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.tuned import tuned_checkpoint
 from tests.model.test_checkpoint import make
-from tests.pipeline.defs.conftest import execute
-from tests.pipeline.defs.test_materialise import failure
+from tests.pipeline.defs.conftest import execute, failure
 
 
 def test_the_engine_is_local_unless_the_resource_or_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

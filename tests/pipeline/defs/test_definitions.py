@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import time
@@ -13,11 +14,13 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.errors import UserError
+from engine.progress import Tick
 from model.training.config import TrainConfig
 from pipeline.dataset.files.shards import schema
 from pipeline.dataset.files.stored_planes import FORMS
 from pipeline.definitions import defs
 from pipeline.defs import assets, jobs
+from pipeline.defs.assets import dumps, months
 from pipeline.defs.launchpad.forms import filled
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
@@ -37,6 +40,7 @@ from tests.pipeline.defs.conftest import ROOT, Made, random_pgn
 
 GRAPH = """\
 dump (datasets, by dumps) <- nothing
+lichess_month (datasets, by month) <- nothing
 positions (datasets, by dumps) <- dump
 training_set (datasets, whole) <- positions
 checkpoint (model, whole) <- training_set
@@ -68,11 +72,7 @@ def test_the_graph_is_this() -> None:
     lines = []
     for key in graph.toposorted_asset_keys:
         node = graph.get(key)
-        by = (
-            f"by {node.partitions_def.name}"
-            if isinstance(node.partitions_def, dg.DynamicPartitionsDefinition)
-            else "whole"
-        )
+        by = {dumps: "by dumps", months: "by month", None: "whole"}[node.partitions_def]
         parents = ", ".join(sorted(parent.to_user_string() for parent in node.parent_keys)) or "nothing"
         lines.append(f"{key.to_user_string()} ({node.group_name}, {by}) <- {parents}\n")
     assert "".join(lines) == GRAPH
@@ -84,10 +84,15 @@ def test_the_checks_are_these() -> None:
     assert "".join(sorted(lines)) == CHECKS
 
 
+def test_checks_are_executed_from_their_pages_without_materialising() -> None:
+    graph = defs().resolve_asset_graph()
+    assert [key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1] == []
+
+
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    ours = {"build_positions", "train", "finetune", "register_dumps", "register_months", "clean_up_runs", "verify"}
+    ours = {"build_positions", "train", "finetune", "register_dumps", "fetch_months", "clean_up_runs", "verify"}
     ours |= {"train_quick", "train_15_minutes", "train_overnight"}
     assert names == ours
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
@@ -220,14 +225,15 @@ def test_the_command_line_run_makes_all_and_prints_the_report(made: Made) -> Non
     assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["small"]
 
 
-def test_positions_are_out_of_date_with_other_code_that_makes_rows() -> None:
-    versions = {
-        key.to_user_string(): version
-        for asset in (assets.dump, assets.positions, assets.checkpoint)
-        for key, version in asset.code_versions_by_key.items()
-    }
-    assert rows_code() in str(versions["positions"])
-    assert rows_code() not in str(versions["dump"]) + str(versions["checkpoint"])
+def test_assets_are_out_of_date_with_other_code_that_makes_them() -> None:
+    graph = defs().resolve_asset_graph()
+    versions = {key.to_user_string(): str(graph.get(key).code_version) for key in graph.materializable_asset_keys}
+    assert rows_code() in versions["positions"]
+    files = {name for name, version in versions.items() if version == "1"}
+    assert files == {"dump", "lichess_month"}, "a file's version is its hash, whatever code took it in"
+    hashed = {name: version for name, version in versions.items() if name not in files | {"positions"}}
+    assert all(re.search(", code [0-9a-f]{16}$", version) for version in hashed.values())
+    assert len(set(hashed.values())) == len(hashed)
 
 
 def test_everything_that_is_shown_has_its_words() -> None:
@@ -237,6 +243,14 @@ def test_everything_that_is_shown_has_its_words() -> None:
         assert node.description, key
         assert node.owners == ["team:fianchetto"], key
         assert node.tags["stage"] in ("data", "training", "evaluation"), key
+        assert node.kinds, key
+        (reference,) = node.metadata["dagster/code_references"].code_references
+        assert isinstance(reference, dg.LocalFileCodeReference)
+        line = Path(reference.file_path).read_text().splitlines()[reference.line_number - 1]
+        assert line.startswith("@dg."), f"{key}: its link leads to {line!r}"
+    for asset in graph.assets_defs:
+        for spec in asset.check_specs:
+            assert spec.description, spec.name
     for job in defs().resolve_all_job_defs():
         assert job.name == "__ASSET_JOB" or job.description, job.name
     for switched in (*(defs().sensors or []), *(defs().schedules or [])):
@@ -245,6 +259,34 @@ def test_everything_that_is_shown_has_its_words() -> None:
         described = {column.name: column.description for column in column_schema({"planes": form}).columns}
         assert list(described) == schema(form).names
         assert all(text and text.endswith(".") for text in described.values())
+
+
+def test_what_automation_does_is_this() -> None:
+    """A new dump flows to positions when its checks pass, nothing is trained by itself, and one asset has to be fresh."""
+    graph = defs().resolve_asset_graph()
+    said = {key.to_user_string(): graph.get(key).automation_condition for key in graph.materializable_asset_keys}
+    conditions = {name: condition.get_label() for name, condition in said.items() if condition is not None}
+    assert conditions.keys() == {"dump", "positions"}
+    assert conditions["dump"] == "on_missing"
+    passed = dg.AutomationCondition.all_deps_blocking_checks_passed()
+    assert said["positions"] == dg.AutomationCondition.eager() & passed
+    fresh = {
+        key.to_user_string(): graph.get(key).freshness_policy_or_from_metadata
+        for key in graph.materializable_asset_keys
+    }
+    assert [name for name, policy in fresh.items() if policy] == ["lichess_month"]
+    pools = {key.to_user_string(): defs().resolve_assets_def(key).op.pool for key in graph.materializable_asset_keys}
+    assert pools == {
+        "accuracy_report": "accelerator",
+        "checkpoint": "accelerator",
+        "dump": None,
+        "leaderboard": None,
+        "lichess_month": "network",
+        "positions": "processor",
+        "strength_report": "accelerator",
+        "training_set": "processor",
+        "tuned_checkpoint": "accelerator",
+    }
 
 
 @pytest.mark.parametrize("name", ["train_quick", "train_15_minutes", "train_overnight"])
@@ -284,3 +326,19 @@ def test_observations_are_bounded() -> None:
     assert len([second for second in hour if second <= 60]) == 60, "a curve shows in the first minute"
     assert len([second for second in hour if second <= 3600]) < 350
     assert len([second for second in hour if second > 3600]) == 120
+
+
+def test_an_observation_begins_with_what_is_asked_first() -> None:
+    tick = Tick(
+        30, 120, "s", {"step": 7, "loss": 3.1954374, "learning_rate": 0.0026319739, "positions_per_second": 651.234}
+    )
+    assert list(assets.observed(tick, 20, 60.0).items()) == [
+        ("percent", 25.0),
+        ("minutes_left", 4.5),
+        ("step", 7),
+        ("loss", 3.195),
+        ("learning_rate", 0.002632),
+        ("positions_per_second", 651.2),
+        ("seconds", 30),
+    ]
+    assert assets.observed(Tick(5, None, "B", {}), 0, 1.0) == {"bytes": 5}

@@ -1,14 +1,18 @@
-"""The dump asset and the schedule against a server that publishes months as Lichess does."""
+"""The months of Lichess and the schedule against a server that publishes months as Lichess does."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
 import pytest
 import zstandard
+from dagster import DagsterRunStatus
+from dagster._core.test_utils import create_run_for_test
 
-from pipeline.defs import jobs
-from pipeline.defs.assets import dump
+from pipeline.definitions import defs
+from pipeline.defs.assets import lichess_month, months
+from pipeline.defs.jobs import new_months
 from pipeline.defs.resources import Datasets
 from pipeline.dumps.fetch import STEM
 from tests.pipeline.defs.conftest import execute, random_pgn
@@ -26,45 +30,84 @@ def keys(instance: dg.DagsterInstance) -> list[str]:
     return sorted(instance.get_dynamic_partitions("dumps"))
 
 
-def test_a_month_that_is_no_file_yet_is_fetched(root: Path, server: Server) -> None:
+def fetched(instance: dg.DagsterInstance, month: str) -> dg.ExecuteInProcessResult:
+    resources = {"datasets": Datasets()}
+    return dg.materialize(
+        [lichess_month], instance=instance, partition_key=month, resources=resources, raise_on_error=False
+    )
+
+
+def failure(result: dg.ExecuteInProcessResult) -> str:
+    (event,) = result.get_step_failure_events()
+    said = event.step_failure_data.user_failure_data
+    assert said is not None
+    return str(said.description)
+
+
+def test_a_month_is_fetched_and_becomes_a_dump(root: Path, server: Server) -> None:
     data = zstandard.compress(random_pgn(2).encode())
     server.publish(f"{STEM}2013-01.pgn.zst", data)
     server.publish(f"{STEM}2013-02.pgn.zst", data, sha256="0" * 64)
+    (root / "dumps" / f"{STEM}2013-04.pgn").write_text(random_pgn(2))
     with dg.DagsterInstance.ephemeral() as instance:
-        for month in ("2013-01", "2013-02", "2013-03"):
-            instance.add_dynamic_partitions("dumps", [f"{STEM}{month}"])
-        ran = {}
-        for month in ("2013-01", "2013-02", "2013-03"):
-            ran[month] = dg.materialize(
-                [dump],
-                instance=instance,
-                partition_key=f"{STEM}{month}",
-                resources={"datasets": Datasets()},
-                raise_on_error=False,
-            )
-        assert ran["2013-01"].success
-        (made,) = ran["2013-01"].asset_materializations_for_node("dump")
+        first = fetched(instance, "2013-01")
+        assert first.success
+        (made,) = first.asset_materializations_for_node("lichess_month")
         assert made.metadata["bytes"].value == len(data)
+        assert made.metadata["dump"].value == f"{STEM}2013-01"
         assert (root / "dumps" / f"{STEM}2013-01.pgn.zst").read_bytes() == data
-        for month, says in (("2013-02", "is published: it was not kept"), ("2013-03", "does not publish")):
-            (event,) = ran[month].get_step_failure_events()
-            said = event.step_failure_data.user_failure_data
-            assert said is not None
-            assert says in str(said.description)
+        assert keys(instance) == [f"{STEM}2013-01"]
+        for month, says in (
+            ("2013-02", "is published: it was not kept"),
+            ("2013-03", "does not publish"),
+            ("2013-04", f"{STEM}2013-04.pgn is there, and is used as it is"),
+        ):
+            assert says in failure(fetched(instance, month))
         assert not list((root / "dumps").glob(f"{STEM}2013-0[23]*"))
+        assert keys(instance) == [f"{STEM}2013-01"], "what could not be fetched is no dump"
+        assert execute("build_positions", instance, {}, f"{STEM}2013-01").success
+        instance.add_dynamic_partitions("dumps", [f"{STEM}2013-03"])
+        said = failure(execute("build_positions", instance, {}, f"{STEM}2013-03"))
+        assert "materialise the partition 2013-03 of `lichess_month`" in said
 
 
-@pytest.mark.usefixtures("root")
-def test_the_schedule_registers_what_is_new(server: Server) -> None:
-    for month in ("2013-01", "2013-02"):
-        server.publish(f"{STEM}{month}.pgn.zst", b"x")
+def test_a_range_of_months_is_a_range_of_partitions_from_the_first_to_the_last_that_is_over() -> None:
+    now = datetime(2026, 3, 14, tzinfo=UTC)
+    found = months.get_partition_keys(current_time=now)
+    assert (found[0], found[-1], len(found)) == ("2013-01", "2026-02", 13 * 12 + 2)
+    spanned = months.get_partition_keys_in_range(dg.PartitionKeyRange("2013-11", "2014-02"))
+    assert list(spanned) == ["2013-11", "2013-12", "2014-01", "2014-02"]
+
+
+def test_a_fetched_month_flows_to_positions_where_automation_is_switched_on(root: Path, server: Server) -> None:
+    server.publish(f"{STEM}2013-01.pgn.zst", zstandard.compress(random_pgn(2).encode()))
     with dg.DagsterInstance.ephemeral() as instance:
-        instance.add_dynamic_partitions("dumps", ["small", "sample"])
-        assert jobs.register_published(instance, Datasets()) == [f"{STEM}2013-02"]  # the latest, at first
-        assert jobs.register_published(instance, Datasets()) == []
-        for month in ("2013-03", "2013-04"):
+        before = dg.evaluate_automation_conditions(defs(), instance)
+        assert before.total_requested == 0, "no month is fetched by itself"
+        assert fetched(instance, "2013-01").success
+        after = dg.evaluate_automation_conditions(defs(), instance, cursor=before.cursor)
+        assert after.get_requested_partitions(dg.AssetKey("positions")) == {f"{STEM}2013-01"}
+        assert after.get_requested_partitions(dg.AssetKey("lichess_month")) == set()
+
+
+def test_the_schedule_asks_for_the_latest_month_that_is_published(root: Path, server: Server) -> None:
+    def asked(instance: dg.DagsterInstance) -> dg.RunRequest | dg.SkipReason:
+        with dg.build_schedule_context(instance=instance, resources={"datasets": Datasets()}) as context:
+            found = new_months(context)
+        assert isinstance(found, dg.RunRequest | dg.SkipReason)
+        return found
+
+    with dg.instance_for_test() as instance:
+        with pytest.raises(dg.Failure, match="sha256sums"):
+            asked(instance)
+        for month in ("2013-01", "2013-02"):
             server.publish(f"{STEM}{month}.pgn.zst", b"x")
-        assert execute("register_months", instance, {}).success
-        months = [f"{STEM}2013-0{month}" for month in (2, 3, 4)]
-        assert keys(instance) == sorted(["sample", "small", *months])
-        assert {path for path, _, _ in server.asked} == {"/standard/sha256sums.txt"}  # nothing is fetched
+        found = asked(instance)
+        assert isinstance(found, dg.RunRequest)
+        assert found.partition_key == "2013-02", "months before it are for a backfill"
+        tags = {"dagster/partition": "2013-02"}
+        create_run_for_test(instance, job_name="fetch_months", tags=tags, status=DagsterRunStatus.STARTED)
+        assert "being fetched" in str(asked(instance))
+        (root / "dumps" / f"{STEM}2013-02.pgn.zst").write_bytes(b"x")
+        assert "is here" in str(asked(instance))
+    assert {path for path, _, _ in server.asked} == {"/standard/sha256sums.txt"}, "nothing is fetched"

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from base64 import b64decode
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -19,36 +18,24 @@ from filelock import FileLock
 from engine.errors import UserError
 from engine.progress import silent
 from pipeline.dataset.files.shards import read_manifest, write_rows
-from pipeline.definitions import defs
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, leaderboard, positions, training_set
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.remedies import in_ui
-from pipeline.defs.pages.metadata import of_leaderboard
-from pipeline.defs.resources import Compute, Datasets
+from pipeline.defs.pages.pictures import INLINE
+from pipeline.defs.resources import Datasets
 from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest
 from pipeline.validation import verify
 from tests.pipeline import datasets
-from tests.pipeline.defs.conftest import STEPS, Made, Ran, execute, random_pgn
+from tests.pipeline.defs.conftest import STEPS, Made, Ran, execute, failure, materialised, one, random_pgn, verdicts
 
 
 def metadata(result: dg.ExecuteInProcessResult | Ran, node: str) -> dict[str, object]:
     (event,) = result.asset_materializations_for_node(node)
     return {name: value.value for name, value in event.metadata.items()}
-
-
-def failure(result: dg.ExecuteInProcessResult, step: str) -> str:
-    (event,) = [event for event in result.get_step_failure_events() if event.step_key == step]
-    said = event.step_failure_data.user_failure_data
-    return str(said.description) if said else event.step_failure_data.error_display_string
-
-
-def verdicts(result: dg.ExecuteInProcessResult | Ran) -> dict[str, bool]:
-    return {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
 
 
 def positions_of(directory: Path) -> dict[str, list[tuple[bytes, int]]]:
@@ -105,6 +92,17 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
     assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
     assert len(str(said["sample_of_positions"])) < 250_000
     assert len(str(said["elo"])) < 100_000
+    games = re.findall(r"against 1[45]\d\d \[game\]\(https://lichess\.org/\d+\)", str(said["sample_of_positions"]))
+    assert len(games) == 6
+
+
+@pytest.mark.parametrize("node", ["positions", "training_set", "checkpoint", "accuracy_report"])
+def test_what_comes_first_is_shown_in_place(made: Made, node: str) -> None:
+    said = metadata(made[1], node)
+    first = str(said["at_a_glance"])
+    assert next(iter(said)) == "at_a_glance"
+    assert "data:image/svg+xml;base64" in first
+    assert len(first) < INLINE
 
 
 def test_pictures_are_pictures(made: Made) -> None:
@@ -169,19 +167,10 @@ def test_runs_are_told_apart_by_their_tags(made: Made) -> None:
     }
 
 
-def test_the_leaderboard_ranks_reports_and_names_what_is_none(made: Made, tmp_path: Path) -> None:
+def test_the_leaderboard_is_of_the_runs_report(made: Made) -> None:
     (path,) = (made[0] / "reports").glob("*/small/report.json")
-    report = json.loads(path.read_text())
-    for name, top1 in (("weaker", 0.1), ("stronger", 0.4)):
-        (tmp_path / name / "small").mkdir(parents=True)
-        (tmp_path / name / "small" / "report.json").write_text(json.dumps(report | {"top1": top1}))
-    (tmp_path / "broken" / "small").mkdir(parents=True)
-    (tmp_path / "broken" / "small" / "report.json").write_text("{}")
-    said = of_leaderboard(tmp_path)
-    assert [row.data["checkpoint"] for row in said["leaderboard"].records] == ["stronger", "weaker", "broken"]
-    assert "is no report" in said["leaderboard"].records[2].data["rule"]
     (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
-    assert row.data["top1"] == pytest.approx(report["top1"], abs=1e-6)
+    assert row.data["top1"] == pytest.approx(json.loads(path.read_text())["top1"], abs=1e-6)
 
 
 def test_a_report_is_of_its_own_runs_checkpoint() -> None:
@@ -221,122 +210,6 @@ def test_a_shard_that_has_changed_since_fails_a_run_that_only_trains(made: Made,
         said = failure(result, "training_set")
     assert f"{shard.name} cannot be read: it is not the file that the manifest names" in said
     assert not result.asset_materializations_for_node("checkpoint")
-
-
-def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(copied: Path) -> None:
-    silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
-    shard = next((copied / "positions" / "small").glob("train-*.parquet"))
-    whole = shard.read_bytes()
-    with dg.DagsterInstance.ephemeral() as instance:
-        materialised(instance, "small")
-        job = defs().resolve_job_def("verify")
-
-        def verify_alone() -> dg.ExecuteInProcessResult:
-            return job.execute_in_process(silent, instance=instance, raise_on_error=False)
-
-        shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        failed = verify_alone()
-        assert not failed.get_asset_materialization_events()
-        found = [
-            (it.partition, it.passed) for it in failed.get_asset_check_evaluations() if it.check_name == checks.FILES
-        ]
-        assert found == [("small", False)]
-        assert not failed.success
-        shard.write_bytes(whole)  # as if nobody had noticed: the check stands until it is executed again
-        said = one(training_set, instance, {"audit": False})
-        assert said.startswith("positions of small failed the check files_match_manifest last time"), said
-        materialised(instance, "never")
-        assert checks.not_checked_for_longest(instance) == ["never", "small"]
-        instance.delete_dynamic_partition("dumps", "never")
-        assert all(verdicts(verify_alone()).values())
-        assert one(training_set, instance, {"audit": False}) == ""
-
-
-def test_a_partition_that_is_materialised_and_not_in_the_training_set_is_named() -> None:
-    page = {"games_on_both_sides": {"test": 0, "examples": []}, "datasets": [{"name": "a"}]}
-    found = {check.check_name: check for check in checks.of_training_set(page, {"a", "b"})}
-    assert (found[checks.SIDES].passed, found[checks.USED].passed) == (True, False)
-    assert found[checks.USED].description == "b is materialised and not in it"
-
-
-@pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
-def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -> None:
-    for shard in (copied / "positions" / "small").glob("*-*.parquet"):
-        data = bytearray(shard.read_bytes())
-        if harm == "one bit":
-            data[len(data) // 2] ^= 1
-        else:
-            data[4:400] = bytes(396)
-        shard.write_bytes(data)
-    with dg.DagsterInstance.ephemeral() as instance:
-        register(instance, Datasets())
-        result = execute("everything", instance, {"positions": {"workers": 1}, "checkpoint": STEPS}, "small")
-    assert not result.success
-    assert verdicts(result)[checks.FILES] is False
-    assert not result.asset_materializations_for_node("checkpoint")
-
-
-@pytest.mark.parametrize("column", ["planes", "label", "result", "castling", "ep_file", "halfmove"])
-def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
-    directory = copied / "positions" / "small"
-    manifest = read_manifest(directory)
-    row = verify.sample_rows(directory, manifest, 1)[0]
-    wrong = {
-        "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
-        "label": row["label"] ^ 1,
-        "result": row["result"] - 1,
-        "castling": row["castling"] ^ 4,
-        "ep_file": row["ep_file"] ^ 1,
-        "halfmove": row["halfmove"] + 1,
-    }
-    text = (copied / "dumps" / "small.pgn").read_bytes()
-    games = pq.read_table(directory / "games.parquet").to_pylist()
-    start, length = games[row["game"]]["offset"], games[row["game"]]["length"]
-    assert verify.row_differs(row, text[start : start + length]) == ""
-    assert column in verify.row_differs(row | {column: wrong[column]}, text[start : start + length])
-
-
-def test_rows_come_from_the_beginning_of_a_large_dump(tmp_path: Path) -> None:
-    dump = tmp_path / "large.pgn"
-    dump.write_text(random_pgn(60) * 120)
-    data, limit, read = dump.read_bytes(), 1 << 20, 0
-    assert len(data) > 3 * limit
-
-    def text() -> Iterator[bytes]:
-        nonlocal read
-        for start in range(0, len(data), 1 << 16):
-            read += 1 << 16
-            yield data[start : start + (1 << 16)]
-
-    manifest = ingest([str(dump)], tmp_path / "large", IngestConfig(chunk_mib=1), workers=1)
-    assert verify.rows_differ(tmp_path / "large", manifest, text(), 64, limit) == (64, [])
-    assert read <= limit + (2 << 16)
-
-
-def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> None:
-    directory = copied / "positions" / "small"
-    manifest = read_manifest(directory)
-    compared, problems = verify.rows_differ(directory, manifest, iter([]), 64)
-    assert (compared, len(problems)) == (0, 64)
-    assert "is not in the dump" in problems[0]
-    manifest["sources"][0]["damage"] = "it breaks off"
-    assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
-    answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
-    for wanted, passes in ((64, False), (0, True)):
-        (check,) = [it for it in checks.of_positions(answer, wanted) if it.check_name == checks.ROWS]
-        assert check.passed is passes
-
-
-def test_a_game_in_two_splits_is_found(copied: Path) -> None:
-    directory = copied / "positions" / "small"
-    manifest = read_manifest(directory)
-    assert verify.splits_share_games(directory, manifest) == []
-    for entry in manifest["files"]:
-        entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])
-    assert "belong to another split" in verify.splits_share_games(directory, manifest)[0]
-    twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
-    manifest["files"] += twice
-    assert any("in both train and val" in problem for problem in verify.splits_share_games(directory, manifest))
 
 
 def test_other_options_are_refused_unless_replacing(copied: Path) -> None:
@@ -422,21 +295,6 @@ def test_the_sensor_bears_a_file_that_goes_while_it_looks(root: Path, monkeypatc
         assert isinstance(new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets()), dg.SkipReason)
 
 
-def materialised(instance: dg.DagsterInstance, key: str) -> None:
-    """Note in an instance that positions of a dump were made."""
-    instance.add_dynamic_partitions("dumps", [key])
-    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition=key))
-
-
-def one(asset: dg.AssetsDefinition, instance: dg.DagsterInstance, options: dict[str, object]) -> str:
-    """Materialise one asset and give what it says when it fails."""
-    (name,) = asset.key.path
-    resources = {"datasets": Datasets(), "compute": Compute()}
-    config = {"ops": {name: {"config": options}}}
-    result = dg.materialize([asset], instance=instance, resources=resources, run_config=config, raise_on_error=False)
-    return "" if result.success else failure(result, name)
-
-
 def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
     dump = copied / "dumps" / "small.pgn"
     dump.write_text(random_pgn(30, seed=5))
@@ -494,6 +352,7 @@ def test_a_materialised_folder_that_is_not_there_is_named(
         ("at work in x: wait for it, or choose a new --out", "at work in x: wait for it or stop it"),
         ("stopped; run the same command to continue", "stopped; materialise it again to continue"),
         ("x has changed: take it out with --remove a first", "x has changed: name a in `remove`: it is taken out"),
+        ("held out: none (by --hold-out latest)", "held out: none (by `hold_out` latest)"),
         (
             "x has version 1: ingest the dump again",
             "x has version 1: materialise `positions` again with `replace: true`",

@@ -12,9 +12,11 @@ import pytest
 from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
+from pipeline.definitions import defs
+from pipeline.defs import assets
 from pipeline.defs.assets import DUMP_VERSION, positions
 from pipeline.defs.jobs import register
-from pipeline.defs.resources import Datasets
+from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.sensors import PATIENCE, new_dumps
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -152,3 +154,22 @@ def test_positions_that_were_made_elsewhere_are_taken_in_as_they_are(root: Path,
     said = {DUMP_VERSION: "another"}
     instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=said))
     assert keys(instance) == ["small"]
+
+
+def test_a_run_that_names_no_options_builds_a_partition_as_it_was(root: Path, instance: dg.DagsterInstance) -> None:
+    """As automation asks for it, and a plain click on Materialize."""
+    dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
+    register(instance, Datasets())
+    ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
+    for asset in (assets.dump, positions):
+        instance.report_runless_asset_event(dg.AssetMaterialization(asset.key, partition="small"))
+    before = dg.evaluate_automation_conditions(defs(), instance)
+    dump.write_text(random_pgn(20, seed=7))
+    instance.report_runless_asset_event(dg.AssetMaterialization(assets.dump.key, partition="small"))
+    after = dg.evaluate_automation_conditions(defs(), instance, cursor=before.cursor)
+    assert after.get_requested_partitions(positions.key) == {"small"}
+    resources = {"datasets": Datasets(), "compute": Compute()}
+    assert dg.materialize([positions], instance=instance, partition_key="small", resources=resources).success
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["sources"][0]["bytes"] == dump.stat().st_size
+    assert {name: manifest["config"][name] for name in SETTINGS} == SETTINGS

@@ -17,8 +17,7 @@ from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.finetune import strength
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.matches.config import SideConfig
-from tests.pipeline.defs.conftest import execute
-from tests.pipeline.defs.test_materialise import failure
+from tests.pipeline.defs.conftest import execute, failure
 from tests.pipeline.finetune.fakes import network
 
 RESULT = {"seed_eval": {"top1": 0.45}, "eval": {"top1": 0.44}, "against_seed": {"games": 100, "score": 0.6}}
@@ -106,7 +105,8 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     shutil.copytree(tuned / "seed", tuned / "best")
     ask = partial(strength.strength, tuned, out, games=2, engine="", nodes=())
     result = ask(simulations=(4, 8), hand_written=0)
-    assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
+    assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None, "judge": None}
+    assert "No generation was promoted" in (out / "report.html").read_text()
     assert passed(checks.of_strength(result["against_seed"])) == {checks.STRONGER: False}
     said = of_strength(out, tuned, result)
     assert said["seed"] == NOTHING_PROMOTED

@@ -6,11 +6,14 @@ from typing import Any
 import chess.pgn
 import pytest
 
+from pipeline.dataset.convert import convert
 from pipeline.errors import ConfigError
-from pipeline.evaluation.report import Rule, report
+from pipeline.evaluation.report import Rule, _seen, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.training.train import data_of
 from tests.conftest import REPOSITORY
+from tests.pipeline import datasets
 from tests.pipeline.datasets import random_game
 
 NETWORK = REPOSITORY / "datasets" / "embedded"
@@ -60,3 +63,18 @@ def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -
     (tmp_path / "one.pgn").write_text(random_game(1, 16))
     with pytest.raises(ConfigError, match=r"lower min_ply or min_clock, or raise limit$"):
         report(NETWORK, pgn=tmp_path / "one.pgn", rule=Rule(min_ply=200, limit=2), players=False)
+
+
+def test_games_are_known_again_in_a_converted_dataset(tmp_path: Path) -> None:
+    dump = datasets.dump(tmp_path / "games.pgn", 40)
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    ingest([str(dump)], first, IngestConfig(chunk_mib=1, test_share=0.2), workers=1)
+    convert(first, "compact", second)
+    convert(second, "all", third)
+    for trained in (first, second, third):
+        card = {"data": data_of([trained])}
+        for measured in (first, second, third):
+            assert [_seen(card, measured, split) for split in ("train", "test")] == ["yes", "no"], (trained, measured)
+    other = tmp_path / "other"
+    ingest([str(dump)], other, IngestConfig(chunk_mib=1, test_share=0.3), workers=1)
+    assert _seen({"data": data_of([second])}, other, "test") == "unknown", "other settings may have moved the games"

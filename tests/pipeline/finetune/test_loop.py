@@ -18,6 +18,7 @@ import pytest
 from filelock import FileLock
 
 from engine.errors import UserError
+from engine.progress import Tick
 from model.checkpoint import load, read_card
 from pipeline.cli.main import main
 from pipeline.errors import Stopped
@@ -130,11 +131,25 @@ def test_every_verdict_says_why(made: Path, tmp_path: Path) -> None:
         7: "beats the best",
     }.items():
         assert words in told[number]["reason"]
+        assert any(words in line for line in result["text"].splitlines() if f"generation {number}: " in line)
     rows = list(csv.DictReader((tmp_path / "out" / "generations.csv").open()))
     verdicts = ["promoted", "promoted", "rejected", "rejected", "undone", "undone", "rejected", "promoted"]
     assert [row["verdict"] for row in rows] == verdicts
     assert rows[4]["top1_drop"] == "0.02"
     assert rows[7]["seed_elo"] == "200.0"
+
+
+def test_progress_names_the_generation_and_its_stage(made: Path, tmp_path: Path) -> None:
+    ticks: list[Tick] = []
+    finetune(made / "0", THREE, tmp_path / "out", stages=Script(made).stages(), progress=ticks.append)
+    assert list(dict.fromkeys(tick.stage for tick in ticks))[:6] == [
+        "generation 0: eval",
+        "generation 1: self-play",
+        "generation 1: train",
+        "generation 1: gate",
+        "generation 1: eval",
+        "generation 2: self-play",
+    ]
 
 
 def test_a_generation_that_is_undone_gives_the_best_back(made: Path, tmp_path: Path) -> None:

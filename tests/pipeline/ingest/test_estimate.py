@@ -18,7 +18,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage import stores
 from tests.conftest import shared_data
 from tests.pipeline import datasets
-from tests.pipeline.cli.test_main import call
+from tests.pipeline.cli.conftest import call
 from tests.pipeline.loopback import serving
 
 FILTERED = IngestConfig(min_elo=1200, skip_plies=4, positions_per_game=20)

@@ -27,7 +27,7 @@ from pipeline.matches.players import player_of
 from pipeline.selfplay.config import ExploreConfig
 from tests.conftest import REPOSITORY
 from tests.engine.match.test_arena import ROGUE
-from tests.pipeline.cli.test_main import call
+from tests.pipeline.cli.conftest import call
 
 STRONG, WEAK = SideConfig(who="hand-written", simulations=8), SideConfig(who="policy:uniform")
 SMALL = ArenaConfig(games=8, seed=5, plies=4)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from engine.encoding.planes import label_of, move_of
 from engine.progress import Tick
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.shards import read_manifest, verify
+from pipeline.dumps.paths import dumps_of
+from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.play import explore
+from pipeline.validation.verify import verify_dataset
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, told
@@ -66,6 +70,7 @@ def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: P
             name: value for name, value in other.items() if name not in ("visits", "root_value")
         }
         assert other["visits"] is None
+        assert row["eval"] is None, "a search's value is no engine's evaluation, in which a training would read it"
     assert datasets.games(made) == datasets.games(tmp_path / "again")
     assert {split for split, count in read_manifest(made)["positions"].items() if count} == {
         "total",
@@ -146,8 +151,10 @@ def test_the_pgn_is_read_by_python_chess_with_an_evaluation_of_every_search(made
         assert [move.uci() for move in game.mainline_moves()] == record["book"] + record["moves"]
         assert game.headers["Result"] == record["result"]
         assert game.headers["Site"].endswith(f"/0-{number}")
-        evaluations = [node.eval() for node in game.mainline() if node.eval() is not None]
-        assert len(evaluations) == record["full"] + record["quick"]
+        values = [float(found[1]) for node in game.mainline() if (found := re.search(r"%value (\S+)\]", node.comment))]
+        assert len(values) == record["full"] + record["quick"]
+        assert all(-1.0 <= value <= 1.0 for value in values)
+        assert all(node.eval() is None for node in game.mainline()), "no program takes them for centipawns"
     assert chess.pgn.read_game(text) is None
     assert {row["event"] for row in datasets.games(made)} == {"self-play of hand-written"}
 
@@ -271,3 +278,19 @@ def test_a_label_of_a_row_is_the_move_that_was_played(made: Path) -> None:
         assert move.uci() == (record["book"] + record["moves"])[row["ply"]]
         result = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}[record["result"]]
         assert row["result"] == (result if positions[row["ply"]].turn else -result)
+
+
+def test_verify_finds_a_generations_own_games_and_replays_its_rows(made: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(made)
+    dumps = dumps_of(made, manifest)
+    assert dumps == [str(made / "games.pgn")]
+    found = verify_dataset(made, dumps, rows=16)
+    assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
+    assert (found["compared"], found["encoded_again"]) == (16, 0)
+    with pytest.raises(ConfigError, match="without --all"):
+        verify_dataset(made, dumps, everything=True)
+    changed = tmp_path / "games.pgn"
+    changed.write_bytes((made / "games.pgn").read_bytes().replace(b'"1-0"', b'"0-1"').replace(b" 1-0\n", b" 0-1\n"))
+    found = verify_dataset(made, [str(changed)], rows=200)
+    assert found["source"]
+    assert any("result is" in problem for problem in found["rows"])

@@ -109,7 +109,7 @@ def test_a_full_disk_is_said_and_the_finished_games_are_kept(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(ExploreError, match=r"No space left on device.*games that were finished are kept"):
+        with pytest.raises(ExploreError, match=r"No space left on device.*what was finished is kept"):
             explore(None, CONFIG, tmp_path / "out", workers=1)
     assert before <= journalled(tmp_path / "out")
     explore(None, CONFIG, tmp_path / "out", workers=1)
@@ -261,7 +261,7 @@ def test_no_room_for_a_longer_file(tmp_path: Path, undisturbed: dict[str, Any], 
     said, _ = process.communicate(timeout=300)
     assert process.returncode == 2, said
     assert "File too large" in said
-    assert "games that were finished are kept" in said
+    assert "what was finished is kept" in said
     assert journalled(tmp_path / "out")
     explore(None, CONFIG, tmp_path / "out", workers=1)
     assert told(tmp_path / "out") == undisturbed

@@ -284,6 +284,33 @@ def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: flo
     )
 
 
+def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> None:
+    """What the game's end or an engine would say of it, whatever stands there, is not heard."""
+    nan = float("nan")
+    roots = torch.tensor([0.5, 0.5, nan, nan, -0.2])
+    ended = torch.tensor([True, False, True, False, False])
+    rows = targets(roots=roots, ended=ended, evals=torch.full((ROWS,), 700))
+    value = random(ROWS, 3)
+    config = {"root_value_share": 0.25, "eval_blend": 0.5}
+    found = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
+    whole = losses(config | {"root_value_share": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert found[[1, 4]].tolist() == whole[[1, 4]].tolist()
+    assert float(found[3]) == 0.0
+    assert float(found[0]) != pytest.approx(float(whole[0]))
+    silent = losses(config | {"root_value_share": 0.0}, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert silent[~ended].tolist() == [0.0] * 3
+    assert bool((silent[ended] > 0).all())
+
+
+def test_rows_that_teach_no_move_have_no_policy_loss() -> None:
+    taught = torch.tensor([True, False, True, True, False])
+    logits = random(ROWS, LABELS)
+    whole = losses({}, logits, random(ROWS, 3), targets())
+    part = losses({}, logits, random(ROWS, 3), targets(taught=taught))
+    assert torch.equal(part["policy_loss"], whole["policy_loss"] * taught)
+    assert torch.equal(part["value_loss"], whole["value_loss"])
+
+
 @pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])
 def test_positions_of_no_game_teach_moves_and_nothing_of_results(config: dict[str, Any]) -> None:
     ended = torch.tensor([True, False, True, False, True])

@@ -9,8 +9,7 @@ from engine.errors import UserError
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.look_ahead import BLOCKING, forbidden
 from pipeline.defs.resources import Datasets
-from tests.pipeline.defs.conftest import STEPS, execute
-from tests.pipeline.defs.test_materialise import failure
+from tests.pipeline.defs.conftest import STEPS, execute, failure
 
 
 @pytest.mark.parametrize(

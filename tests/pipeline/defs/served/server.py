@@ -66,6 +66,11 @@ class Server:
         )
         assert self.ask(query, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
 
+    def unfolded_graph(self) -> str:
+        """Give the path of the asset graph with all groups unfolded; of what lies out of view the page draws nothing."""
+        groups = {node["groupName"] for node in self.ask("{ assetNodes { groupName } }")["assetNodes"]}
+        return "/asset-groups?expanded=" + ",".join(f"global@global:{name}" for name in sorted(groups))
+
     def tree(self) -> list[psutil.Process]:
         """List every process below the server."""
         found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)

@@ -15,6 +15,7 @@ from PIL import Image
 
 from pipeline.evaluation.measure import Rule
 from pipeline.evaluation.page import charts
+from pipeline.evaluation.page import page as pages
 from pipeline.evaluation.page.page import LARGEST_PAGE
 from pipeline.evaluation.render import write_report, write_reports
 from pipeline.evaluation.report import report, reports
@@ -87,8 +88,9 @@ def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], w
     assert report["rule"] in text
     assert "most frequent move" in text
     for title in (
-        "Calibration",
-        "By position and move",
+        "Calibration by position and move",
+        "Rating bands weighted equally",
+        "Accuracy by position and move",
         "Rating band and time control",
         "Rating told",
         "Puzzles",
@@ -160,6 +162,35 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
     assert "var(--first)" in svg
     assert "var(--ink)" in svg
     assert charts.bars(rows) == svg, "the same file every day"
+
+
+def test_small_diagrams_hold_every_curve_and_count() -> None:
+    point = {"expected": 0.5, "score": 0.4, "low": 0.3, "high": 0.6}
+    few = point | {"low": None, "high": None}
+    row = {"positions": 1234, "policy_calibration_error": 0.125, "value_calibration_error": None}
+    rows = [row | {"band": f"b{at}", "policy_reliability": [point, few], "value_reliability": []} for at in range(6)]
+    root = ElementTree.fromstring(charts.small_reliabilities(rows))
+    text = [element.text for element in root.iter() if element.text and element.text.strip()]
+    assert [word for word in text if "1,234" in word] == [f"b{at}  (1,234)" for at in range(6)]
+    assert text.count("0.125") == 6
+    drawn = [element.get("d", "") for element in root.iter() if element.tag.endswith("path")]
+    assert any(path.count("M") == 6 and path.count("L") == 6 for path in drawn), "six intervals"
+
+
+def test_a_page_of_too_much_is_shortened_from_its_end(found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    report = found["reports"][0]
+    monkeypatch.setattr(pages, "FRAME", LARGEST_PAGE - 700_000)
+    first, _, last = pages.report_page(["n0", "n1"], [report] * 2).decode().partition("<h1>n1</h1>")
+    assert "Calibration by position and move" in first
+    assert "To keep the page small" not in first
+    assert "To keep the page small, boards" in last
+    assert "Accuracy by position and move" in last
+    assert "<figure>" not in last
+    monkeypatch.setattr(pages, "FRAME", LARGEST_PAGE)
+    bare = pages.report_page(["n0"], [report]).decode()
+    assert "To keep the page small, charts" in bare
+    assert f"{100 * report['top1']:.1f} %" in bare
+    assert "chart" not in bare.partition("</style>")[2].replace("charts", "")
 
 
 def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:

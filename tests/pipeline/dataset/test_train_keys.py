@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.dataset import position_keys as module
-from pipeline.dataset.position_keys import position_keys, stand_in
+from pipeline.dataset import train_keys as module
+from pipeline.dataset.position_keys import KEYED_BY, position_keys
 from pipeline.dataset.strata import Thinning
-from pipeline.dataset.training_set import row_groups, split_shards
+from pipeline.dataset.train_keys import stand_in
+from pipeline.dataset.training_set import Shard, row_groups, split_shards
 from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -30,7 +31,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def asked(directory: Path) -> np.ndarray:
     keys = [
         position_keys(rows["planes"], rows["castling"])
-        for rows in row_groups(split_shards(directory, "test"), module.KEYED_BY)
+        for rows in row_groups(split_shards(directory, "test"), KEYED_BY)
     ]
     return np.concatenate([*keys, np.arange(1000, dtype=np.uint64)])
 
@@ -76,7 +77,7 @@ def test_a_thinned_train_has_keys_of_its_own(made: Path) -> None:
     keys = asked(made)
     whole = split_shards(made, "train")
     rates = tuple((0.5,) * 6 for _ in range(3))
-    thin = [module.Shard(it.path, it.rows, it.games, Thinning((1000, 2000)[:1], rates, 7)) for it in whole]
+    thin = [Shard(it.path, it.rows, it.games, Thinning((1000, 2000)[:1], rates, 7)) for it in whole]
     some, every = stand_in(keys, thin), stand_in(keys, whole)
     assert 0 < some.sum() < every.sum()
     assert len(kept(made.parent)) == 2

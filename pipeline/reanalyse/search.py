@@ -1,0 +1,188 @@
+"""One process's part of a reanalysis: groups of positions searched side by side, each written to the journal as it ends.
+
+A line of the journal is a group:
+
+record     number, positions, evaluations (asked of the network)
+thoughts   one for each position: row (in positions.parquet) and, unless the position was over already: move (label and
+           promotion played before the search, drawn from the policy; null for none), value and draw (the root's, mover's
+           view), best (label and promotion), best_value, bare (the network's own value), surprise (KL of the policy target
+           from the prior, nats), simulations, labels, shares of the improved policy, priors (moves of one label added up), and
+           nodes: of the tree's interior, if asked for: path (label and promotion of each move from the root), value, visits,
+           best
+
+A group begins with an empty cache and has always the same positions, so that its batches, and with them a network's answers to
+the last bit, do not depend on what was searched before.
+
+Axes: N positions, M moves of one of them, W words of a position.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.position import COUNTERS
+from engine.evaluation.cache import Cached
+from engine.evaluation.evaluator import Evaluator
+from engine.progress import Stop, never
+from engine.search import Root, Search, SearchConfig
+from engine.selfplay.game import sampled_move, search_result_of
+from pipeline.dataset.files.shard_files import open_shard
+from pipeline.dataset.files.stored_planes import positions_of
+from pipeline.reanalyse.config import ReanalyseConfig
+from pipeline.selfplay.journal import Journal
+from pipeline.selfplay.records import DIGITS
+from pipeline.selfplay.worker import Timed, WorkerTask, evaluator_of, work_of
+
+BARE = SearchConfig(simulations=1, policy_temperature=1.0)
+"""A search that only expands the root: its priors are the network's policy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SearchTask(WorkerTask):
+    """Groups of positions for one process."""
+
+    config: ReanalyseConfig
+    positions: Path
+    """The file of all positions."""
+
+
+def read_positions(path: Path) -> NDArray[np.uint64]:
+    """Return the positions of a file that `pipeline.reanalyse.draw` wrote, uint64[N, W]."""
+    parts = []
+    with open_shard(path) as reader:
+        for group in range(len(reader.groups)):
+            rows, packed = reader.read_packed(group, ("halfmove", "ply"))
+            part = positions_of(packed)
+            part[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
+            parts.append(part)
+    return np.concatenate(parts)
+
+
+def search_task(task: SearchTask, told: Callable[[], None] = lambda: None, stop: Stop = never) -> int:
+    """Search what is missing of a task's groups, and return how many that were; `told` is called after each."""
+    if not (missing := task.missing()):
+        return 0
+    positions_NW = read_positions(task.positions)
+    network, device = evaluator_of("network", task)
+    timed, journal, groups = Timed(network), Journal(task.journal), 0
+    began, clock = time.time(), time.perf_counter()
+
+    def over() -> bool:
+        return stop() or not task.wanted
+
+    try:
+        for number in missing:
+            entry = search_group(timed, task.config, positions_NW, number, over)
+            if entry is None:
+                break
+            journal.add(entry)
+            groups += 1
+            told()
+            if journal.due:
+                journal.sync(work_of(began, time.perf_counter() - clock, [timed], [device]))
+        journal.sync(work_of(began, time.perf_counter() - clock, [timed], [device]))
+    finally:
+        journal.close()
+    return groups
+
+
+def search_group(
+    timed: Timed, config: ReanalyseConfig, positions_NW: NDArray[np.uint64], number: int, stop: Stop = never
+) -> dict[str, Any] | None:
+    """Search a group of positions and return its line of the journal; None where `stop` said so before it was done."""
+    rows = range(number * config.width, min((number + 1) * config.width, len(positions_NW)))
+    evaluator: Evaluator = Cached(timed, config.cache_mib) if config.cache_mib else timed
+    before = timed.rows
+    search = Search(evaluator, config.search, games=len(rows), seed=config.seed)
+    moves = _moved(evaluator, config, positions_NW, rows)
+    over, stopped = [], False
+    for slot, row in enumerate(rows):
+        search.start(slot, positions_NW[row], game=row)
+        if moves[slot] is not None:
+            search.play(slot, *moves[slot])  # type: ignore[misc]
+            if search.outcome(slot) is not None:  # there is nothing to search behind it
+                moves[slot] = None
+                search.start(slot, positions_NW[row], game=row)
+        over.append(search.outcome(slot) is not None)
+    slots = np.flatnonzero(~np.array(over, dtype=np.bool_))
+
+    def halted() -> bool:
+        nonlocal stopped
+        stopped = stop()
+        return stopped
+
+    search.run(slots, stop=halted)
+    if stopped:
+        return None
+    labels, promotions = search.choose(slots, criterion="visits")
+    best = {int(slot): (int(labels[at]), int(promotions[at])) for at, slot in enumerate(slots)}
+    thoughts = [
+        {"row": row} | ({} if over[slot] else _thought(search, slot, moves[slot], best[slot], config.interior))
+        for slot, row in enumerate(rows)
+    ]
+    record = {"number": number, "positions": len(rows), "evaluations": timed.rows - before}
+    return {"record": record, "thoughts": thoughts}
+
+
+def _moved(
+    evaluator: Evaluator, config: ReanalyseConfig, positions_NW: NDArray[np.uint64], rows: range
+) -> list[tuple[int, int] | None]:
+    """Return the move that is played before each position is searched: for a share of them one drawn from the policy."""
+    drawn = [np.random.Generator(np.random.PCG64((config.seed, row, 1))).random(2) for row in rows]
+    chosen = [slot for slot in range(len(rows)) if drawn[slot][0] < config.moved]
+    moves: list[tuple[int, int] | None] = [None] * len(rows)
+    if not chosen:
+        return moves
+    search = Search(evaluator, BARE, games=len(chosen), seed=config.seed)
+    for at, slot in enumerate(chosen):
+        search.start(at, positions_NW[rows[slot]])
+    open_ = np.array([at for at in range(len(chosen)) if search.outcome(at) is None], dtype=np.int64)
+    search.run(open_)
+    for at in open_.tolist():
+        moves[chosen[at]] = sampled_move(search.root(at), 1.0, float(drawn[chosen[at]][1]))
+    return moves
+
+
+def _thought(
+    search: Search, slot: int, move: tuple[int, int] | None, best: tuple[int, int], interior: int
+) -> dict[str, Any]:
+    """Return what a search found at its root, and where asked within its tree."""
+    root = search.root(slot)
+    found = search_result_of(root, *best)
+    labels, places = np.unique(root.labels, return_inverse=True)
+    priors = np.bincount(places, weights=root.priors)
+    shares = np.zeros(len(labels))
+    np.add.at(shares, np.searchsorted(labels, found.labels), found.shares)
+    kept = shares.round(DIGITS) > 0.0
+    surprise = float((shares[kept] * np.log(shares[kept] / np.maximum(priors[kept], 1e-9))).sum())
+    thought = {
+        "move": move,
+        "value": round(found.value, DIGITS),
+        "draw": round(found.draw, DIGITS),
+        "best": best,
+        "best_value": round(_value_of(root, best), DIGITS),
+        "bare": round(root.bare_value, DIGITS),
+        "surprise": round(surprise, DIGITS),
+        "simulations": root.simulations,
+        "labels": labels[kept].tolist(),
+        "shares": shares[kept].round(DIGITS).tolist(),
+        "priors": priors[kept].round(DIGITS).tolist(),
+    }
+    if interior:
+        thought["nodes"] = [
+            {"path": node.path, "value": round(node.value, DIGITS), "visits": node.visits, "best": node.best}
+            for node in search.interior(slot, interior)
+        ]
+    return thought
+
+
+def _value_of(root: Root, move: tuple[int, int]) -> float:
+    """Return the value of a root's move, the root's where the move was not visited."""
+    at = np.flatnonzero((root.labels == move[0]) & (root.promotions == move[1]))[0]
+    value = float(root.values[at])
+    return root.value if np.isnan(value) else value

@@ -1,0 +1,135 @@
+"""Checks of assets: what they find, that they run alone, and what a failed one forbids."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.dataset.files.shards import read_manifest
+from pipeline.definitions import defs
+from pipeline.defs import checks
+from pipeline.defs.assets import training_set
+from pipeline.defs.jobs import register
+from pipeline.defs.resources import Datasets
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+from pipeline.validation import verify
+from tests.pipeline.defs.conftest import STEPS, Made, execute, materialised, one, random_pgn, verdicts
+
+
+def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(copied: Path) -> None:
+    silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+    shard = next((copied / "positions" / "small").glob("train-*.parquet"))
+    whole = shard.read_bytes()
+    with dg.DagsterInstance.ephemeral() as instance:
+        materialised(instance, "small")
+        job = defs().resolve_job_def("verify")
+
+        def verify_alone() -> dg.ExecuteInProcessResult:
+            return job.execute_in_process(silent, instance=instance, raise_on_error=False)
+
+        shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        failed = verify_alone()
+        assert not failed.get_asset_materialization_events()
+        found = [
+            (it.partition, it.passed) for it in failed.get_asset_check_evaluations() if it.check_name == checks.FILES
+        ]
+        assert found == [("small", False)]
+        assert not failed.success
+        shard.write_bytes(whole)  # as if nobody had noticed: the check stands until it is executed again
+        said = one(training_set, instance, {"audit": False})
+        assert said.startswith("positions of small failed the check files_match_manifest last time"), said
+        materialised(instance, "never")
+        assert checks.not_checked_for_longest(instance) == ["never", "small"]
+        instance.delete_dynamic_partition("dumps", "never")
+        assert all(verdicts(verify_alone()).values())
+        assert one(training_set, instance, {"audit": False}) == ""
+
+
+def test_a_partition_that_is_materialised_and_not_in_the_training_set_is_named() -> None:
+    page = {"games_on_both_sides": {"test": 0, "examples": []}, "datasets": [{"name": "a"}]}
+    found = {check.check_name: check for check in checks.of_training_set(page, {"a", "b"})}
+    assert (found[checks.SIDES].passed, found[checks.USED].passed) == (True, False)
+    assert found[checks.USED].description == "b is materialised and not in it"
+
+
+@pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
+def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -> None:
+    for shard in (copied / "positions" / "small").glob("*-*.parquet"):
+        data = bytearray(shard.read_bytes())
+        if harm == "one bit":
+            data[len(data) // 2] ^= 1
+        else:
+            data[4:400] = bytes(396)
+        shard.write_bytes(data)
+    with dg.DagsterInstance.ephemeral() as instance:
+        register(instance, Datasets())
+        result = execute("everything", instance, {"positions": {"workers": 1}, "checkpoint": STEPS}, "small")
+    assert not result.success
+    assert verdicts(result)[checks.FILES] is False
+    assert not result.asset_materializations_for_node("checkpoint")
+
+
+@pytest.mark.parametrize("column", ["planes", "label", "result", "castling", "ep_file", "halfmove"])
+def test_a_wrong_bit_in_a_row_is_found(copied: Path, column: str) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    row = verify.sample_rows(directory, manifest, 1)[0]
+    wrong = {
+        "planes": bytes([row["planes"][0] ^ 1]) + row["planes"][1:],
+        "label": row["label"] ^ 1,
+        "result": row["result"] - 1,
+        "castling": row["castling"] ^ 4,
+        "ep_file": row["ep_file"] ^ 1,
+        "halfmove": row["halfmove"] + 1,
+    }
+    text = (copied / "dumps" / "small.pgn").read_bytes()
+    games = pq.read_table(directory / "games.parquet").to_pylist()
+    start, length = games[row["game"]]["offset"], games[row["game"]]["length"]
+    assert verify.row_differs(row, text[start : start + length]) == ""
+    assert column in verify.row_differs(row | {column: wrong[column]}, text[start : start + length])
+
+
+def test_rows_come_from_the_beginning_of_a_large_dump(tmp_path: Path) -> None:
+    dump = tmp_path / "large.pgn"
+    dump.write_text(random_pgn(60) * 120)
+    data, limit, read = dump.read_bytes(), 1 << 20, 0
+    assert len(data) > 3 * limit
+
+    def text() -> Iterator[bytes]:
+        nonlocal read
+        for start in range(0, len(data), 1 << 16):
+            read += 1 << 16
+            yield data[start : start + (1 << 16)]
+
+    manifest = ingest([str(dump)], tmp_path / "large", IngestConfig(chunk_mib=1), workers=1)
+    assert verify.rows_differ(tmp_path / "large", manifest, text(), 64, limit) == (64, [])
+    assert read <= limit + (2 << 16)
+
+
+def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    compared, problems = verify.rows_differ(directory, manifest, iter([]), 64)
+    assert (compared, len(problems)) == (0, 64)
+    assert "is not in the dump" in problems[0]
+    manifest["sources"][0]["damage"] = "it breaks off"
+    assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
+    answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
+    for wanted, passes in ((64, False), (0, True)):
+        (check,) = [it for it in checks.of_positions(answer, wanted) if it.check_name == checks.ROWS]
+        assert check.passed is passes
+
+
+def test_a_game_in_two_splits_is_found(copied: Path) -> None:
+    directory = copied / "positions" / "small"
+    manifest = read_manifest(directory)
+    assert verify.splits_share_games(directory, manifest) == []
+    for entry in manifest["files"]:
+        entry["split"] = {"test": "train"}.get(entry["split"], entry["split"])
+    assert "belong to another split" in verify.splits_share_games(directory, manifest)[0]
+    twice = [entry | {"split": "val"} for entry in manifest["files"] if entry["split"] == "train"]
+    manifest["files"] += twice
+    assert any("in both train and val" in problem for problem in verify.splits_share_games(directory, manifest))
