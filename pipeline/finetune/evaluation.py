@@ -3,6 +3,7 @@
 Axes: B batch, A label (4096).
 """
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,8 +84,9 @@ def outsiders(config: EvalConfig) -> list[SideConfig]:
 
 
 def is_installed(engine: str) -> bool:
-    """Return whether an engine's program is there, Debian's folder of games included."""
-    return bool(shutil.which(engine) or shutil.which(engine, path=DEBIANS_GAMES))
+    """Return whether the program of an engine's command is there, Debian's folder of games included."""
+    program = next(iter(shlex.split(engine)), "")
+    return bool(shutil.which(program) or shutil.which(program, path=DEBIANS_GAMES))
 
 
 def _human(
