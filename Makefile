@@ -3,7 +3,7 @@
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
 # make gpu    what this machine's GPU gives: feed, training, search and self-play, in under eight minutes
 # make test   every check there is but the long proofs; make test-slow runs those too
-# make pictures   docs/images taken anew, in Chromium; GAMES=PGN: games for the report
+# make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report
 # make test-lowest   the quick tests with the lowest versions that pyproject.toml admits
 
 PYTHON ?= python3
@@ -87,6 +87,7 @@ format: $(READY)
 pictures: $(READY)
 	$(BIN)/pip install --quiet -e ".[browser]" -c constraints.txt
 	$(BIN)/python -m tests.pictures --games $(GAMES) --minutes $(MINUTES)
+	$(BIN)/python -m tests.notebook
 
 # torch first, by its pin: whatever depends on it then takes the build that is there.
 $(READY): pyproject.toml constraints.txt

@@ -4,6 +4,9 @@
     player.choose(chess.Board()).move
     batches = fianchetto.open_dataset("datasets/positions/2013-01", split="test", batch_size=512)
     batch = next(batches.from_step(0))                           # columns of packed rows, numpy
+    fianchetto.rows("datasets/positions/2013-01", count=10)      # the same as FEN and UCI, a pyarrow table
+
+docs/first_steps.ipynb shows them at work, on the games of `fianchetto.sample()`.
 
 Nothing heavy is imported before it is asked for.
 """
@@ -14,10 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from model.inference.player import Player
     from pipeline.dataset.batches import Batches
 
-__all__ = ["__version__", "ingest", "load", "open_dataset", "read_manifest", "report"]
+__all__ = ["__version__", "ingest", "load", "open_dataset", "read_manifest", "report", "rows", "sample"]
 __version__ = version("fianchetto")
 
 
@@ -53,6 +58,28 @@ def open_dataset(
     from pipeline.storage.stores import place
 
     return Batches([place(str(name)) for name in directories], split, batch_size=batch_size, seed=seed, **options)
+
+
+def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
+    """Return the first rows of a dataset: `fen`, the move `uci`, and what is known of the game; None where it is not."""
+    import pyarrow as pa
+
+    from pipeline.dataset.fen_rows import fen_rows
+    from pipeline.storage.stores import place
+
+    found: list[pa.Table] = []
+    for table in fen_rows(place(str(directory)), split):
+        found.append(table.slice(0, count - sum(map(len, found))))
+        if sum(map(len, found)) == count:
+            break
+    return pa.concat_tables(found)
+
+
+def sample() -> Path:
+    """Return the path of the dump that comes with the package: 2,000 games of this project's hand-written players."""
+    from pipeline.samples.shipped import SAMPLE
+
+    return SAMPLE
 
 
 def read_manifest(directory: str | Path) -> dict[str, Any]:

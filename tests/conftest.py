@@ -16,6 +16,15 @@ settings.register_profile("fianchetto", deadline=None)  # the first call of a ke
 settings.load_profile("fianchetto")
 
 
+@pytest.fixture
+def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a training ask whether to stop before each step and never within one, so that tests can count steps by questions.
+
+    How often it asks within a step depends on the machine's speed.
+    """
+    monkeypatch.setattr("model.training.stopping.ASK_SECONDS", float("inf"))
+
+
 def shared_data(relative: str) -> Path:
     """Give the path of a file of real games or truth tables; skip the test when it is absent.
 

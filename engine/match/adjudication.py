@@ -15,17 +15,17 @@ class Adjudication:
     """When games end without the rules of chess; all of it is off by default but the longest game."""
 
     resign_score: int = 0
-    """Centipawns by which both players must see the same side ahead; 0 for never."""
+    """A game ends when both players see the same side ahead by so many centipawns; 0 for never."""
     resign_moves: int = 4
-    """Moves of each player in a row whose scores must show it."""
+    """Moves in a row of each player that must show it."""
     draw_score: int = 0
-    """Centipawns, either way, that both players must stay within for a draw; 0 for never."""
+    """A game is a draw when both players' scores stay within so many centipawns of 0; 0 for never."""
     draw_moves: int = 8
-    """Moves of each player in a row whose scores must show it."""
+    """Moves in a row of each player that must show it."""
     draw_after: int = 40
     """Moves of the game before which no draw is called."""
     max_plies: int = 600
-    """Half-moves, the book's included, after which a game is a draw; 0 for no end but the rules'."""
+    """Half-moves, those of the opening included, after which a game is a draw; 0 for no limit."""
 
     def __post_init__(self) -> None:
         for name in ("resign_score", "draw_score", "draw_after", "max_plies"):

@@ -50,13 +50,14 @@ class MatchConfig:
     """How games are played, whoever plays them."""
 
     concurrency: int = 0
-    """Games at a time; 0 for 64 between our players, 8 a worker with engines; where time is measured, one fewer than cores."""
+    """Games at a time. 0: 64 between networks and evaluators, 8 for each worker with UCI engines; on a clock, one fewer than
+    cores."""
     workers: int = 0
     """Engines that may think at once; 0 for as many as cores."""
     margin: float = 0.05
     """Seconds that a move may be late before it is lost on time."""
     patience: float = 60.0
-    """Seconds after which an engine without a time limit has lost."""
+    """Seconds after which an engine that does not answer has lost, where there is no clock."""
     rules: Adjudication = field(default_factory=Adjudication)
     """When games end early."""
 

@@ -53,15 +53,15 @@ class SprtConfig:
     """A sequential probability ratio test of H0: Elo = elo0 against H1: Elo = elo1."""
 
     elo0: float = 0.0
-    """Elo difference that is not worth having."""
+    """Elo difference of H0, which is not worth having."""
     elo1: float = 50.0
-    """Elo difference that is."""
+    """Elo difference of H1, which is worth having."""
     alpha: float = 0.05
     """Probability of accepting H1 when the difference is elo0."""
     beta: float = 0.05
     """Probability of accepting H0 when the difference is elo1."""
     model: Model = "logistic"
-    """What elo0 and elo1 are: logistic Elo, or normalized Elo."""
+    """Unit of elo0 and elo1: logistic Elo, or normalized Elo."""
 
     def __post_init__(self) -> None:
         if not self.elo0 < self.elo1:

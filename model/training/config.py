@@ -53,8 +53,9 @@ class TrainConfig:
     batch_size: int = 256
     """Positions in one step, of all processes together."""
     parts: int = 0
-    """Parts that a step is cut into, each with norms of its own: threads of a processor share them out, a GPU takes one after
-    the other, which needs less memory. 0: parts of about 128 on a processor, one on each GPU."""
+    """Parts that a batch is cut into, each with batch norms of its own. A processor's threads work on several at once; a GPU
+    takes one after the other, which needs less memory. 0: parts of about 128 positions on a processor, one part on each
+    GPU."""
     optimizer: OptimizerName = "auto"
     """Optimizer: adamw, nadamw, sgd (Nesterov momentum), muon (matrices; AdamW does the rest), or auto: muon for
     fianchetto-human and fianchetto-rated, adamw for other networks; a run that is continued keeps its own."""
@@ -79,38 +80,41 @@ class TrainConfig:
     label_smoothing: float = 0.0
     """Share of the policy's target that is spread evenly over the legal moves."""
     visits_share: float = 1.0
-    """Share of the policy's target that is a search's visits, in rows that have them; the played move is the rest."""
+    """Share of the policy's target that is a search's visits, in rows that have them; the rest is the played move."""
     visits_temperature: float = 1.0
     """Visits are raised to one over this and rescaled: below 1 sharpens them, above 1 flattens."""
     conditional_weight: float = 1.0
-    """In a factored policy, weight of where a piece goes beside which piece moves; 1 is the plain cross-entropy."""
+    """In a factored policy, weight of the loss of a move's target beside that of its piece; 1 is the plain cross-entropy."""
     legality_weight: float = 0.02
-    """Weight of minus the log of the probability on legal moves; 1 makes the policy's loss the unmasked one."""
+    """Weight of minus the logarithm of the legal moves' total probability; with 1 the policy's loss is the unmasked
+    cross-entropy."""
     value_weight: float = 0.25
     """Weight of the value loss beside the policy's cross-entropy among legal moves."""
     value_loss: ValueLoss = "auto"
-    """Value loss: auto (cross-entropy of win, draw, loss; squared error of a number), or mse or huber of the score."""
+    """Value loss: mse or huber of the score, or auto: cross-entropy where the network gives win, draw and loss, squared
+    error where it gives one number."""
     huber_delta: float = 0.5
-    """Error of the score, which is from -1 to 1, beyond which huber grows straight."""
+    """Error of the score (from -1 to 1) beyond which huber grows linearly."""
     eval_blend: float = 0.0
-    """Share of the value's target that is the engine's evaluation, in rows that have one; the game's end is the rest."""
+    """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
     root_value_share: float = 0.0
-    """Share of the value's target that is a search's value, in rows that have one; what it is without is the rest. In searched
+    """Share of the value's target that is a search's value, in rows that have one; the rest is as in rows without. In searched
     rows that belong to no game it is all of it, or with 0 they teach no value."""
     search_value: SearchValue = "root"
     """Which value of a search: root, the mean of its simulations; or best, that of its best move where a row has it."""
     frozen_norms: bool = False
     """Leave the batch norms' running statistics as they are and use them: for few steps on rows unlike those before."""
     seed_kl_weight: float = 0.0
-    """Weight of the Kullback-Leibler divergence from the policy of the reference, the network that a run must stay near."""
+    """Weight of the Kullback-Leibler divergence from the reference policy: that of the checkpoint in --start, or of the
+    supervised one."""
     seed_kl_final: float = 0.0
-    """The same at the end of the run; in between the weight goes straight from one to the other."""
+    """That weight at the end of the run; in between it changes linearly."""
     moves_left_weight: float = 0.05
-    """Weight of the moves-left loss, in a network that says how long a game will last."""
+    """Weight of the moves-left loss, in a network that predicts how long the game will last."""
     seed: int = 0
     """Seed of the fresh weights and of the order of batches."""
     threads: int = 0
-    """Processor threads of the network, 0 for all that torch sees."""
+    """Processor threads of the network; 0 for all cores that torch sees."""
     device: Device = "auto"
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
     amp: Precision = "auto"
@@ -118,19 +122,20 @@ class TrainConfig:
     compile: bool = False
     """Compile the network with torch.compile: a minute or so at the start, for faster steps on a GPU."""
     save_every_seconds: float = 60.0
-    """Time between saves, at most this much work is lost."""
+    """Seconds between saves; a killed run loses at most so much."""
     report_every_steps: int = 50
     """Steps averaged in one line of metrics.jsonl."""
     spike: float = 3.0
-    """Rise in nats of a line's mean loss above the lowest so far that stops the run, 0 for never."""
+    """Stop the run when the mean loss of a line of metrics.jsonl is so many nats above the lowest one; 0 for never."""
     validation_positions: int = 16384
-    """Unseen positions that the averaged weights are measured on each time."""
+    """Unseen positions that each measurement takes."""
     validation_share: float = 0.02
-    """Largest share of the time that measuring may take before the end."""
+    """Largest share of the training time that measurements may take; the last one is not counted."""
     validation_every_steps: int = 0
     """Steps between measurements; 0 for as often as validation_share allows."""
     patience: int = 0
-    """Measurements without a lower validation cross-entropy that end the run with the best weights, 0 for never."""
+    """End the run after so many measurements without a lower validation cross-entropy, and keep the best weights; 0 for
+    never."""
     tensorboard: bool = False
     """Write the metrics for TensorBoard too, into the checkpoint's folder (needs the extra `tensorboard`)."""
 
@@ -212,14 +217,15 @@ def with_optimizer(config: TrainConfig, preset: str, row: Mapping[str, Any] | No
 def changed_settings(config: TrainConfig, row: dict[str, Any]) -> list[str]:
     """Describe the settings in which a run differs from the one that a card describes and that it may not change.
 
-    A setting that is younger than the card did then what its default does now.
+    A setting that is younger than the card did then what its default does now; the optimizer was adamw, and `auto` keeps it.
     """
     changes = []
+    row = {"optimizer": "adamw"} | row
     for field in fields(TrainConfig):
         mine = getattr(config, field.name)
         was = row.get(field.name, None if field.default is MISSING else field.default)
         if field.name == "optimizer" and mine == "auto":
-            continue  # the run keeps its own
+            continue
         if field.name not in FREE_TO_CHANGE and was != mine:
             changes.append(f"{field.name} was {was}, is {mine}")
     return changes

@@ -1,6 +1,8 @@
 """The last lines of commands: what there is now, and the next command."""
 
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from textwrap import fill
@@ -91,7 +93,7 @@ def joined(result: Mapping[str, Any], datasets: Iterable[Mapping[str, Any]], out
     shared = ", ".join(f"{both[name]:,} of {name}" for name in ("val", "test", "latest"))
     return "\n".join(
         [
-            f"{out}: {len(listed)} datasets, {', '.join(entry['name'] for entry in listed)}",
+            f"{out}: {len(listed)} dataset{'' if len(listed) == 1 else 's'}, {', '.join(entry['name'] for entry in listed)}",
             f"held out whole: {', '.join(held) or 'none'}",
             f"positions: {splits}",
             f"games that train holds too: {shared}",
@@ -121,10 +123,12 @@ def first_run(figures: Mapping[str, Any], minutes: float, sample: bool, report: 
             told += f" With the sample 45 to 50 % is usual after 90 s on two free cores; this was {60 * minutes:.0f} s."
         said += ["", told]
     lines = [fill(paragraph, WIDTH) for paragraph in said]
+    active = [] if shutil.which("fianchetto") else [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]
     return "\n".join(
         [
             *lines,
             "",
+            *active,
             f"report:     {report / 'report.html'}",
             f"play it:    {shlex.join(['fianchetto', 'uci', '--checkpoint', str(checkpoint)])}",
             "your games: fianchetto ingest YOUR.pgn --out datasets/positions/mine",

@@ -1,4 +1,4 @@
-"""The text of `--help`: sentences of the docstrings, wrapped to the terminal; colour where one can show it."""
+"""What a terminal shows besides: help, its sentences wrapped to the width, and colours where they are wanted."""
 
 import ast
 import codecs
@@ -27,6 +27,22 @@ def columns() -> int:
 def coloured(stream: TextIO) -> bool:
     """Return whether a stream is a terminal that is to show colours: NO_COLOR (no-color.org) and TERM=dumb say no."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def emphasised(text: str) -> str:
+    """Return a result's text for a terminal: Markdown's tables as columns, titles bold, the next command in colour."""
+    text = re.sub(r"(?m)(?:^\|.*\|$\n?){2,}", _columns, text)
+    text = re.sub(r"(?m)^(?:[A-Z]{3,}[A-Z ]*|(?:by [a-z ]+|calibration))$", "\x1b[1m\\g<0>\x1b[0m", text)
+    return re.sub(r"(?m)^(next: )(.*)$", "\\1\x1b[36m\\2\x1b[0m", text)
+
+
+def _columns(table: re.Match[str]) -> str:
+    """Return a table of Markdown as aligned columns."""
+    from pipeline.evaluation.render import aligned
+
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines())
+    alike = all(len(row) == len(header) for row in rows)
+    return aligned(header, rows) + "\n" if alike else table[0]
 
 
 def descriptions(cls: type[Any]) -> dict[str, str]:

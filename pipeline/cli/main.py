@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Interrupt, Terminated, interrupted, refuse_addresses
+from pipeline.cli.help import coloured, emphasised
 from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
@@ -24,12 +25,14 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
     """Print a result as JSON or as text."""
     if as_json:
         print(json.dumps(result, allow_nan=False))  # noqa: T201
-    elif "text" in result:
-        print(result["text"])  # noqa: T201
+        return
+    if "text" in result:
+        text = str(result["text"])
     else:
         from pipeline.evaluation.render import plain_text
 
-        print(plain_text(result))  # noqa: T201
+        text = plain_text(result)
+    print(emphasised(text).rstrip("\n") if coloured(sys.stdout) else text)  # noqa: T201
 
 
 def guarded(work: Callable[[], object]) -> int:
@@ -48,7 +51,8 @@ def guarded(work: Callable[[], object]) -> int:
             status = SIGNALLED + Interrupt.heard if Interrupt.heard else 1
     except OSError as error:
         line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
-    print(f"fianchetto: {line}", file=sys.stderr)  # noqa: T201
+    name = "\x1b[1;31mfianchetto:\x1b[0m" if coloured(sys.stderr) else "fianchetto:"
+    print(f"{name} {line}", file=sys.stderr)  # noqa: T201
     return status
 
 

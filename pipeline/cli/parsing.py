@@ -6,7 +6,7 @@ A command's module is imported when the command is named, so that help and mista
 import contextlib
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
@@ -109,7 +109,8 @@ def parse(words: Sequence[str]) -> Any:
     caught = io.StringIO()
     with contextlib.suppress(SystemExit), contextlib.redirect_stderr(caught), contextlib.redirect_stdout(_Utf8()):
         read()
-    raise UserError(f"{_sentence(caught.getvalue())} (fianchetto {name} --help explains)")
+    options = set(re.findall(r"--[a-z0-9.-]+", help_of(partial(read, args=["--help"]))))
+    raise UserError(f"{_sentence(caught.getvalue(), options)} (fianchetto {name} --help explains)")
 
 
 class _Utf8(io.StringIO):
@@ -186,7 +187,18 @@ def _items(given: Sequence[str]) -> list[str]:
     return re.split(r",(?=[^,=]+=)", given[0])
 
 
-def _sentence(boxed: str) -> str:
+def _meant(unknown: str, tyros: Sequence[str], options: Iterable[str]) -> str:
+    """Return the option that is meant by an unknown one, "" where none is like it.
+
+    One with the same last word goes before those that tyro names, and these before one that is spelled much alike.
+    """
+    unknown = unknown.partition("=")[0].replace("_", "-")
+    word = unknown.lstrip("-").rpartition(".")[2]
+    same = [option for option in options if option.lstrip("-").rpartition(".")[2] == word]
+    return next(iter([*sorted(same, key=len), *tyros, *get_close_matches(unknown, sorted(options), n=1)]), "")
+
+
+def _sentence(boxed: str, options: Iterable[str]) -> str:
     """Return what is wrong as one sentence, from the box that tyro draws around an error."""
     text = "\n".join(line.strip("│").rstrip() for line in boxed.splitlines() if not line.startswith(("╭", "╰")))
     message, *rest = (re.split(r"\n ─+\n", text)) or [""]
@@ -200,7 +212,8 @@ def _sentence(boxed: str) -> str:
         unknown = next((word for word in words if word.startswith("-")), None)
         if unknown is None:
             return f"{words[0]!r} is one argument too many"
-        return f"{unknown} is not an option{f': did you mean {named[0]}?' if rest[1:] and named else ''}"
+        meant = _meant(unknown, named if rest[1:] else [], options)
+        return f"{unknown} is not an option{f': did you mean {meant}?' if meant else ''}"
     if found := re.fullmatch(r"invalid choice (.*) for argument '(.*)'. Expected one of \((.*)\)\.", said):
         choices = [choice for choice in re.findall("'([^']*)'", found[3]) if choice != "None"]
         return f"{found[2]} is one of {', '.join(choices)}, not {found[1]}"

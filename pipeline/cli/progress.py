@@ -120,7 +120,7 @@ class _Stage:
         elif tick.unit == "B":
             head.append(f"{_short(tick.done)}B")
         elif tick.unit != "s":
-            head.append(f"{tick.done:,} {tick.unit}")
+            head.append(f"{tick.done:,} {tick.unit.removesuffix('s') if tick.done == 1 else tick.unit}")
         if tick.total:
             head.append(f"{100 * tick.done // tick.total:.0f} %")
         figures = [_figure(name, value) for name, value in values.items()]

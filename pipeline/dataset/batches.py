@@ -206,7 +206,9 @@ class Batches:
         shared, and for fewer rows than processes.
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-            raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
+            raise ConfigError(
+                f"a batch of {batch_size} cannot be divided among {world} processes (this is number {rank})"
+            )
         self.groups = _groups(directories, split)
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
@@ -285,7 +287,9 @@ class Batches:
             rows = read_group(reader, group.index, self.columns, shard, planes_RP, packed=packed)
             count = len(next(iter(rows.values())))
             if count != group.rows:
-                raise ValueError(f"{count} rows of a row group stay, and the training set says {group.rows}")
+                raise ValueError(
+                    f"{count} rows of a row group remain after thinning, and the training set says {group.rows}"
+                )
             return rows
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:

@@ -46,15 +46,18 @@ class JoinConfig:
     """How datasets become a training set; all of it is in the set's page, and a set joined otherwise is not mixed."""
 
     hold_out: str = "latest"
-    """What is held out whole: latest (the datasets of the last month, where there are others), none, or a dataset's name."""
+    """What is held out whole: latest (the datasets of the last month, unless there is no other), none, or the name of a
+    dataset."""
     rating_edges: tuple[int, ...] = RATING_EDGES
     """Ratings between the bands of the mover's rating."""
     rating_shares: tuple[float, ...] = ()
-    """Wanted shares of train in each band, from below the first edge on, unknown ratings last; none for as they come."""
+    """Shares of train that the rating bands are to have: below the first edge, between edges, above the last, rating
+    unknown. Empty: as the datasets are."""
     time_shares: tuple[float, ...] = ()
-    """Wanted shares of train: ultraBullet, bullet, blitz, rapid, classical, unknown; none for as they come."""
+    """Shares of train that the time controls are to have: ultraBullet, bullet, blitz, rapid, classical, unknown. Empty: as
+    the datasets are."""
     seed: int = 0
-    """Seed of the thinning to those shares."""
+    """Random seed of the thinning."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""
@@ -68,7 +71,7 @@ class JoinConfig:
             if shares and (
                 len(shares) != count or not all(0 <= share < 1e9 for share in shares) or not sum(shares) > 0
             ):
-                raise ConfigError(f"{name} are {count} numbers of at least 0 and not all 0, or none")
+                raise ConfigError(f"{name} takes {count} numbers, none below 0 and not all 0, or stays empty")
         if not 0 <= self.seed < 1 << 32:
             raise ConfigError("seed is from 0 to 4294967295")
 
@@ -122,7 +125,8 @@ def _join(
         entry |= _dates(member)
     _hold_out(entries, config)
     held = ", ".join(entry["name"] for entry in entries if entry["held_out"])
-    why = {"latest": "the latest month, by --hold-out latest", "none": "by --hold-out none"}
+    latest = "the latest month, by --hold-out latest" if held else "--hold-out latest needs a second month"
+    why = {"latest": latest, "none": "by --hold-out none"}
     LOG.info("held out whole: %s (%s)", held or "no dataset", why.get(config.hold_out, "by --hold-out"))
     used = [replace(member, held_out=entry["held_out"]) for entry, member in zip(entries, used, strict=True)]
     if not any(member.shards("train") for member in used):

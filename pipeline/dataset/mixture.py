@@ -60,9 +60,13 @@ class Mixture:
         Raises ConfigError for a batch that cannot be shared, a share that is none, or one of human rows without any.
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
-            raise ConfigError(f"a batch of {batch_size} cannot be shared by process {rank} of {world}")
+            raise ConfigError(
+                f"a batch of {batch_size} cannot be divided among {world} processes (this is number {rank})"
+            )
         if not 0 <= human_share < 1 or (human_share > 0) != (human is not None):
-            raise ConfigError("human rows need a share of a batch, from 0 to below 1, and their share needs human rows")
+            raise ConfigError(
+                "human_share is from 0 to below 1; it is above 0 where there are human datasets, and only there"
+            )
         self.sources: list[Source] = [*([human] if human is not None else []), *selfplay]
         self.humans = len(self.sources) - len(selfplay)
         self.batch_size, self.human_share, self.seed = batch_size, human_share, seed

@@ -109,7 +109,7 @@ def read_training_set(directory: Path) -> dict[str, Any]:
     check(path, page, TrainingSet, DatasetError, hint=": join the datasets again")
     rates = page["rates"]
     if rates is not None and len(rates[0]) != len(CLASSES):
-        raise DatasetError(f"{path}: rates are not of {len(CLASSES)} classes of time control: join the datasets again")
+        raise DatasetError(f"{path}: rates must be of {len(CLASSES)} classes of time control: join the datasets again")
     return page
 
 
@@ -168,7 +168,9 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
     """Give the shards of a split of a dataset or a training set; raises DatasetError where there is nothing in it."""
     joined = is_training_set(directory)
     if not joined and split == LATEST:
-        raise DatasetError(f"{directory} is one dataset: only a training set holds out its latest month")
+        raise DatasetError(
+            f"{directory} is a dataset, and `latest` is a split of training sets only: name another split"
+        )
     splits = ALL_SPLITS if joined else SPLITS
     used = members(directory)
     if split not in splits:

@@ -294,7 +294,7 @@ def tell(context: dg.AssetExecutionContext, **values: Any) -> None:
 def live(context: dg.AssetExecutionContext) -> Progress:
     """Return a progress that logs observations of the asset, which its Plots view draws while the run goes on.
 
-    Beside the tick's own figures there are percent and minutes_left where the whole is known. See `Spacing` for how many.
+    See `Spacing` for how many.
     """
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
     spacing, part = Spacing(time.monotonic()), _Part("", "", 0, 0.0)
@@ -305,17 +305,9 @@ def live(context: dg.AssetExecutionContext) -> Progress:
         begun = (part.stage, part.unit) != (tick.stage, tick.unit) or tick.done < part.first
         if begun:
             part = _Part(tick.stage, tick.unit, tick.done, now)
-        if not spacing.due(now) and not (begun and tick.stage):  # the name of a stage is shown at once
-            return
-        values: dict[str, Any] = {tick.unit: tick.done, **tick.values}
-        if tick.stage:
-            values["stage"] = tick.stage
-        if tick.total:
-            values["percent"] = round(100 * tick.done / tick.total, 1)
-            if tick.done > part.first:
-                left = (now - part.began) * (tick.total - tick.done) / (tick.done - part.first)
-                values["minutes_left"] = round(left / 60, 1)
-        context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
+        if spacing.due(now) or (begun and tick.stage):  # the name of a stage is shown at once
+            values = observed(tick, tick.done - part.first, now - part.began)
+            context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
 
@@ -328,6 +320,20 @@ class _Part(NamedTuple):
     first: int
     """Units done when it was seen first."""
     began: float
+
+
+def observed(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
+    """Return what an observation shows of a tick; stage, percent and minutes left first: a run's page cuts long ones off.
+
+    `gained`: how much was done in the last `seconds`.
+    """
+    values: dict[str, Any] = {"stage": tick.stage} if tick.stage else {}
+    if tick.total:
+        values["percent"] = round(100 * tick.done / tick.total, 1)
+        if gained > 0:
+            values["minutes_left"] = round(seconds / 60 * (tick.total - tick.done) / gained, 1)
+    values |= {name: value if isinstance(value, int) else float(f"{value:.4g}") for name, value in tick.values.items()}
+    return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): tick.done}
 
 
 class Spacing:

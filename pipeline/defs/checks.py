@@ -86,23 +86,30 @@ Results = Iterator[dg.AssetCheckResult]
 SAID = ("passed", "severity", "metadata", "description")
 
 
-@dg.multi_asset_check(name="check_positions", specs=specs("positions", POSITIONS, dumps), pool="processor")
+@dg.multi_asset_check(
+    name="check_positions", specs=specs("positions", POSITIONS, dumps), can_subset=True, pool="processor"
+)
 def check_positions(
     context: dg.AssetCheckExecutionContext, config: Form[VerifyOptions], datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
     """Compare the files of the run's partition with its manifest and with the dump; those of several in a run of none."""
     op, options = context.op_execution_context, options_of(config)
     if op.has_partition_key:
-        yield from _verified(datasets, op.partition_key, options.rows)
+        yield from wanted(context, _verified(datasets, op.partition_key, options.rows))
         return
     for key in not_checked_for_longest(op.instance)[: options.most]:
-        for result in _verified(datasets, key, options.rows):
+        for result in wanted(context, _verified(datasets, key, options.rows)):
             name, values = str(result.check_name), {each: getattr(result, each) for each in SAID}
             yield dg.AssetCheckEvaluation(positions.key, name, partition=key, blocking=name != WHOLE, **values)
-    for (
-        name
-    ) in POSITIONS:  # Dagster makes these of an AssetCheckResult, which cannot name another partition than the run's
-        yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(dg.AssetCheckKey(positions.key, name)) or name)
+    # Dagster makes these of an AssetCheckResult, which cannot name another partition than the run's
+    for check in sorted(op.selected_asset_check_keys):
+        yield dg.Output(None, op.job_def.asset_layer.get_op_output_name(check) or check.name)
+
+
+def wanted(context: dg.AssetCheckExecutionContext, results: list[dg.AssetCheckResult]) -> Results:
+    """Yield the results of the checks that the run is for: each can be executed by itself, from the asset's page."""
+    names = {check.name for check in context.op_execution_context.selected_asset_check_keys}
+    yield from (result for result in results if result.check_name in names)
 
 
 def _verified(datasets: Datasets, key: str, rows: int) -> list[dg.AssetCheckResult]:
@@ -122,13 +129,13 @@ def not_checked_for_longest(instance: dg.DagsterInstance) -> list[str]:
     return sorted(when, key=lambda key: (when[key], key))
 
 
-@dg.multi_asset_check(name="check_training_set", specs=specs("training_set", TRAINING_SET))
+@dg.multi_asset_check(name="check_training_set", specs=specs("training_set", TRAINING_SET), can_subset=True)
 def check_training_set(context: dg.AssetCheckExecutionContext) -> Results:
     """Read what the training set says of itself."""
     op = context.op_execution_context
     with plainly():
         page = read_training_set(folder_of(training_set.key, op.instance, op.run))
-    yield from of_training_set(page, promised(op.instance))
+    yield from wanted(context, of_training_set(page, promised(op.instance)))
 
 
 @dg.asset_check(
@@ -147,7 +154,7 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     return of_checkpoint(probe)
 
 
-@dg.multi_asset_check(name="check_report", specs=specs("accuracy_report", REPORT))
+@dg.multi_asset_check(name="check_report", specs=specs("accuracy_report", REPORT), can_subset=True)
 def check_report(context: dg.AssetCheckExecutionContext) -> Results:
     """Compare the report's figures with its baselines."""
     op = context.op_execution_context
@@ -158,7 +165,7 @@ def check_report(context: dg.AssetCheckExecutionContext) -> Results:
         assert event.asset_materialization is not None
         named = [record.data["dataset"] for record in event.asset_materialization.metadata["datasets"].value.records]  # type: ignore[union-attr]
         reports = {name: json.loads((folder / name / "report.json").read_bytes()) for name in named}
-    yield from of_report(overall(reports))
+    yield from wanted(context, of_report(overall(reports)))
 
 
 def of_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:

@@ -42,6 +42,7 @@ from pydantic_core import to_jsonable_python
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.cli.progress import ROOMS
+from pipeline.defs.launchpad.remedies import in_ui
 from pipeline.storage.stores import locked
 
 GRACE = 20.0
@@ -97,7 +98,7 @@ def run_child(
             if "tick" in message:
                 progress(Tick(**message["tick"]))
             elif "log" in message:
-                RUN_LOG.info(message["log"])
+                RUN_LOG.info(in_ui(message["log"]))
             else:
                 final = message
                 break

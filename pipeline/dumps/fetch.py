@@ -48,7 +48,7 @@ class Wanted:
     """Name that it gets."""
     url: str
     sha256: str
-    """Its published hash, "" where none is published."""
+    """SHA-256 that a file named by its URL must have; empty for any."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class FetchConfig(Patience):
     """Where months come from, and how patiently."""
 
     base: str = LICHESS
-    """Address that the months' files and their list `sha256sums.txt` lie under: Lichess's, or a mirror's."""
+    """Address of the folder with the months' files and `sha256sums.txt`: Lichess's, or a mirror's."""
     sha256: str = ""
     """Hash that a file named by a URL must have; "" for any."""
 

@@ -11,14 +11,15 @@ from pipeline.errors import DatasetError
 def dumps_of(directory: Path, manifest: Mapping[str, Any], given: Sequence[Path] = ()) -> list[str] | None:
     """Find the dumps that a dataset was made of, in the manifest's order: among those given, or where Dagster has them.
 
-    One dump of one source may be called otherwise than it was. Gives None where one is not found; raises DatasetError where
-    dumps were given and one of the dataset is not among them.
+    Self-play keeps its games in the dataset itself. One dump of one source may be called otherwise than it was. Returns None
+    where one is not found; raises DatasetError where dumps were given and one of the dataset is not among them.
     """
     names = [source["name"] for source in manifest["sources"]]
     by_name = {path.name: path for path in given}
     if len(names) == len(given) == 1:
         by_name = {names[0]: given[0]}
-    folders = [directory.resolve().parents[1] / kind for kind in ("dumps", "sample")] if not given else []
+    home = directory.resolve()
+    folders = [home, *(home.parents[1] / kind for kind in ("dumps", "sample"))] if not given else []
     found = []
     for name in names:
         bare = Path(name).name == name  # a manifest's word leads out of no folder

@@ -40,7 +40,7 @@ class Rule:
     min_clock: int = 0
     """Seconds the mover must have left, where the clock is known."""
     limit: int = 0
-    """Most positions, drawn at random from all games before the other two are looked at; 0 for all."""
+    """Most positions, drawn at random from all games before --min-ply and --min-clock are applied; 0 for all."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""

@@ -1,6 +1,7 @@
 """Results as text, Markdown tables and pictures."""
 
 import io
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 PAGE_ONLY = ("details", "baselines")
 """Keys of a report that its page shows and its text does not."""
+NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( %)?")
+"""A cell that is aligned to the right."""
 HEADLINE = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier")
 
 
@@ -35,21 +38,34 @@ def plain_text(result: dict[str, Any], indent: int = 0) -> str:
     return "\n".join(lines)
 
 
-def _shown(value: Any) -> str:
-    """Return one value: counts with separators, figures with four places."""
+def _shown(value: Any, places: int = 4) -> str:
+    """Return one value: counts with separators, figures with four places, lists with commas."""
     if isinstance(value, bool) or value is None:
-        return str(value)
+        return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_shown, value)) or "-"
+    return f"{value:.{places}f}" if isinstance(value, float) else str(value)
 
 
 def text_table(rows: list[dict[str, Any]]) -> str:
-    """Return rows as a text table."""
-    import polars as pl
+    """Return rows as aligned columns."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_shown(row.get(name), places=3) for name in names] for row in rows]
+    return aligned([name.replace("_", " ") for name in names], cells)
 
-    with pl.Config(tbl_rows=-1, tbl_hide_dataframe_shape=True, tbl_hide_column_data_types=True, float_precision=3):
-        return str(pl.DataFrame(rows))
+
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return columns two spaces apart: numbers to the right, words to the left; nothing is cut off."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    right = [all(NUMBER.fullmatch(cell) for cell in column[1:]) for column in columns]
+    lines = (
+        "  ".join(cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right, strict=True))
+        for line in (header, *rows)
+    )
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:

@@ -4,18 +4,21 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import chess
 import chess.pgn
 import chess.svg
 
 from pipeline.dataset.files.shards import publish
+from pipeline.evaluation.page.games import games_page, read_games
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SAMPLES = "samples.pgn"
+VIEWER = "samples.html"
 BOARDS = "samples.svg"
 SIDE = 220
 """Pixels across of a board."""
@@ -101,19 +104,29 @@ def _elo(axes: "Axes", rows: Sequence[Row]) -> None:
 
 
 def write_samples(games: Path, out: Path, count: int = 4) -> None:
-    """Keep the first games of a PGN file in `out`: their text, and one picture of the boards that they ended on."""
-    found: list[chess.pgn.Game] = []
-    if games.is_file():
-        with games.open(encoding="utf-8", errors="replace") as file:
-            while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
-                found.append(game)
+    """Keep the first games of a PGN file in `out`: their text, a page to click through, and the boards that they ended on."""
+    found = read_games(games, count)
     if not found:
         return
     out.mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{game}\n\n" for game in found).encode()
-    picture = draw_boards(found).encode()
-    publish(out, SAMPLES, 0, lambda target: target.write(text))
-    publish(out, BOARDS, 0, lambda target: target.write(picture))
+    texts = [game.accept(chess.pgn.StringExporter(columns=80)) for game in found]
+    files = {
+        SAMPLES: "".join(f"{text}\n\n" for text in texts).encode(),
+        VIEWER: games_page("Games of self-play", found),
+        BOARDS: draw_boards(found).encode(),
+    }
+    for name, data in files.items():
+        publish(out, name, 0, lambda target, data=data: target.write(data))  # type: ignore[misc]
+
+
+def playable(game: chess.pgn.Game) -> str:
+    """Return an address of Lichess at which a game can be played through; "" for one from a position of its own."""
+    if "FEN" in game.headers:
+        return ""
+    board, moves = game.board(), []
+    for move in game.mainline_moves():
+        moves.append(board.san_and_push(move))
+    return f"https://lichess.org/analysis/pgn/{quote('_'.join(moves), safe='')}"
 
 
 def draw_boards(games: Sequence[chess.pgn.Game]) -> str:

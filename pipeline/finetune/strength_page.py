@@ -22,6 +22,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import MANIFEST
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import BOARDS, board_of, board_svg, move_on, san
+from pipeline.evaluation.page.games import read_games, shown_game
 from pipeline.evaluation.page.page import render, safe, small_board
 from pipeline.evaluation.render import publish_bytes
 from pipeline.finetune.evaluation import log_policy
@@ -54,7 +55,7 @@ TARGET_COLUMNS = ("planes", "castling", "ep_file", "halfmove", "ply", "game", "v
 def write_strength_page(tuned: Path, out: Path, result: Mapping[str, Any]) -> None:
     """Publish the page of the fine-tuning `tuned` in `out`; `result` is what `strength` returns, its games lie in `out`."""
     rows = generations(tuned / CSV)
-    games = read_games(out / result["rows"][0]["match"] / "games.pgn") if result["rows"] else []
+    games = read_games(out / result["rows"][0]["match"] / "games.pgn", READ_GAMES) if result["rows"] else []
     curves = [
         (name, safe(charts.lines(rows, "generation", columns, band=band)))
         for name, (columns, band) in CURVES.items()
@@ -70,7 +71,7 @@ def write_strength_page(tuned: Path, out: Path, result: Mapping[str, Any]) -> No
         judge=result.get("judge"),
         targets=targets(tuned),
         boards=_learned(tuned, games),
-        games=[_shown(number, game) for number, game in enumerate(games[:SHOWN_GAMES])],
+        games=[shown_game(number, game) for number, game in enumerate(games[:SHOWN_GAMES])],
     )
     publish_bytes(out, PAGE, page)
 
@@ -89,16 +90,6 @@ def generations(path: Path) -> list[dict[str, Any]]:
 def _read(name: str, text: str) -> str | float | None:
     """Return a cell: words as they are, a number, or None for an empty one."""
     return text if name in WORDS else float(text) if text else None
-
-
-def read_games(path: Path) -> list[chess.pgn.Game]:
-    """Return the first games of a match."""
-    found: list[chess.pgn.Game] = []
-    if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            while len(found) < READ_GAMES and (game := chess.pgn.read_game(file)) is not None:
-                found.append(game)
-    return found
 
 
 def _learned(tuned: Path, games: Sequence[chess.pgn.Game]) -> list[dict[str, Any]]:
@@ -200,19 +191,3 @@ def _policies(tuned: Path, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.fl
         np.exp(log_policy(evaluator(tuned / name)(planes_BP)[0], legal_BA)) for name in ("seed", BEST)
     )
     return before_BA, after_BA
-
-
-def _shown(number: int, game: chess.pgn.Game) -> dict[str, Any]:
-    """Return a game with a board after each move, and the curve of its evaluations."""
-    moves, curve = [], []
-    for node in game.mainline():
-        before = node.parent.board()
-        score = node.eval()
-        pawns = None if score is None else max(-10.0, min(10.0, score.white().score(mate_score=10_000) / 100))
-        said = "" if pawns is None else f" ({pawns:+.2f})"
-        text = f"{before.fullmove_number}{'.' if before.turn else '...'} {before.san(node.move)}{said}"
-        board = chess.svg.board(node.board(), lastmove=node.move, size=260)
-        moves.append({"text": text, "svg": small_board(board, chess.WHITE)})
-        curve.append({"half-move": node.ply(), "pawns": pawns})
-    headers = {name.lower(): game.headers.get(name, "?") for name in ("White", "Black", "Result")}
-    return {"number": number, "moves": moves, "curve": safe(charts.lines(curve, "half-move", ("pawns",))), **headers}

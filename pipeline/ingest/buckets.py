@@ -83,6 +83,6 @@ def unpacked(frame: bytes, rows: int) -> tuple[NDArray[Any], NDArray[np.uint64]]
     size = rows * (kind.itemsize + 8 * PACKED)
     data = zstandard.ZstdDecompressor().decompress(frame)
     if len(data) != size:
-        raise ValueError(f"{len(data)} bytes where {rows} rows have {size}")
+        raise ValueError(f"{len(data)} bytes, and {rows} rows take {size}")
     packed = np.frombuffer(data, dtype="<u8", offset=rows * kind.itemsize)
     return np.frombuffer(data, dtype=kind, count=rows), packed.reshape(rows, PACKED)

@@ -68,20 +68,20 @@ class IngestConfig(Filters):
     val_share: float = 0.02
     """Share of games held out for validation while training, by the same hash."""
     planes: Form = "all"
-    """How shards hold planes: all, the 77 for any reader; or compact, the position, from which this program makes them again
-    bit for bit: half the bytes, and batches several times as fast."""
+    """How shards hold a position: all, the 77 planes for any reader; or compact, the board, from which this program makes
+    the planes again: half the bytes, and batches several times as fast."""
     order: Literal["shuffled", "game"] = "shuffled"
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
-    """Seed of the shuffle and of what is drawn by a hash."""
+    """Random seed of the shuffle and of the choice of games."""
     chunk_mib: int = 0
-    """MiB of PGN text a worker takes at a time, and a shard holds; 0 chooses 8 to 64 by the size of the dumps."""
+    """MiB of PGN text that a worker takes at a time, and that a shard is made of; 0 chooses 8 to 64 by the size of the
+    dumps."""
     shard_rows: int = 0
-    """Rows of a shard at most, drawn from the whole dump (262144, say); 0: a shard a chunk, shuffled within it.
-
-    Training shuffles across shards anyway. It takes longer, 37 bytes a row of room meanwhile, and some 120 bytes of
-    memory a row (of a million at least) and worker; of a month with `--chunk-mib 64`.
-    """
+    """Most rows of a shard, drawn from the whole dump (262144, for instance); 0 makes one shard of each chunk, shuffled
+    within it, which is enough for training, since that shuffles across shards. More than 0 takes longer, and meanwhile 37
+    bytes of disk for each row, and 120 bytes of memory for each row of a shard (of a million at least) and worker; for a
+    whole month use `--chunk-mib 64`."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""

@@ -85,7 +85,7 @@ class Filters:
             raise ConfigError(f"bots is one of {', '.join(BOTS)}, not {self.bots!r}")
         for name, known in (("speeds", (*SPEEDS, CORRESPONDENCE)), ("titles", TITLES)):
             if wrong := [word for word in getattr(self, name) if word not in known]:
-                raise ConfigError(f"{name} are of {', '.join(known)}, not {wrong[0]!r}")
+                raise ConfigError(f"{name}: {wrong[0]!r} is none of {', '.join(known)}")
         if not 0 < self.sample <= 1:
             raise ConfigError(f"sample is a share of games above 0 and up to 1, not {self.sample}")
         first, last = day(self.since, "since"), day(self.until, "until")
@@ -118,7 +118,7 @@ def elo_shares(words: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.fl
         lows.append(int(found[1]))
         shares.append(float(found[2]))
     if lows != sorted(set(lows)):
-        raise ConfigError("the bands of keep_by_elo rise from one to the next")
+        raise ConfigError("the bands of keep_by_elo must ascend")
     return np.array(lows, dtype=np.int64), np.array(shares, dtype=np.float64)
 
 

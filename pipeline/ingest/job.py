@@ -90,7 +90,9 @@ def ingest(
     if not sources:
         raise ConfigError("name at least one dump, or - for standard input")
     if len(sources) > MOST_SOURCES:
-        raise ConfigError(f"a dataset is of at most {MOST_SOURCES:,} dumps: ingest them into several, and join them")
+        raise ConfigError(
+            f"a dataset is made of at most {MOST_SOURCES:,} dumps: ingest them into several, and join them"
+        )
     for name in sources:
         require(name)
     try:
@@ -153,7 +155,7 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     if len(made) != len(sources) or not all(map(_is_of, made, sources)):
         names = [source["name"] for source in made]
         raise OtherDumpError(
-            f"{out} was made from {names}, which is not what is asked or has changed: choose another --out"
+            f"{out} was made from {names}, which are other dumps than those named now, or have changed: choose another --out"
         )
     if manifest.get("code") != rows_code():
         raise OtherDumpError(
@@ -229,7 +231,7 @@ def _refuse_others(out: Path, begun: bool) -> None:
     names = (GAMES, CARD) if begun else sorted(path.name for path in there if _OURS.fullmatch(path.name))
     for name in names:
         if (out / name).exists() and not is_ours(out, name):
-            raise DatasetError(f"{out / name} is not of this ingest: move it away, or choose another --out")
+            raise DatasetError(f"{out / name} does not belong to this ingest: move it away, or choose another --out")
 
 
 def _ingest(
@@ -270,7 +272,7 @@ def _ingest(
                     raise _failure(status, value)
                 if not (parts / part_name(value["chunk"])).exists():
                     raise IngestError(
-                        f"a worker wrote to a {out} that is not seen here: name a folder that all nodes share"
+                        f"what a worker wrote to {out} is not visible here: name a folder that all nodes share"
                     )
                 positions += value["rows"]
                 fresh += value["fresh_rows"]

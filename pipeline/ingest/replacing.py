@@ -92,7 +92,9 @@ def recover(out: Path) -> None:
     elif (out / MANIFEST).is_file():
         _discard(out)
     else:
-        raise DatasetError(f"{aside} is the dataset that {out} was, which is unfinished: delete one of the two")
+        raise DatasetError(
+            f"{aside} is the former dataset of {out}, and the one in its place is unfinished: delete one of the two"
+        )
 
 
 def aside_of(out: Path) -> Path:
@@ -129,7 +131,7 @@ def _real(out: Path) -> Path:
     """
     real = out.resolve()
     if real.is_mount():
-        raise ConfigError(f"{out} is a disk of its own, and cannot be replaced: let it be a folder on that disk")
+        raise ConfigError(f"{out} is a mount point, which cannot be renamed: choose a folder below it")
     return real
 
 
@@ -217,7 +219,7 @@ def _require_no_strangers(out: Path) -> None:
     """Raise DatasetError for a folder with files that no record of the dataset names: they would be lost."""
     if found := _strangers(out):
         told = ", ".join(found[:TOLD]) + (f" and {len(found) - TOLD} more" if len(found) > TOLD else "")
-        raise DatasetError(f"{out} holds what is not of the dataset ({told}): move that away, then replace it")
+        raise DatasetError(f"{out} holds files that are not of the dataset ({told}): move that away, then replace it")
 
 
 def _delete(folder: Path) -> None:
@@ -231,5 +233,5 @@ def _delete(folder: Path) -> None:
     remove_parts(folder)  # the records last, so that a killed deletion is gone on with
     (folder / MANIFEST).unlink(missing_ok=True)
     if strangers:
-        raise DatasetError(f"{folder} holds what is not of the dataset ({sorted(strangers)[0]}): move that away")
+        raise DatasetError(f"{folder} holds files that are not of the dataset ({sorted(strangers)[0]}): move that away")
     folder.rmdir()

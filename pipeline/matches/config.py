@@ -68,13 +68,13 @@ class ArenaConfig:
     """The conditions of a match."""
 
     games: int = 200
-    """Games to play, two of every opening; a finished match is continued by asking for more."""
+    """Games to play, two with each opening. A finished match is extended by a larger number."""
     seed: int = 0
     """Random seed for openings and searches."""
     book: Path | None = None
-    """PGN or EPD file of openings; none to generate them."""
+    """PGN or EPD file of openings. Default: openings are generated."""
     plies: int = 8
-    """Half-moves of generated openings, and most half-moves taken from a PGN book's games; 0 for all of them."""
+    """Half-moves of generated openings, and most half-moves taken from the games of a PGN book; 0 for whole games."""
     repeat: bool = False
     """Reuse openings of a book that is too short."""
     early: bool = False

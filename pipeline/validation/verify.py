@@ -35,7 +35,7 @@ from pipeline.dataset.files.shards import (
 )
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
-from pipeline.errors import Stopped
+from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.game_texts import read_texts, text_of
 from pipeline.validation.reencode import compare_all, compare_games, config_of, first_chunks, sample_games
 
@@ -97,8 +97,16 @@ def verify_dataset(
     `sources` are the dumps in the manifest's order; without them rows are not compared. `everything` encodes the whole dump
     again, else `games` games are; `rows` rows are replayed with python-chess. With a `limit`, only games that begin in the
     first so many bytes of the (first) decompressed dump are, and no more is read nor hashed of it.
+
+    Rows of self-play are of a search, so that they are replayed and not encoded again. Raises ConfigError for `everything` of
+    such a dataset, and DatasetError for files that cannot be read.
     """
     manifest = read_manifest(directory)
+    searched = is_selfplay(manifest)
+    if searched and everything:
+        raise ConfigError(
+            f"{directory} holds self-play, whose rows no dump can be encoded to again: verify it without --all"
+        )
     found: dict[str, Any] = {"files": files_differ(directory, manifest), "splits": [], "source": [], "rows": []}
     found |= {"damage": damage(manifest), "encoded_again": 0, "compared": 0}
     if found["files"]:  # what is damaged is not read
@@ -116,7 +124,7 @@ def verify_dataset(
                 directory, manifest, sources, workers=workers, progress=progress, stop=stop
             )
             found["rows"] += problems
-        elif games:
+        elif games and not searched:
             found["encoded_again"], problems = games_differ(directory, manifest, sources, games, limit)
             found["rows"] += problems
         text = text_of(sources[0])
@@ -125,6 +133,11 @@ def verify_dataset(
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
     return found
+
+
+def is_selfplay(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a dataset was made by self-play."""
+    return "selfplay" in manifest
 
 
 def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
@@ -195,8 +208,8 @@ def rows_differ(
 
 
 def _chunks(manifest: Mapping[str, Any], limit: int | None) -> int | None:
-    """Return how many chunks of the dump a limit in bytes is, None for no limit."""
-    return None if limit is None else max(1, limit // (config_of(manifest).chunk_mib << 20))
+    """Return how many chunks of the dump a limit in bytes is, None for no limit; self-play has one chunk."""
+    return None if limit is None or is_selfplay(manifest) else max(1, limit // (config_of(manifest).chunk_mib << 20))
 
 
 def sample_rows(

@@ -58,6 +58,18 @@ def test_the_wheel_plays_ingests_shows_and_loads_from_another_folder(installed: 
     )
     assert told["games"]["used"] == 4
     assert "20 legal labels" in run(program, "show", "startpos", cwd=tmp_path)
+    shutil.copy(REPOSITORY / "docs" / "first_steps.ipynb", tmp_path)
+    (tmp_path / "cells.py").write_text(
+        "import json\nnames = {'__name__': '__main__'}\nif __name__ == '__main__':\n"
+        "    for cell in json.load(open('first_steps.ipynb'))['cells']:\n"
+        "        if cell['cell_type'] == 'code':\n            exec(''.join(cell['source']), names)\n"
+        "    print('played', names['choice'].move)\n"
+    )
+    (tmp_path / "notebook").mkdir()
+    for name in ("cells.py", "first_steps.ipynb"):
+        (tmp_path / name).rename(tmp_path / "notebook" / name)
+    assert "\nplayed " in run(installed / "python", "cells.py", cwd=tmp_path / "notebook")
+    assert "bestmove " in run(installed / "fianchetto-uci", cwd=tmp_path, text="go nodes 8\nquit\n")
     code = "import chess, fianchetto; print(fianchetto.__file__, fianchetto.load().choose(chess.Board()).move)"
     place, move = run(installed / "python", "-c", code, cwd=tmp_path).split()
     assert place.startswith(str(installed.parent))

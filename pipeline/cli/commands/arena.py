@@ -45,7 +45,7 @@ class Arena(Common):
     tc_b: str | None = None
     """Clock of player B, if different."""
     a_option: tuple[str, ...] = ()
-    """NAME=VALUE for player A: options of a UCI engine (Hash=16) or of our search (c_puct=2 algorithm=gumbel)."""
+    """NAME=VALUE for player A: options of a UCI engine (Hash=16), or of our search (c_puct=2,algorithm=gumbel)."""
     b_option: tuple[str, ...] = ()
     """NAME=VALUE for player B."""
     config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)

@@ -28,7 +28,7 @@ class Join(Common):
     out: Path
     """Directory of the training set."""
     remove: tuple[str, ...] = ()
-    """Datasets to take out of the set, by the names of their folders; their files are not deleted."""
+    """Datasets to take out of the set, by the names of their folders; their files stay."""
     config: tyro.conf.OmitArgPrefixes[JoinConfig] = field(default_factory=JoinConfig)
     """What is held out, and which share of the train rows is used."""
 
@@ -107,7 +107,8 @@ class Verify(Common):
     sample: int = 64
     """Games of each dataset to encode again, and rows to replay with python-chess; 0 checks files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from; by default those in the folder `dumps` beside the datasets' own."""
+    """Dumps that the datasets were made from. Default: those in the folder `dumps` beside the datasets' own; self-play has
+    its own."""
     workers: int = 0
     """Processes for --all; 0 for one per core, 1 for this process alone."""
 

@@ -24,7 +24,7 @@ class Convert(Common):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Dataset to convert; it is left as it is."""
     planes: Literal["all", "compact"]
-    """all: the 77 planes, for any reader; compact: the position, from which this program makes the planes."""
+    """all: the 77 planes, for any reader; compact: the board, from which this program makes the planes."""
     out: Path
     """Directory of the new dataset."""
 
@@ -48,13 +48,13 @@ class Rows(Common):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Dataset or training set."""
     fen: bool = False
-    """Give positions as FEN and moves as UCI, the one form there is so far."""
+    """Positions as FEN and moves as UCI; it is the only form, and must be given."""
     split: str = ""
     """Rows of this split only: train, val, test or latest."""
     count: int | None = None
-    """Rows to give, from the beginning; by default all with --out, and 10 without."""
+    """Most rows. Default: all with --out, 10 without."""
     out: Path | None = None
-    """File to write, .csv or .parquet; none to print."""
+    """File to write, .csv or .parquet. Default: print."""
 
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""
@@ -77,4 +77,6 @@ class Rows(Common):
             found += table.slice(0, wanted - len(found)).to_pylist()
             if len(found) == wanted or stop():
                 break
-        return {"rows": found} if self.json else {"slices": {"rows": found}}
+        from pipeline.evaluation.render import text_table
+
+        return {"rows": found} if self.json else {"text": text_table(found) if found else "no rows"}

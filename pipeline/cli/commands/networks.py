@@ -46,11 +46,11 @@ class Presets(Common):
     ] = ()
     """Presets to list; all when none is named."""
     names: tuple[str, ...] = ()
-    """Presets to list, as they were named before."""
+    """The same as PRESET...; kept for older scripts."""
     measure: bool = False
     """Measure positions per second on this machine, which takes minutes for all presets."""
     seconds: float = 1.0
-    """Least time of each measurement, seconds; a step of the largest network may take longer."""
+    """Shortest time of each measurement in seconds; a step of the largest network may take longer."""
     batch_size: int = 64
     """Positions in a training step and in a call of the evaluator."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -76,7 +76,8 @@ class Presets(Common):
                     measured = rates(row, batch_size=self.batch_size, seconds=self.seconds, device=self.device)
                     entry |= {f"{name}_positions_per_second": round(value, 1) for name, value in measured.items()}
                 rows.append(entry)
-                progress(Tick(len(rows), len(chosen), "presets"))
+                if self.measure:
+                    progress(Tick(len(rows), len(chosen), "presets"))
         result: dict[str, Any] = {"presets": rows}
         note = "a multiply-add is two FLOP"
         if self.measure:
@@ -88,21 +89,20 @@ class Presets(Common):
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Return the list as aligned columns, names to the left and numbers to the right."""
-    columns = [["preset"], ["view"], ["moves"], ["parameters"], ["MFLOP/position"], ["training/s"], ["inference/s"]]
-    for row in rows:
-        flops = f"{row['flops'] / 1e6:,.1f}"
-        measured = [f"{value:,.0f}" for name, value in row.items() if name.endswith("_per_second")]
-        cells = [row["preset"], row["view"], row["moves"], f"{row['parameters']:,}", flops, *measured]
-        for column, cell in zip(columns, cells, strict=False):
-            column.append(cell)
-    filled = [column for column in columns if len(column) > 1]
-    widths = [max(map(len, column)) for column in filled]
-    aligned = [
-        [cell.ljust(width) if number < 3 else cell.rjust(width) for cell in column]
-        for number, (column, width) in enumerate(zip(filled, widths, strict=True))
+    """Return the list as aligned columns."""
+    from pipeline.evaluation.render import aligned
+
+    header = ["preset", "view", "moves", "parameters", "MFLOP/position", "training/s", "inference/s"]
+    cells = [
+        [
+            *(row[name] for name in header[:3]),
+            f"{row['parameters']:,}",
+            f"{row['flops'] / 1e6:,.1f}",
+            *(f"{value:,.0f}" for name, value in row.items() if name.endswith("_per_second")),
+        ]
+        for row in rows
     ]
-    return "\n".join("  ".join(line).rstrip() for line in zip(*aligned, strict=True))
+    return aligned(header[: len(cells[0])], cells)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,7 +25,7 @@ class Uci(Common):
     checkpoint: Path | None = None
     """Directory of the checkpoint that plays."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Evaluator without a network that plays instead of a checkpoint."""
+    """Play without a network: by the hand-written evaluator, or uniform, which knows nothing."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""

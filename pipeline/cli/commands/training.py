@@ -31,7 +31,7 @@ class Train(Common):
     preset: str | None = None
     """The network, one of `fianchetto presets`. Default: that of the run in --out, else of --start, else fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: its weights are the first ones, its preset is the default; the card keeps its history."""
+    """Checkpoint to train further: the run begins with its weights, and its card lists what it has learned from."""
     engine: str = "local"
     """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
@@ -87,17 +87,18 @@ class Report(Common):
     ] = ()
     """Directories of the checkpoints."""
     checkpoint: Path | None = None
-    """Directory of the first checkpoint, as an option."""
+    """Directory of the first checkpoint, if it is not named without an option."""
     positions: str | None = None
     """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Which of its splits; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Also report accuracy on positions absent from the train splits of these datasets; the default is --positions."""
+    """Datasets whose train splits are compared: accuracy is also given for positions that they do not hold. Default:
+    --positions."""
     pgn: Path | None = None
     """PGN file to measure on, all its games, instead of a dataset."""
     players: bool = True
-    """Tell ratings and clocks to a network that reads them; without it they are unknown to the network."""
+    """Tell ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
     puzzles: Path | None = None

@@ -119,7 +119,7 @@ def _pages(data: bytes, rows: int) -> Iterator[tuple[int, int, pa.Buffer]]:
         header = _Header(data, at)
         kind, unpacked, packed, page = (header.fields.get(number) for number in (1, 2, 3, 5))
         if kind != _DATA_PAGE or not isinstance(page, dict) or page.get(2) != _BYTE_STREAM_SPLIT:
-            raise ValueError(f"the page before byte {header.at} of the column is none of planes")
+            raise ValueError(f"the page before byte {header.at} of the column holds no planes")
         count = page.get(1)
         if not isinstance(count, int) or not 0 < count <= rows - first or unpacked != count * PLANE_BYTES:
             raise ValueError(f"the page at byte {header.at} of the column has {count} rows in {unpacked} bytes")
@@ -150,7 +150,7 @@ def read_planes(file: pq.ParquetFile, path: Path, group: int, out_RP: NDArray[np
     """
     column = file.metadata.row_group(group).column(0)
     if len(out_RP) != column.num_values:
-        raise ValueError(f"{column.num_values} rows of planes where {len(out_RP)} were to be")
+        raise ValueError(f"{column.num_values} rows of planes, not {len(out_RP)}")
     if _split(file, column):
         _join_pages(path, column, out_RP)
     else:

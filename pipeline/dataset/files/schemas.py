@@ -201,10 +201,10 @@ class TrainingSet(Schema):
     def _agree(self) -> Self:
         names = [entry.name for entry in self.datasets]
         if len(set(names)) < len(names):
-            raise ValueError("datasets: a name stands twice")
+            raise ValueError("datasets: two have the same name")
         bands = len(self.config.rating_edges) + 2
         if self.rates is not None and (len(self.rates) != bands or len({len(row) for row in self.rates}) != 1):
-            raise ValueError(f"rates are not a row for each of {bands} bands of rating")
+            raise ValueError(f"rates must have a row for each of the {bands} rating bands")
         return self
 
 
@@ -252,5 +252,5 @@ class FinetuneState(Schema):
     @model_validator(mode="after")
     def _follow(self) -> Self:
         if [one.number for one in self.generations] != list(range(len(self.generations))):
-            raise ValueError("its generations do not follow each other")
+            raise ValueError("its generations are not numbered one after the other")
         return self

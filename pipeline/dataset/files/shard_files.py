@@ -87,7 +87,8 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
         raise DatasetError(
-            f"{path} is no shard of this version (moves {shown(stamp, quote=False) or 'unknown'}): ingest the dump again"
+            f"{path} is no shard of this version (moves are numbered by {shown(stamp, quote=False) or 'an unknown table'}): "
+            "ingest the dump again"
         )
     counts = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
     if any(not 0 <= count <= LARGEST_GROUP for count in counts):
@@ -155,7 +156,7 @@ class ShardReader:
         ValueError as `read` does.
         """
         if self.form != "compact":
-            raise ValueError("it is no compact shard, as its manifest says")
+            raise ValueError("its planes are not compact, though the manifest says so")
         others = self._stored(columns)
         wanted = list(dict.fromkeys([*others, *needed_columns("compact")]))
         table = self.file.read_row_group(group, columns=wanted, use_threads=False)
@@ -294,13 +295,15 @@ def check_games(table: pa.Table) -> None:
     for name in table.schema.names:
         column = table[name]
         if name in KNOWN_GAMES and column.null_count:
-            raise ValueError(f"{name} is unknown of {column.null_count} games")
+            raise ValueError(f"{name} is missing for {column.null_count} games")
         if name == "split":
             wrong = set(pc.unique(column).to_pylist()) - {*SPLITS, None}
             if wrong:
-                raise ValueError(f"split is {shown(min(wrong))} of some games")
+                raise ValueError(f"the split of some games is {shown(min(wrong))}")
         if name in ("result", "offset") and len(column) > column.null_count:
             ends = pc.min_max(column)
             low, high = ends["min"].as_py(), ends["max"].as_py()
             if low < (-1 if name == "result" else 0) or (name == "result" and high > 1):
-                raise ValueError(f"{name} is {low if low < -1 or name == 'offset' else high} of a game, out of range")
+                raise ValueError(
+                    f"{name} of a game is {low if low < -1 or name == 'offset' else high}, which is out of range"
+                )

@@ -223,7 +223,9 @@ def packed_of(table: pa.Table) -> NDArray[np.uint64]:
     out_RW[:, BOARDS] = state
     none_R = out_RW[:, 3] & out_RW[:, 2] & (out_RW[:, 1] | out_RW[:, 0])
     if none_R.any():
-        raise ValueError(f"planes: row {int(np.argmax(none_R != 0))} of a row group holds a piece that there is not")
+        raise ValueError(
+            f"planes: row {int(np.argmax(none_R != 0))} of a row group has a piece code that does not exist"
+        )
     return out_RW
 
 

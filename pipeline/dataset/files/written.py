@@ -37,7 +37,7 @@ def note_down(out: Path, file: Published) -> None:
         same = path.is_file() and not _linked(path) and _is(path, file.bytes, file.sha256)
         if not same and not is_ours(out, file.name):
             raise DatasetError(
-                f"{path} is not of this ingest: move it away and run the same command again, or choose another --out"
+                f"{path} does not belong to this ingest: move it away and run the same command again, or choose another --out"
             )
         if not same:
             path.unlink()  # before the record is one of other bytes
@@ -135,7 +135,7 @@ def _entries(record: Path) -> list[dict[str, Any]]:
         said = json.loads(record.read_bytes())
         found = said.get("files", [said])
         if any(Path(it["name"]).name != it["name"] or it["name"] in ("", "..") for it in found):
-            raise ValueError("it names a file elsewhere")
+            raise ValueError("it names a file in another folder")
         return [{"name": it["name"], "bytes": int(it["bytes"]), "sha256": str(it["sha256"])} for it in found]
     except FileNotFoundError:
         return []

@@ -27,7 +27,7 @@ REMEDIES = (
 
 
 def in_ui(message: str, otherwise: str = "") -> str:
-    """Return a message for people with the remedies that the UI has.
+    """Return a message for people with the remedies that the UI has, and its options by the names that its forms have.
 
     `otherwise`: what to do there instead of choosing another folder; "" leaves that as it is.
     """
@@ -36,4 +36,4 @@ def in_ui(message: str, otherwise: str = "") -> str:
             message = re.sub(said, instead, message)
         elif otherwise:
             message = re.sub(said, lambda found: otherwise, message)
-    return message
+    return re.sub(r"(?<![\w`-])--([a-z][a-z0-9-]+)", lambda found: f"`{found[1].replace('-', '_')}`", message)

@@ -17,8 +17,7 @@ COLUMNS = {
     "preset": "The network.",
     "checkpoint": "Folder in datasets/checkpoints.",
     "top1": "Share of positions whose human move is the network's first choice.",
-    "top1_low": "Lower end of the 95 % interval, by games; empty where there are too few games for one.",
-    "top1_high": "Upper end of the 95 % interval.",
+    "interval": "95 % interval of top-1, by games; empty where there are too few games for one.",
     "by_common_rule": "Top-1 by the common rule, which is the same in all reports.",
     "positions": "Positions measured.",
     "trained_on_positions": "Positions that the training has seen, repetitions counted.",
@@ -36,7 +35,7 @@ def of_leaderboard(folder: Path) -> Metadata:
     """
     rows, broken = _read(folder)
     letters = {rule: _letter(number) for number, rule in enumerate(sorted({row["rule"] for row in rows}))}
-    shown = [{name: _text(row[name]) for name in COLUMNS} | {"rule": letters[row["rule"]]} for row in rows]
+    shown = [_shown(row, letters) for row in rows]
     found: Metadata = {
         "reports": len(rows),
         "leaderboard": table(shown or [dict.fromkeys(COLUMNS, "")], COLUMNS),
@@ -92,6 +91,9 @@ def _letter(number: int) -> str:
     return chr(ord("A") + number % 26) + (str(number // 26) if number >= 26 else "")
 
 
-def _text(value: Any) -> Any:
-    """Return what a cell of a table shows: nothing for None."""
-    return "" if value is None else value
+def _shown(row: Row, letters: Mapping[str, str]) -> Row:
+    """Return what the table shows of a report."""
+    low, high = row["top1_low"], row["top1_high"]
+    told = {"interval": "" if low is None else f"{low:.4f} to {high:.4f}", "rule": letters[row["rule"]]}
+    rounded = {name: round(row[name], 4) for name in ("top1", "by_common_rule")}
+    return {name: (dict(row) | told | rounded)[name] for name in COLUMNS}

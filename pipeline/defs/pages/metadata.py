@@ -3,18 +3,24 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
+from model.training.records.metrics_log import read_metrics
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
 from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
 from pipeline.defs.pages import pictures
+from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
+from pipeline.evaluation.page.links import with_games
+from pipeline.validation.audit.drift import by_step
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -57,6 +63,8 @@ COLUMNS = {
     "root_value": "Self-play's: the search's value, seen by the mover; null for people's games.",
 }
 """What a shard's columns hold, as datasets/README.md has it."""
+AT_A_GLANCE = "at_a_glance"
+"""Metadata that comes first: a sentence and a small picture, which Dagster shows in place."""
 LONGEST_TABLE = 200
 """Rows of a table that a page shows without getting slow."""
 
@@ -69,11 +77,16 @@ def of_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | 
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
         drawn = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
-        boards = pictures.boards(drawn)
-        elo = pictures.png(elo_picture(directory, manifest), "Elo of the players")
+        boards = pictures.boards(linked(drawn, directory, manifest))
+        ratings = elo_of_players(directory, manifest)
+        elo = pictures.png(pictures.histogram(ratings, "Elo of the players", "Elo"), "Elo of the players")
+        counts = np.histogram(ratings, 24)[0].tolist() if len(ratings) else []
+        glance = pictures.thumbnail(counts, "Elo of the players", bars=True)
     except DatasetError as error:  # the checks say what is wrong with the files, each by its name
         boards = elo = str(error)
+        glance = ""
     return {
+        AT_A_GLANCE: at_a_glance(f"{rows:,} positions of {games['used']:,} games", glance),
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "dagster/row_count": rows,
@@ -105,15 +118,23 @@ def of_training_set(
     }
     if audit is None:
         return found
-    drift = [row for name in ("between_splits", "between_datasets") for row in audit["drift"][name]]
-    return found | {
-        "copies_share": audit["copies"]["copies_share"],
-        "test_positions_in_train": table(audit["in_train"]),
-        "labels": table([{"what": name, "value": float(value)} for name, value in audit["labels"].items()]),
-        "drift": table(drift),
-        "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "what is in the training set")),
-        "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
-    }
+    drift = {name: by_step(rows, LONGEST_TABLE) for name, rows in audit["drift"].items() if rows}
+    shares = [row["train"] for row in audit["distributions"]["rating"]]
+    steps = [row for rows in drift.values() for row in rows]
+    moved = f", drift of {steps[-1]['to']}: {steps[-1]['moved most']}" if steps else ""
+    words = f"{page['positions']['train']:,} positions, {audit['copies']['copies_share']:.1%} copies{moved}"
+    return (
+        {AT_A_GLANCE: at_a_glance(words, pictures.thumbnail(shares, "train by rating", bars=True))}
+        | found
+        | {
+            "copies_share": audit["copies"]["copies_share"],
+            "test_positions_in_train": table(audit["in_train"]),
+            "labels": table([{"what": name, "value": float(value)} for name, value in audit["labels"].items()]),
+            **{f"drift_{name}": table(rows) for name, rows in drift.items()},
+            "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "what is in the training set")),
+            "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
+        }
+    )
 
 
 def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
@@ -121,7 +142,10 @@ def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     curves = directory / "curves.png"
     figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
     pictured = {"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}
+    losses = [row["loss"] for row in read_metrics(directory) if row.get("loss") is not None]
+    words = f"{card['step']:,} steps, {card['positions']:,} positions" + (f", loss {losses[-1]:.3f}" if losses else "")
     return {
+        AT_A_GLANCE: at_a_glance(words, pictures.thumbnail(losses, "loss by step") if losses else ""),
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
         "card_sha256": file_hash(directory / "checkpoint.json"),
@@ -133,8 +157,10 @@ def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
 
 def drawings(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> list[pictures.Drawing]:
     """Draw the rows of a split that the `probe` task gave the network's first choices of."""
-    rows = sample_rows(directory, read_manifest(directory), PROBED, split)
-    return [pictures.Drawing(row=row, choices=chosen) for row, chosen in zip(rows, choices, strict=False)]
+    manifest = read_manifest(directory)
+    rows = sample_rows(directory, manifest, PROBED, split)
+    drawn = [pictures.Drawing(row=row, choices=chosen) for row, chosen in zip(rows, choices, strict=False)]
+    return linked(drawn, directory, manifest)
 
 
 def of_report(
@@ -148,7 +174,10 @@ def of_report(
     drawn = [pictures.png(folder / name / "report.png", f"accuracy on {name}") for name in reports]
     first = next(iter(reports.values()))
     slices = {name: table(rows) for name, rows in first["slices"].items()} if len(reports) == 1 else {}
+    bands = [row["top1"] for row in first["details"]["slices"]["rating"]]
+    words = f"top-1 {first['top1']:.1%}{_interval(first)}, hand-written {first['hand_written_top1']:.1%}"
     return {
+        AT_A_GLANCE: at_a_glance(words, pictures.thumbnail(bands, "top-1 by rating, the lowest first", bars=True)),
         "checkpoint": dg.MetadataValue.path(network),
         **overall(reports),
         **(honest(first) if len(reports) == 1 else {}),
@@ -160,6 +189,11 @@ def of_report(
         "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
     }
+
+
+def _interval(report: Mapping[str, Any]) -> str:
+    """Return the interval of top-1 in brackets, or nothing where there is none."""
+    return "" if report["top1_low"] is None else f" ({report['top1_low']:.1%} to {report['top1_high']:.1%})"
 
 
 def honest(report: Mapping[str, Any]) -> Metadata:
@@ -229,11 +263,25 @@ def _described(column: str) -> str:
     return COLUMNS[column]
 
 
-def elo_picture(directory: Path, manifest: Mapping[str, Any]) -> bytes:
-    """Draw the Elo of both players over all games of a dump; raises DatasetError."""
+def at_a_glance(words: str, picture: str) -> dg.MarkdownMetadataValue:
+    """Return words and a thumbnail as Dagster shows them in place."""
+    return dg.MetadataValue.md(pictures.inline(words, picture))
+
+
+def linked(
+    drawings: Sequence[pictures.Drawing], directory: Path, manifest: Mapping[str, Any]
+) -> list[pictures.Drawing]:
+    """Return the drawings with links to their games, where the dump of the dataset is there and has them."""
+    rows = {"rows": [{"game": drawing.row["game"]} for drawing in drawings]}
+    found = with_games(rows, directory, dumps_of(directory, manifest) or [])["rows"]
+    return [replace(drawing, link=row.get("link", "")) for drawing, row in zip(drawings, found, strict=True)]
+
+
+def elo_of_players(directory: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
+    """Return the Elo of both players over all games of a dump, where it is known; raises DatasetError."""
     columns = read_games(directory, manifest, ("white_elo", "black_elo"))
     values = np.concatenate([np.asarray(column.drop_null()) for column in columns.itercolumns()])
-    return pictures.histogram(values[values > 0], "Elo of the players", "Elo")
+    return values[values > 0]
 
 
 def data_version(*inputs: Any) -> dg.DataVersion:

@@ -17,6 +17,10 @@ from pipeline.evaluation.page.boards import HUMAN, NETWORK, board_of, move_on, s
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+INLINE = 1000
+"""Characters from which on Dagster's UI (1.13) hides markdown behind a button."""
+THUMB, MOST_DRAWN = (160, 32), 32
+"""Pixels of a thumbnail, and values that are drawn in it at most."""
 WIDEST = 1000
 """Pixels across of a picture in markdown, which has no way to scale one."""
 
@@ -29,6 +33,8 @@ class Drawing:
     """A row of a shard, by column name."""
     choices: Sequence[tuple[int, float]] = ()
     """The network's first choices: labels in the mover's view with their probabilities."""
+    link: str = ""
+    """Address of the game, where the dump has one."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
@@ -41,6 +47,34 @@ def png(picture: bytes | Path, title: str) -> str:
             smaller.quantize(256).save(buffer, "PNG", optimize=True)
             data = buffer.getvalue()
     return f"![{title}](data:image/png;base64,{base64.b64encode(data).decode()})"
+
+
+def thumbnail(values: Sequence[float], title: str, *, bars: bool = False) -> str:
+    """Draw values as a curve, or as bars from 0, so small that Dagster shows the markdown in place and not behind a button.
+
+    Dagster's UI shows markdown of fewer than INLINE characters in place. Of many values only some are drawn.
+    """
+    if len(values) > MOST_DRAWN:
+        values = [values[at * (len(values) - 1) // (MOST_DRAWN - 1)] for at in range(MOST_DRAWN)]
+    low, high = (0.0 if bars else min(values, default=0.0)), max(values, default=0.0)
+    step, scale = THUMB[0] / max(1, len(values)), (THUMB[1] - 4) / ((high - low) or 1.0)
+    places = [
+        (round((at + 0.5) * step), round(THUMB[1] - 2 - (value - low) * scale)) for at, value in enumerate(values)
+    ]
+    if bars:
+        path, width = "".join(f"M{x} {THUMB[1]}V{y}" for x, y in places), max(1, int(step) - 1)
+    else:
+        path, width = "M" + "L".join(f"{x} {y}" for x, y in places or [(0, THUMB[1] // 2)]), 2
+    size = f"width='{THUMB[0]}' height='{THUMB[1]}'"
+    drawn = f"<path d='{path}' fill='none' stroke='#4c72b0' stroke-width='{width}'/>"
+    svg = f"<svg xmlns='http://www.w3.org/2000/svg' {size}>{drawn}</svg>"
+    return f"![{title[:80]}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+
+
+def inline(words: str, picture: str) -> str:
+    """Put words beside a thumbnail; the words alone where both were too long to be shown in place."""
+    both = f"{words[: INLINE // 2]} {picture}"
+    return both if len(both) < INLINE else words[: INLINE // 2]
 
 
 def histogram(values: "NDArray[Any]", title: str, label: str) -> bytes:
@@ -68,7 +102,10 @@ def intervals(bars: Sequence[tuple[str, float, float | None, float | None]], tit
 
 
 def boards(drawings: Iterable[Drawing], columns: int = 3) -> str:
-    """Draw rows as boards in a markdown table, the human's move green and the network's first choice blue."""
+    """Draw rows as boards in a markdown table, the human's move green and the network's first choice blue.
+
+    Below each stand move number, ratings, the moves, and a link to the game where there is one.
+    """
     cells = [_board(drawing) for drawing in drawings]
     lines = ["| " + " | ".join([" "] * columns) + " |", "|" + "---|" * columns]
     for start in range(0, len(cells), columns):
@@ -93,7 +130,9 @@ def _board(drawing: Drawing) -> tuple[str, str]:
         arrows.append(chess.svg.Arrow(first.from_square, first.to_square, color=NETWORK))
         caption += "; network: " + ", ".join(f"{san(board, move)} {share:.0%}" for move, share in moves)
     svg = chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=True)
-    return f"![{caption}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})", caption
+    picture = f"![{caption}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+    against = f"; against {row['opponent_elo']}" if row.get("opponent_elo") else ""
+    return picture, f"{caption}{against}" + (f" [game]({drawing.link})" if drawing.link else "")
 
 
 def _figure() -> "Figure":

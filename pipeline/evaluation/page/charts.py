@@ -62,7 +62,7 @@ STEP, DOWN = 1.28, 1.45
 """Distances of the corners of small diagrams, in sides of a diagram."""
 
 
-def small_reliabilities(rows: Sequence[Row], across: int = 4) -> str:
+def small_reliabilities(rows: Sequence[Row], across: int = 4, letters: float = 7.5) -> str:
     """Return a small reliability diagram for each row: `policy_reliability` and `value_reliability`, with 95 % intervals.
 
     Above each stands the row's `band` and number of positions, in it the calibration errors of both. A bin of too few games
@@ -76,13 +76,13 @@ def small_reliabilities(rows: Sequence[Row], across: int = 4) -> str:
     frames = [(x + dx, y + dy) for x, y in corners for dx, dy in (*FRAME, (0, 0), (1, 1), GAP)]
     axes.plot(*zip(*frames, strict=True), color=FAINT, linewidth=0.8)
     for (x, y), row in zip(corners, rows, strict=True):
-        axes.text(x, y + 1.06, f"{row['band']}  ({row['positions']:,})", fontsize=6.5, color=INK)
-        for name, color, place in (("policy", FIRST, 0.14), ("value", SECOND, 0.03)):
+        axes.text(x, y + 1.06, f"{row['band']}  ({row['positions']:,})", fontsize=letters, color=INK)
+        for name, color, place in (("policy", FIRST, 0.145), ("value", SECOND, 0.03)):
             if (error := row[f"{name}_calibration_error"]) is not None:
-                axes.text(x + 0.97, y + place, f"{error:.3f}", fontsize=6, color=color, ha="right")
+                axes.text(x + 0.97, y + place, f"{error:.3f}", fontsize=0.9 * letters, color=color, ha="right")
     for at, label in ((0, "0"), (1, "1")):
-        axes.text(-0.04, corners[0][1] + at, label, fontsize=6, color=INK, ha="right", va="center")
-        axes.text(at, corners[0][1] - 0.14, label, fontsize=6, color=INK, ha="center")
+        axes.text(-0.04, corners[0][1] + at, label, fontsize=0.9 * letters, color=INK, ha="right", va="center")
+        axes.text(at, corners[0][1] - 0.14, label, fontsize=0.9 * letters, color=INK, ha="center")
     for name, color in (("value", SECOND), ("policy", FIRST)):
         curve, ends, few = [], [], []
         for (x, y), row in zip(corners, rows, strict=True):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 LARGEST_PAGE = 3 << 20
 """Bytes that a page stays below: with more checkpoints, only the first ones have boards, or charts."""
-FEW, MANY = 4, 9
-"""Small diagrams side by side: in half of the page's width, and in all of it, where more than MANY are to be shown."""
+FEW, MANY, WIDE = (4, 7.5), (6, 6.5), 10
+"""Small diagrams side by side and points of their letters, in half of the width; in all of it from WIDE diagrams on."""
 FRAME = 1 << 18
 """Bytes of a page, at most, that are of no checkpoint."""
 WHOLE, WITHOUT_BOARDS, FIGURES_ALONE = 2, 1, 0
@@ -105,7 +105,12 @@ def _page(name: str, report: Report) -> dict[str, Any]:
         "value": safe(charts.reliability(more["value_reliability"], "expected score", "score")),
         "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in more["slices"].items() if rows],
         "calibration": [
-            (kind, safe(charts.small_reliabilities(rows, MANY if len(rows) > MANY else FEW)), rows)
+            (
+                kind,
+                safe(charts.small_reliabilities(rows, *(FEW if len(rows) < WIDE else MANY))),
+                rows,
+                len(rows) >= WIDE,
+            )
             for kind, rows in (more["slices"] | {"rating and time control": heat_rows}).items()
             if rows
         ],

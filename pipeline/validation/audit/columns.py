@@ -32,8 +32,9 @@ READ = (
     "opponent_elo",
     "base",
     "increment",
+    "game",
 )
-"""The columns of a shard that an audit reads."""
+"""The columns of a shard that an audit reads; `game` only to refuse rows of games that there are not."""
 
 RATING = tuple(range(800, 2801, 200))
 PLY = (10, 20, 30, 40, 60, 80, 120)

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 FLOOR = 1e-4
 """Least share of a bin in the population stability index."""
 
+SAME, OTHER = 0.1, 0.25
+"""Population stability index below which two populations are the same, and above which one is another."""
+
 Histograms = Mapping[str, NDArray[np.int64]]
 """Counts [K] by column."""
 
@@ -59,3 +62,30 @@ def chain(names: Sequence[str], histograms: Sequence[Histograms]) -> list[dict[s
         for row in compared(histograms[at - 1], histograms[at]):
             found.append({"from": names[at - 1], "to": names[at], **row})
     return found
+
+
+def by_step(rows: Sequence[Mapping[str, Any]], most: int | None = None) -> list[dict[str, Any]]:
+    """Return a row for each step from one population to another: the divergence of each column, and which moved most.
+
+    With `most`, only so many steps, those that moved most, in their order.
+    """
+    columns = list(dict.fromkeys(row["column"] for row in sorted(rows, key=lambda row: str(row["column"]))))
+    steps: dict[tuple[str, str], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        steps.setdefault((row["from"], row["to"]), {})[row["column"]] = row
+    found = []
+    for (before, after), step in steps.items():
+        worst = max(step.values(), key=lambda row: float(row["jensen_shannon"]))
+        words = f"{worst['column']}: {verdict(worst['psi'])} (PSI {worst['psi']:.3f})"
+        values = {name: round(step[name]["jensen_shannon"], 4) if name in step else None for name in columns}
+        found.append({"from": before, "to": after, **values, "moved most": words})
+    if most is None or len(found) <= most:
+        return found
+    far = [max(row["jensen_shannon"] for row in step.values()) for step in steps.values()]
+    floor = sorted(far, reverse=True)[most - 1]
+    return [row for row, value in zip(found, far, strict=True) if value >= floor][:most]
+
+
+def verdict(psi: float) -> str:
+    """Return a population stability index in words."""
+    return "the same population" if psi < SAME else "some drift" if psi < OTHER else "another population"

@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_bytes, text_table
 from pipeline.ingest.data_card import markdown_table
 from pipeline.storage.claims import AUDIT, require_own
+from pipeline.validation.audit.drift import OTHER, SAME, by_step
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 Rows = list[dict[str, Any]]
 LONGEST = 60
 """Rows of a table in text and Markdown; the JSON file has all."""
+DRAWN_STEPS, LABELLED_STEPS, LONGEST_NAME = 120, 6, 18
+"""Steps of drift in the picture, steps whose values are written there, and letters of a dataset's name."""
 DRAWN = ("rating", "time_control", "ply", "game_length", "result", "pieces")
 
 
@@ -51,9 +54,12 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
         ),
     ]
     found += [(f"By {name.replace('_', ' ')}", "", rows) for name, rows in result["distributions"].items()]
-    sentence = "Jensen-Shannon divergence in bits (0: equal, 1: disjoint); PSI below 0.1 means the same population."
+    sentence = (
+        "Jensen-Shannon divergence in bits (0: equal, 1: disjoint) by column. PSI, the population stability index, is below "
+        f"{SAME} for the same population and above {OTHER} for another."
+    )
     found += [
-        (f"Drift {words}", sentence, _worst(result["drift"][name]))
+        (f"Drift {words}", sentence, by_step(result["drift"][name], LONGEST))
         for name, words in (
             ("between_splits", "of each split from train"),
             ("between_datasets", "from dataset to dataset"),
@@ -63,12 +69,6 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
     ]
     found.append(("Months", "", result["months"]))
     return [(title, sentence, rows) for title, sentence, rows in found if sentence or rows]
-
-
-def _worst(rows: Rows) -> Rows:
-    """Return the LONGEST rows with the largest divergence, in their order."""
-    floor = sorted((row["jensen_shannon"] for row in rows), reverse=True)[:LONGEST][-1]
-    return [row for row in rows if row["jensen_shannon"] >= floor][:LONGEST]
 
 
 def _games(games: Mapping[str, Any]) -> str:
@@ -152,22 +152,43 @@ def _bars(axes: "Axes", title: str, rows: Rows, names: str, values: str) -> None
 
 
 def _drift(axes: "Axes", drift: Mapping[str, Rows]) -> None:
-    """Draw the divergences: between datasets where there are several, else between months, else between splits."""
+    """Draw the divergences: between datasets where there are several, else between months, else between splits.
+
+    One step is a bar for each column, several are a map of columns and steps.
+    """
     kind = next((name for name in ("between_datasets", "between_months", "between_splits") if drift[name]), None)
-    axes.set_title("drift" if kind is None else f"drift {kind.replace('_', ' ')} (bits)", fontsize=9)
     if kind is None:
+        axes.set_title("drift", fontsize=9)
         axes.axis("off")
         return
-    steps = list(dict.fromkeys((row["from"], row["to"]) for row in drift[kind]))
-    places = {step: at for at, step in enumerate(steps)}
-    for column in dict.fromkeys(row["column"] for row in drift[kind]):
-        mine = sorted(
-            (places[row["from"], row["to"]], row["jensen_shannon"]) for row in drift[kind] if row["column"] == column
-        )
-        axes.plot([at for at, _ in mine], [value for _, value in mine], marker=".", label=column)
-    shown = range(0, len(steps), max(1, len(steps) // 12))
-    axes.set_xticks(list(shown), [steps[at][1] for at in shown], rotation=35, ha="right", fontsize=7)
-    axes.legend(fontsize=6, ncols=2)
+    steps = by_step(drift[kind], DRAWN_STEPS)
+    columns = [name for name in steps[0] if name not in ("from", "to", "moved most")]
+    title = f"drift {kind.replace('_', ' ')} (bits)"
+    if len(steps) == 1:
+        (step,) = steps
+        known = sorted((step[name], name) for name in columns if step[name] is not None)
+        bars = axes.barh([name.replace("_", " ") for _, name in known], [value for value, _ in known], color="C4")
+        axes.bar_label(bars, [f"{value:.4f}" for value, _ in known], fontsize=6, padding=2)
+        axes.margins(x=0.2)
+        axes.set_title(f"{title}\n{_short(step['from'])} to {_short(step['to'])}", fontsize=9)
+    else:
+        values = [[float("nan") if step[name] is None else step[name] for step in steps] for name in columns]
+        axes.imshow(values, aspect="auto", cmap="viridis", vmin=0)
+        highest = max((value for row in values for value in row if value == value), default=0.0)
+        for line, row in enumerate(values if len(steps) <= LABELLED_STEPS else ()):
+            for at, value in enumerate(row):
+                ink = "black" if value > highest / 2 else "white"
+                axes.text(at, line, f"{value:.3f}", ha="center", va="center", fontsize=6, color=ink)
+        axes.set_yticks(range(len(columns)), [name.replace("_", " ") for name in columns])
+        shown = range(0, len(steps), max(1, len(steps) // 12))
+        axes.set_xticks(list(shown), [_short(steps[at]["to"]) for at in shown], rotation=35, ha="right")
+        axes.set_title(title, fontsize=9)
+    axes.tick_params(labelsize=6)
+
+
+def _short(name: str) -> str:
+    """Return the end of a long name, where the names of datasets differ."""
+    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"
 
 
 def write_audit(result: Mapping[str, Any], out: Path) -> None:

@@ -19,6 +19,8 @@ from model.training.config import TrainConfig
 from model.training.train import train
 from tests.model.synthetic import TINY_SEED, Batch
 
+pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+
 ROWS, SIZE, EPOCHS = 96, 16, 16
 PRESET = replace(TINY_SEED, view="marro77+last", condition="ratings_clock", condition_width=4)
 CONFIG = TrainConfig(steps=EPOCHS * ROWS // SIZE, batch_size=SIZE, threads=1, amp="off", device="cpu")

@@ -219,7 +219,7 @@ def test_more_processes_than_row_groups_are_refused(
     with pytest.raises(DatasetError, match=r"16 processes are more than the \d row groups"):
         train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
     place(monkeypatch, 0, 5)
-    with pytest.raises(ConfigError, match="a batch of 32 cannot be shared by process 0 of 5"):
+    with pytest.raises(ConfigError, match="a batch of 32 cannot be divided among 5 processes"):
         train_on([positions], "fianchetto-xs", TrainConfig(**SETTINGS), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -27,6 +27,8 @@ from model.training.train import (
 )
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 
+pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+
 CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=4)
 
 

@@ -24,6 +24,8 @@ from model.training.state import begin, prepare, take_step
 from model.training.train import DivergedError, TrainingMismatchError, train
 from tests.model.synthetic import TINY, Batch, batch, stream
 
+pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+
 CONFIG = TrainConfig(
     steps=8, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=1, validation_every_steps=2
 )

@@ -1,6 +1,7 @@
 """What tests of the command line share: a command called in this process, and one journey from PGN to report."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return int(ended.value.code or 0), captured.out, captured.err
 
 
+SLOW = re.compile("fianchetto: (ingest|train|report)  |fianchetto: compiling kernels")
+"""What is said on a slow machine: a line of progress every 45 s, and that kernels are compiled."""
 SMALLEST = ["--preset", "fianchetto-xs"]
 STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
 """Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
@@ -58,6 +61,7 @@ def travelled(folder: Path) -> dict[str, Any]:
     for name, words in commands.items():
         done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, text=True, cwd=folder, check=False)
         assert done.returncode == 0, done.stderr
-        assert done.stderr == "", f"{name} is not quiet without a terminal"
+        loud = [line for line in done.stderr.splitlines() if not SLOW.match(line)]
+        assert not loud, f"{name} is not quiet without a terminal"
         results[name] = json.loads(done.stdout.splitlines()[-1])
     return results

@@ -23,7 +23,8 @@ VARIANT = {"key": "standard", "name": "Standard", "short": "Std"}
 class Lichess:
     """One game: what has been played, who has how much time, and what the bot has asked for."""
 
-    def __init__(self, base: int, increment: int, seed: int) -> None:
+    def __init__(self, base: int, increment: int, seed: int, most_moves: int) -> None:
+        self.most_moves = most_moves
         self.base, self.increment, self.random = 1000 * base, 1000 * increment, random.Random(seed)
         self.board, self.clocks = chess.Board(), {chess.WHITE: 1000 * base, chess.BLACK: 1000 * base}
         self.status, self.winner, self.refused = "started", "", 0
@@ -85,6 +86,8 @@ class Lichess:
         if self.clocks[side] <= 0:
             return self.end("outoftime", "black" if side else "white")
         self.board.push(move)
+        if self.board.fullmove_number > self.most_moves:
+            return self.end("resign", "white")
         if (outcome := self.board.outcome(claim_draw=True)) is None:
             return self.states.put(self.state())
         if outcome.winner is None:
@@ -193,9 +196,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def lichess(base: int = 60, increment: int = 1, seed: int = 0) -> Iterator[tuple[str, Lichess]]:
-    """Serve one game and give the server's address and the game."""
-    game = Lichess(base, increment, seed)
+def lichess(base: int = 60, increment: int = 1, seed: int = 0, most_moves: int = 1000) -> Iterator[tuple[str, Lichess]]:
+    """Serve one game, in which the opponent resigns after `most_moves`, and give the server's address and the game."""
+    game = Lichess(base, increment, seed, most_moves)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"game": game}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -100,6 +100,14 @@ def test_lists_of_numbers_paths_and_options(tmp_path: Path) -> None:
             "ingest d --spedes blitz",
             "--spedes is not an option: did you mean --speeds? (fianchetto ingest --help explains)",
         ),
+        (
+            "selfplay --out x --search.simulations 3",
+            "--search.simulations is not an option: did you mean --simulations? (fianchetto selfplay --help explains)",
+        ),
+        (
+            "finetune --checkpoint x --out y --learning_rate 3",
+            "--learning_rate is not an option: did you mean --train.learning-rate? (fianchetto finetune --help explains)",
+        ),
         ("ingest d --zzz", "--zzz is not an option (fianchetto ingest --help explains)"),
         ("ingest d --workers two", "--workers: 'two' is not a whole number (fianchetto ingest --help explains)"),
         ("ingest d --sample x", "--sample: 'x' is not a number (fianchetto ingest --help explains)"),

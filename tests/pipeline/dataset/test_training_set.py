@@ -149,7 +149,7 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
         join([months["2014.05"]], months["2014.06"])
     with FileLock(out / ".lock"), pytest.raises(DatasetError, match="another join"):
         joined(months, out)
-    with pytest.raises(DatasetError, match="only a training set holds out"):
+    with pytest.raises(DatasetError, match="is a split of training sets only"):
         split_shards(months["2014.05"], "latest")
 
 
@@ -213,7 +213,7 @@ def test_raking_meets_both_margins_and_keeps_as_much_as_it_can() -> None:
         ({"rating_edges": (1600, 1200)}, "ascending"),
         ({"rating_edges": ()}, "ascending"),
         ({"rating_shares": (1.0,)}, "6 numbers"),
-        ({"time_shares": (-1.0, 1, 1, 1, 1, 1)}, "at least 0"),
+        ({"time_shares": (-1.0, 1, 1, 1, 1, 1)}, "none below 0"),
         ({"time_shares": (0.0,) * 6}, "not all 0"),
         ({"seed": -1}, "seed"),
     ],

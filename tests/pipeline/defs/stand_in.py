@@ -74,3 +74,11 @@ def tell() -> Mapping[str, Any]:
     logging.getLogger("model.training.trainer").info("a step takes long")
     logging.getLogger("elsewhere").warning("of no interest")
     return {}
+
+
+def compile_a_kernel() -> Mapping[str, Any]:
+    """Compile as the first call of a kernel does on a machine."""
+    import numba
+
+    numba.njit(lambda x: x + 1)(1)
+    return {}

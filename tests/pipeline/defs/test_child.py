@@ -15,6 +15,7 @@ import dagster as dg
 import psutil
 import pytest
 
+from engine import compiling
 from engine.errors import UserError
 from engine.progress import Tick
 from model.training.config import TrainConfig
@@ -116,6 +117,7 @@ def test_what_the_project_logs_comes_into_the_runs_log() -> None:
     @dg.op
     def telling() -> None:
         run_child(stand_in.tell)
+        run_child(stand_in.compile_a_kernel)
 
     @dg.job
     def told() -> None:
@@ -126,6 +128,7 @@ def test_what_the_project_logs_comes_into_the_runs_log() -> None:
         lines = [entry.user_message for entry in instance.all_logs(result.run_id)]
     assert "a step takes long" in lines
     assert "of no interest" not in lines
+    assert compiling.MESSAGE in lines, "a minute in which nothing else is seen"
 
 
 def test_work_that_asks_nothing_is_interrupted_at_once() -> None:

@@ -14,6 +14,7 @@ from dagster._core.snap.job_snapshot import JobSnap
 from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 
 from engine.errors import UserError
+from engine.progress import Tick
 from model.training.config import TrainConfig
 from pipeline.dataset.files.shards import schema
 from pipeline.dataset.files.stored_planes import FORMS
@@ -81,6 +82,11 @@ def test_the_checks_are_these() -> None:
     specs = [spec for asset in defs().resolve_asset_graph().assets_defs for spec in asset.check_specs]
     lines = [f"{it.asset_key.to_user_string()}: {it.name} {'blocks' if it.blocking else 'warns'}\n" for it in specs]
     assert "".join(sorted(lines)) == CHECKS
+
+
+def test_checks_are_executed_from_their_pages_without_materialising() -> None:
+    graph = defs().resolve_asset_graph()
+    assert [key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1] == []
 
 
 def test_jobs_schedules_and_sensors() -> None:
@@ -320,3 +326,19 @@ def test_observations_are_bounded() -> None:
     assert len([second for second in hour if second <= 60]) == 60, "a curve shows in the first minute"
     assert len([second for second in hour if second <= 3600]) < 350
     assert len([second for second in hour if second > 3600]) == 120
+
+
+def test_an_observation_begins_with_what_is_asked_first() -> None:
+    tick = Tick(
+        30, 120, "s", {"step": 7, "loss": 3.1954374, "learning_rate": 0.0026319739, "positions_per_second": 651.234}
+    )
+    assert list(assets.observed(tick, 20, 60.0).items()) == [
+        ("percent", 25.0),
+        ("minutes_left", 4.5),
+        ("step", 7),
+        ("loss", 3.195),
+        ("learning_rate", 0.002632),
+        ("positions_per_second", 651.2),
+        ("seconds", 30),
+    ]
+    assert assets.observed(Tick(5, None, "B", {}), 0, 1.0) == {"bytes": 5}

@@ -23,6 +23,7 @@ from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, l
 from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.remedies import in_ui
+from pipeline.defs.pages.pictures import INLINE
 from pipeline.defs.resources import Datasets
 from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
@@ -91,6 +92,17 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
     assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
     assert len(str(said["sample_of_positions"])) < 250_000
     assert len(str(said["elo"])) < 100_000
+    games = re.findall(r"against 1[45]\d\d \[game\]\(https://lichess\.org/\d+\)", str(said["sample_of_positions"]))
+    assert len(games) == 6
+
+
+@pytest.mark.parametrize("node", ["positions", "training_set", "checkpoint", "accuracy_report"])
+def test_what_comes_first_is_shown_in_place(made: Made, node: str) -> None:
+    said = metadata(made[1], node)
+    first = str(said["at_a_glance"])
+    assert next(iter(said)) == "at_a_glance"
+    assert "data:image/svg+xml;base64" in first
+    assert len(first) < INLINE
 
 
 def test_pictures_are_pictures(made: Made) -> None:
@@ -340,6 +352,7 @@ def test_a_materialised_folder_that_is_not_there_is_named(
         ("at work in x: wait for it, or choose a new --out", "at work in x: wait for it or stop it"),
         ("stopped; run the same command to continue", "stopped; materialise it again to continue"),
         ("x has changed: take it out with --remove a first", "x has changed: name a in `remove`: it is taken out"),
+        ("held out: none (by --hold-out latest)", "held out: none (by `hold_out` latest)"),
         (
             "x has version 1: ingest the dump again",
             "x has version 1: materialise `positions` again with `replace: true`",

@@ -4,6 +4,7 @@ import io
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import chess.pgn
 import numpy as np
@@ -15,7 +16,7 @@ from PIL import Image
 from engine.encoding.planes import legal_mask
 from pipeline.finetune.config import EvalConfig
 from pipeline.finetune.evaluation import _divergences, outsiders
-from pipeline.finetune.pictures import BOARDS, SAMPLES, draw_curves, draw_elo, write_samples
+from pipeline.finetune.pictures import BOARDS, SAMPLES, VIEWER, draw_curves, draw_elo, playable, write_samples
 from tests.model.synthetic import batch
 from tests.pipeline.datasets import dump
 
@@ -50,12 +51,20 @@ def test_an_engine_that_is_not_installed_is_no_opponent() -> None:
 def test_sample_games_are_kept_as_text_and_as_boards(tmp_path: Path) -> None:
     write_samples(dump(tmp_path / "games.pgn", 6), tmp_path / "eval", count=3)
     with (tmp_path / "games.pgn").open() as whole, (tmp_path / "eval" / SAMPLES).open() as kept:
+        moves = 0
         for _ in range(3):
             game, sample = chess.pgn.read_game(whole), chess.pgn.read_game(kept)
             assert game is not None
             assert sample is not None
             assert list(sample.mainline_moves()) == list(game.mainline_moves())
+            moves += len(list(game.mainline_moves()))
+            board = chess.Board()
+            for san in unquote(playable(sample).removeprefix("https://lichess.org/analysis/pgn/")).split("_"):
+                board.push_san(san)
+            assert board == game.end().board()
         assert chess.pgn.read_game(kept) is None
+    assert max(map(len, (tmp_path / "eval" / SAMPLES).read_text().splitlines())) <= 120, "long lines are wrapped"
+    assert (tmp_path / "eval" / VIEWER).read_text().count("<details name=") == moves
     root = ElementTree.parse(tmp_path / "eval" / BOARDS).getroot()
     name = "{http://www.w3.org/2000/svg}"
     assert len(root.findall(f"{name}g/{name}svg")) == 3

@@ -115,7 +115,9 @@ def test_what_is_not_of_the_dataset_is_never_deleted(source: Path, out: Path) ->
     (out / "train-00099-0.parquet").write_text("somebody's")
     (out / "notes").mkdir()
     before = content(out)
-    with pytest.raises(DatasetError, match=r"holds what is not of the dataset \(notes, train-00099-0.parquet\): move"):
+    with pytest.raises(
+        DatasetError, match=r"holds files that are not of the dataset \(notes, train-00099-0.parquet\): move"
+    ):
         anew(source, out, NEW)
     assert content(out) == before
     (out / "notes").rmdir()

@@ -14,6 +14,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.layout import MANIFEST
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import read_manifest, verify
 from pipeline.dataset.files.sweep import sweep
@@ -177,20 +178,22 @@ def test_what_was_stopped_is_continued_where_it_was(
 
 
 def test_what_killed_it_changes_nothing(dump: Path, drawn: Path, tmp_path: Path) -> None:
-    expected, chance, kills = datasets.content(drawn), random.Random(5), 0
-    late = 0
+    expected, chance, kills, number = datasets.content(drawn), random.Random(5), 0, 0
     with forks() as forked:
         began = time.monotonic()
         assert forked.wait(forked.start(dump, tmp_path / "whole", CONFIG)) == FINISHED
-        seconds, number = time.monotonic() - began, 0
+        seconds = time.monotonic() - began
         assert datasets.content(tmp_path / "whole") == expected
-        while kills < 5 or not late:
+        while kills < 5:
             out = tmp_path / str(number)
             process = forked.start(dump, out, CONFIG)
-            time.sleep(chance.uniform(0.05, 0.9) * seconds)
+            moment = time.monotonic() + chance.uniform(0.05, 0.9) * seconds
+            while time.monotonic() < moment or kills == 4:  # the last one in the second half of the work
+                if (kills == 4 and any(out.glob(".parts/shard-*.json"))) or (out / MANIFEST).exists():
+                    break
+                time.sleep(0.001)
             killed = forked.kill(process)
             kills += killed
-            late += killed and any(out.glob(".parts/shard-*.json"))  # in the second half of the work
             number += not killed
             finished = {name for name in datasets.content(out) if name.endswith(".parquet") and "/" not in name}
             assert {name: datasets.content(out)[name] for name in finished}.items() <= expected.items()

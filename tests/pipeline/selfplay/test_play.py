@@ -17,9 +17,12 @@ from engine.encoding.planes import label_of, move_of
 from engine.progress import Tick
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.shards import read_manifest, verify
+from pipeline.dumps.paths import dumps_of
+from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.play import explore
+from pipeline.validation.verify import verify_dataset
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, told
@@ -275,3 +278,19 @@ def test_a_label_of_a_row_is_the_move_that_was_played(made: Path) -> None:
         assert move.uci() == (record["book"] + record["moves"])[row["ply"]]
         result = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}[record["result"]]
         assert row["result"] == (result if positions[row["ply"]].turn else -result)
+
+
+def test_verify_finds_a_generations_own_games_and_replays_its_rows(made: Path, tmp_path: Path) -> None:
+    manifest = read_manifest(made)
+    dumps = dumps_of(made, manifest)
+    assert dumps == [str(made / "games.pgn")]
+    found = verify_dataset(made, dumps, rows=16)
+    assert [found[name] for name in ("files", "splits", "source", "rows")] == [[], [], [], []]
+    assert (found["compared"], found["encoded_again"]) == (16, 0)
+    with pytest.raises(ConfigError, match="without --all"):
+        verify_dataset(made, dumps, everything=True)
+    changed = tmp_path / "games.pgn"
+    changed.write_bytes((made / "games.pgn").read_bytes().replace(b'"1-0"', b'"0-1"').replace(b" 1-0\n", b" 0-1\n"))
+    found = verify_dataset(made, [str(changed)], rows=200)
+    assert found["source"]
+    assert any("result is" in problem for problem in found["rows"])

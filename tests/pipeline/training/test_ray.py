@@ -212,7 +212,7 @@ def test_a_mistake_is_one_line_and_is_not_tried_again(
     )
     assert guarded(command.run) == 2
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("fianchetto:")]
-    assert said == ["fianchetto: a batch of 32 cannot be shared by process 0 of 3"]
+    assert said == ["fianchetto: a batch of 32 cannot be divided among 3 processes (this is number 0)"]
     assert groups == [0]
 
 

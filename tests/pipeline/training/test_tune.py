@@ -34,6 +34,8 @@ from tests.model.synthetic import TINY, stream
 from tests.model.training.test_train_resumed import served
 from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
 
+pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+
 CONFIG = TrainConfig(
     epochs=1.0,
     batch_size=16,

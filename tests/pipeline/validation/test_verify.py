@@ -17,6 +17,7 @@ from pipeline.dataset.join import join
 from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.validation.audit.audit import audit
 from pipeline.validation.verify import datasets_in, verify_dataset
 from tests.pipeline.datasets import games, random_game
 
@@ -142,6 +143,14 @@ def test_an_altered_value_under_a_rewritten_hash_is_found(copied: Path, column: 
     assert f"{column} is {value}, not " in line
     row = pq.read_table(copied / "positions" / "games" / "train-00001-0.parquet").slice(17, 1).to_pylist()[0]
     assert line.startswith(f"game {row['game']}, ply {row['ply']}: ")
+
+
+def test_a_row_of_a_game_that_there_is_not_is_refused_by_verify_and_audit(copied: Path) -> None:
+    directory = copied / "positions" / "games"
+    rewrite(copied, "train-00001-0.parquet", altered("game", 17, 1_000_000))
+    for look_at in (lambda: verify_dataset(directory), lambda: audit([directory])):
+        with pytest.raises(DatasetError, match=r"train-00001-0\.parquet cannot be read as a shard .*game is 1000000"):
+            look_at()
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ from model.training.state import begin, prepare, take_step
 from model.training.train import TrainingMismatchError, train
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 
+pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
+
 CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=1)
 TINY_FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored")
 TINY_AZ = replace(TINY, name="tiny-az", view="planes19", moves="az4672")

@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_off_behind_its_footer_is_an_error(tmp_path: Path) ->
         path.with_name("empty").write_bytes(b"")
         with pytest.raises(ValueError, match="ends within its header"):
             read_planes(file, path.with_name("empty"), 0, out)
-        with pytest.raises(ValueError, match="600 rows of planes where 599"):
+        with pytest.raises(ValueError, match="600 rows of planes, not 599"):
             read_planes(file, path, 0, out[1:])
 
 

@@ -400,7 +400,7 @@ def test_dagsters_pages_say_it_too(name: str, spoilt: Path) -> None:
     assert ".parquet" in str(said["sample_of_positions"].value)
     assert "data:image" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
     with pytest.raises(DatasetError):
-        metadata.elo_picture(directory, {**manifest, "games": {"read": 5}})
+        metadata.elo_of_players(directory, {**manifest, "games": {"read": 5}})
 
 
 def test_what_nobody_spoilt_is_taken_by_all(

@@ -121,7 +121,7 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (column("piece_bit_3", 2**64 - 1), "holds a piece that there is not"),
+        (column("piece_bit_3", 2**64 - 1), "has a piece code that does not exist"),
         (column("piece_bit_2", 0), "not one king a side"),
         (column("label", 4095), "no legal move"),
         (column("castling", 16), "castling is 16"),

@@ -117,7 +117,9 @@ def test_a_restart_with_other_settings_before_anything_was_done_takes_only_what_
     ours = {path.name for path in out.glob("*.parquet")}
     assert len(ours) == 2
     theirs = put(out)
-    with pytest.raises(DatasetError, match=r"train-00000-of-00016.parquet is not of this ingest: move it away"):
+    with pytest.raises(
+        DatasetError, match=r"train-00000-of-00016.parquet does not belong to this ingest: move it away"
+    ):
         ingest([str(dump)], out, DRAWN, workers=1)
     check(out, theirs)
     assert not any((out / name).exists() for name in ours), "what the killed ingest wrote is gone"
@@ -137,7 +139,7 @@ def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
         (out / name).unlink()  # and somebody puts a file of their own there
     (out / name).write_bytes(b"theirs")
     (out / "link.parquet").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match=f"{name} is not of this ingest: move it away"):
+    with pytest.raises(DatasetError, match=f"{name} does not belong to this ingest: move it away"):
         ingest([str(dump)], out, PLAIN, workers=1)
     sweep(out)
     assert (out / name).read_bytes() == b"theirs"

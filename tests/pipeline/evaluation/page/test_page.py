@@ -84,7 +84,7 @@ def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], w
     page = Parsed(html)
     text = " ".join(page.text)
     report = found["reports"][0]
-    assert f"{100 * report['top1']:.1f} %" in text
+    assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
     assert report["rule"] in text
     assert "most frequent move" in text
     for title in (
@@ -189,7 +189,7 @@ def test_a_page_of_too_much_is_shortened_from_its_end(found: dict[str, Any], mon
     monkeypatch.setattr(pages, "FRAME", LARGEST_PAGE)
     bare = pages.report_page(["n0"], [report]).decode()
     assert "To keep the page small, charts" in bare
-    assert f"{100 * report['top1']:.1f} %" in bare
+    assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in bare
     assert "chart" not in bare.partition("</style>")[2].replace("charts", "")
 
 
@@ -206,14 +206,17 @@ def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: P
 
 def chromium(*words: str) -> str:
     assert CHROMIUM is not None
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    return subprocess.run([CHROMIUM, *flags, *words], capture_output=True, text=True, timeout=120, check=True).stdout
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr"]
+    shown = subprocess.run([CHROMIUM, *flags, *words], capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in shown.stderr, shown.stderr
+    return shown.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)")
 def test_a_browser_opens_prints_and_is_not_hacked(written: Path, tmp_path: Path) -> None:
     page = (written / "one" / "report.html").as_uri()
+    assert "<h1>twin</h1>" in chromium("--dump-dom", (written / "two" / "report.html").as_uri())
     shown = chromium("--dump-dom", page)
     assert "<title>Report of fianchetto-human</title>" in shown
     assert shown.count("<figure>") == (written / "one" / "report.html").read_text().count("<figure>")

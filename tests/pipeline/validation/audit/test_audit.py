@@ -29,7 +29,7 @@ from pipeline.validation.audit import drift
 from pipeline.validation.audit import games as games_of_audit
 from pipeline.validation.audit.audit import audit
 from pipeline.validation.audit.columns import columns
-from pipeline.validation.audit.render import audit_markdown, audit_text, write_audit
+from pipeline.validation.audit.render import audit_markdown, audit_text, draw_audit, write_audit
 from tests.pipeline import datasets
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.2)
@@ -183,6 +183,28 @@ def test_divergence_and_stability_are_their_formulas() -> None:
     assert math.isfinite(drift.stability(first, second))
 
 
+def test_drift_is_a_row_for_each_step_and_says_what_moved_most() -> None:
+    def moved(before: str, after: str, column: str, far: float, psi: float) -> dict[str, Any]:
+        return {"from": before, "to": after, "column": column, "jensen_shannon": far, "psi": psi}
+
+    rows = [
+        moved("2024.01", "2024.02", "rating", 0.02, 0.3),
+        moved("2024.01", "2024.02", "ply", 0.001, 0.01),
+        moved("2024.02", "2024.03", "ply", 0.005, 0.05),
+    ]
+    first, second = drift.by_step(rows)
+    assert first == {
+        "from": "2024.01",
+        "to": "2024.02",
+        "ply": 0.001,
+        "rating": 0.02,
+        "moved most": "rating: another population (PSI 0.300)",
+    }
+    assert (second["rating"], second["moved most"]) == (None, "ply: the same population (PSI 0.050)")
+    assert drift.by_step(rows, 1) == [first], "the step that moved most"
+    assert drift.by_step([]) == []
+
+
 def test_games_and_players_are_those_of_the_dump(made: dict[str, Path]) -> None:
     dumps = {name: path.parent / "dumps" / f"{name}.pgn" for name, path in made.items()}
     result = audit(list(made.values()), sources={name: [str(dump)] for name, dump in dumps.items()})
@@ -260,6 +282,13 @@ def test_the_pages_say_what_was_counted(made: dict[str, Path], tmp_path: Path) -
     for title in ("## Copies of positions", "## By rating", "## Drift of each split from train", "## Months"):
         assert title in page
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"audit.json", "audit.txt", "AUDIT.md", "audit.png"}
+    (table,) = [part for part in text.split("\n\n") if part.startswith("DRIFT OF EACH SPLIT FROM TRAIN")]
+    assert "…" not in table, "every column is told"
+    one, two = ({"from": "a", "to": to, "column": "ply", "jensen_shannon": 0.5, "psi": 1.0} for to in "bc")
+    pictures = {
+        draw_audit(result | {"drift": result["drift"] | {"between_months": rows}}) for rows in ([], [one], [one, two])
+    }
+    assert len(pictures) == 3, "no drift between months, a bar for two months, and a map for more"
 
 
 def test_the_command_prints_json_and_explains_mistakes(

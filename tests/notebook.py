@@ -1,0 +1,68 @@
+"""Runs docs/first_steps.ipynb: `python -m tests.notebook` writes the outputs of its cells into it anew.
+
+A cell is executed as Jupyter does, its last expression shown, without a kernel; so the notebook needs nothing that is not
+installed with the project. It works in a temporary folder.
+"""
+
+import ast
+import contextlib
+import io
+import json
+import pprint
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import REPOSITORY
+
+NOTEBOOK = REPOSITORY / "docs" / "first_steps.ipynb"
+
+
+def run(cells: list[dict[str, Any]], folder: Path) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """Execute the code of a notebook in a folder; give its variables, and the outputs of each cell of code."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    outputs = []
+    with contextlib.chdir(folder):
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                outputs.append(execute("".join(cell["source"]), names))
+    return names, outputs
+
+
+def execute(code: str, names: dict[str, Any]) -> list[dict[str, Any]]:
+    """Execute one cell and give what it prints and shows, as a notebook stores it."""
+    body = ast.parse(code).body
+    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    printed, value = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
+        if last is not None:
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+    shown: list[dict[str, Any]] = []
+    if printed.getvalue():
+        shown.append({"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(True)})
+    if value is not None:
+        svg = value._repr_svg_() if hasattr(value, "_repr_svg_") else None
+        data = (
+            {"image/svg+xml": [svg]}
+            if svg
+            else {"text/plain": pprint.pformat(value, width=100, sort_dicts=False).splitlines(True)}
+        )
+        shown.append({"output_type": "display_data", "metadata": {}, "data": data})
+    return shown
+
+
+def main() -> None:
+    """Write the outputs into the notebook."""
+    page = json.loads(NOTEBOOK.read_text())
+    with tempfile.TemporaryDirectory() as folder:
+        _, outputs = run(page["cells"], Path(folder))
+    for number, (cell, shown) in enumerate(
+        zip((cell for cell in page["cells"] if cell["cell_type"] == "code"), outputs, strict=True), 1
+    ):
+        cell |= {"execution_count": number, "outputs": shown}
+    NOTEBOOK.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

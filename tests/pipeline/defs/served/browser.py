@@ -1,0 +1,141 @@
+"""What a person does in the UI, for tests that drive it in a real browser."""
+
+import importlib.util
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.pipeline.defs.served.server import Server, wait
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MARKS = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("playwright") is None, reason="there is no playwright here (pip install .[browser])"
+    ),
+]
+"""Marks of the modules that need a browser."""
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def browsing() -> "Iterator[Page]":
+    """Open a page in a browser; at the end no error may have been logged in it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1400, "height": 900})
+        page.set_default_timeout(60_000)
+        errors: list[str] = []
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        yield page
+        browser.close()
+        assert not errors, errors
+
+
+def visible(page: "Page", text: str) -> "Locator":
+    return page.locator(f'text="{text}" >> visible=true').last
+
+
+def go(page: "Page", server: Server, path: str, text: str) -> None:
+    """Open a page and wait until it shows a text."""
+    page.goto(server.url + path, wait_until="domcontentloaded")
+    visible(page, text).wait_for()
+
+
+def configure(page: "Page", config: str) -> None:
+    """Write a launchpad's configuration and save it."""
+    visible(page, "Add config").click()
+    page.locator(".CodeMirror").wait_for()
+    page.evaluate("text => document.querySelector('.CodeMirror').CodeMirror.setValue(text)", config)
+
+
+def newest(server: Server) -> str:
+    """Give the id of the run that was launched last."""
+    return str(
+        server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"][0]["id"]
+    )
+
+
+def open_launchpad(page: "Page") -> None:
+    """Open it from the menu, again where the page has drawn itself anew meanwhile and closed that."""
+    from playwright.sync_api import TimeoutError as TooLate
+
+    for left in reversed(range(6)):
+        try:
+            page.locator('button:has([aria-label="arrow_drop_down"])').first.click()
+            visible(page, "Open launchpad").click(timeout=5_000)
+            page.locator("text=/^Launchpad \\(configure/ >> visible=true").wait_for(timeout=10_000)
+            visible(page, "No errors").wait_for()
+        except TooLate:
+            if not left:
+                raise
+            page.keyboard.press("Escape")
+        else:
+            return
+
+
+def write(page: "Page", config: str) -> None:
+    """Write the launchpad's configuration, again where its defaults came meanwhile and were written over it."""
+    # the last of them: a job's page has one of its own, to search
+    editor = "[...document.querySelectorAll('.CodeMirror')].at(-1).CodeMirror"
+    for _ in range(10):
+        page.evaluate(f"text => {editor}.setValue(text)", config)
+        page.wait_for_timeout(3000)
+        if page.evaluate(f"{editor}.getValue()") == config:
+            break
+    else:
+        pytest.fail("the launchpad does not keep what is written")
+    visible(page, "No errors").wait_for()
+
+
+def launch(page: "Page", server: Server, asset: str, config: str, partition: str = "") -> str:
+    """Press Materialize, fill the dialog in, and give the run's id."""
+    before = newest(server)
+    go(page, server, f"/assets/{asset}", asset)
+    if not partition:
+        open_launchpad(page)
+    else:
+        page.get_by_role("button", name="Materialize").first.click()
+        visible(page, "Select a partition or create one").click()
+        page.get_by_placeholder("Filter partitions").fill(partition)
+        visible(page, partition).click()
+        page.keyboard.press("Escape")
+        if config:
+            visible(page, "Config").click()
+            configure(page, config)
+            visible(page, "Save config").click()
+        page.locator('button:has-text("Launch")').last.click()
+    if not partition:
+        write(page, config)
+        page.locator('button:has-text("Materialize")').last.click()
+    return str(wait(lambda: (found := newest(server)) != before and found, 30))
+
+
+def shown_pictures(page: "Page", row: str) -> list[int]:
+    """Open a markdown entry and give the widths of the pictures in it."""
+    page.locator(f'tr:has(:text-is("{row}")) >> text="[Show Markdown]"').last.click()
+    page.locator("img[src^='data:image']").first.wait_for()
+    return list(page.evaluate("[...document.querySelectorAll(\"img[src^='data:image']\")].map(it => it.naturalWidth)"))
+
+
+def ended(server: Server, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:
+    """Wait until a run has ended so."""
+    wait(lambda: server.status(run) == status, seconds, lambda: server.status(run))

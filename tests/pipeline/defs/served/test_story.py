@@ -1,0 +1,147 @@
+"""Datasets on their way through the UI, in a real browser: dropped dumps, months, a check that blocks, self-play."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import zstandard
+
+from pipeline.dumps.fetch import STEM
+from tests.pipeline.defs.conftest import prepared, random_pgn
+from tests.pipeline.defs.served.browser import (
+    MARKS,
+    browsing,
+    ended,
+    go,
+    newest,
+    open_launchpad,
+    shown_pictures,
+    write,
+)
+from tests.pipeline.defs.served.server import Server, serving, wait
+from tests.pipeline.defs.test_tuned import TINY
+from tests.pipeline.loopback import serving as publishing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = MARKS
+Served = tuple[Path, Server]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A UI that begins beside a dump that came before it, and with a Lichess that publishes two months."""
+    with pytest.MonkeyPatch.context() as monkeypatch, publishing() as lichess:
+        monkeypatch.setenv("FIANCHETTO_LICHESS", f"{lichess.url}/standard")
+        datasets = prepared(tmp_path_factory.mktemp("story"), monkeypatch)
+        (datasets / "dumps" / "small.pgn").write_text(random_pgn(200))
+        os.utime(datasets / "dumps" / "small.pgn", (0, 0))
+        for number in (1, 2):
+            data = zstandard.compress(random_pgn(20, seed=number).encode())
+            lichess.publish(f"{STEM}2013-0{number}.pgn.zst", data)
+        with serving() as server:
+            yield datasets, server
+
+
+@pytest.fixture(scope="module")
+def page(served: Served) -> "Iterator[Page]":
+    with browsing() as page:
+        yield page
+
+
+def launched(page: "Page", server: Server, button: str) -> str:
+    """Press a button that launches a run, and give the run's id."""
+    before = newest_or_none(server)
+    page.locator(f'button:has-text("{button}")').last.click()
+    return str(wait(lambda: (found := newest_or_none(server)) != before and found, 60))
+
+
+def newest_or_none(server: Server) -> str:
+    """Give the id of the run that was launched last, "" where there is none."""
+    found = server.ask("{ runsOrError(limit: 1) { ... on Runs { results { id } } } }")["runsOrError"]["results"]
+    return str(found[0]["id"]) if found else ""
+
+
+def made(datasets: Path, key: str) -> bool:
+    return (datasets / "positions" / key / "manifest.json").exists()
+
+
+def test_the_sensor_builds_what_came_while_the_ui_was_down_and_what_comes_now(served: Served, page: "Page") -> None:
+    datasets, server = served
+    go(page, server, f"/locations/{server.location()}/sensors/new_dumps", "new_dumps")
+    switch = page.locator('input[type="checkbox"]').first
+    switch.dispatch_event("click")
+    wait(lambda: made(datasets, "small"), 180)
+    (datasets / "dumps" / "dropped.pgn").write_text(random_pgn(30, seed=1))
+    os.utime(datasets / "dumps" / "dropped.pgn", (0, 0))
+    wait(lambda: made(datasets, "dropped"), 180)
+    ended(server, newest(server))
+    switch.dispatch_event("click")
+    go(page, server, "/assets/positions?view=partitions&partition=dropped", "Materialized")
+
+
+def test_a_range_of_months_is_backfilled(served: Served, page: "Page") -> None:
+    datasets, server = served
+    go(page, server, "/assets/lichess_month", "lichess_month")
+    page.get_by_role("button", name="Materialize").first.click()
+    months = page.get_by_placeholder("ex: 2013-01")
+    months.fill("[2013-01...2013-02]")
+    months.press("Enter")
+    launched(page, server, "Launch")
+    files = [datasets / "dumps" / f"{STEM}2013-0{number}.pgn.zst" for number in (1, 2)]
+    wait(lambda: all(file.exists() for file in files), 180)
+    keys = '{ assetNodeOrError(assetKey: {path: ["dump"]}) { ... on AssetNode { partitionKeys } } }'
+    registered = {f"{STEM}2013-01", f"{STEM}2013-02"}
+    wait(lambda: registered <= set(server.ask(keys)["assetNodeOrError"]["partitionKeys"]), 60)
+    go(page, server, "/assets/lichess_month?view=partitions&partition=2013-02", "sha256")
+
+
+def test_a_failed_check_blocks_a_later_run_until_it_passes(served: Served, page: "Page") -> None:
+    datasets, server = served
+    shard = next((datasets / "positions" / "small").glob("train-*.parquet"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+
+    def check(outcome: str) -> None:
+        go(page, server, "/assets/positions?view=checks", "files_match_manifest")
+        ended(server, launched(page, server, "Execute all"), outcome)
+
+    check("FAILURE")
+    shard.write_bytes(whole)
+    go(page, server, "/assets/training_set", "training_set")
+    run = launched(page, server, "Materialize")
+    ended(server, run, "FAILURE")
+    go(page, server, f"/runs/{run}", "training_set")
+    page.locator(
+        "text=/positions of small failed the check files_match_manifest last time/ >> visible=true"
+    ).first.wait_for()
+    check("SUCCESS")
+    go(page, server, "/assets/training_set", "training_set")
+    ended(server, launched(page, server, "Materialize"))
+
+
+def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Page") -> None:
+    server = served[1]
+    shares = {"workers": 1, "replace": True, "ingest": {"test_share": 0.2, "val_share": 0.2}}
+    ended(
+        server,
+        server.launch("build_positions", {"ops": {"positions": {"config": shares}}}, {"dagster/partition": "small"}),
+    )
+    only, steps = {"config": {"positions": ["small"]}}, {"minutes": 0.0, "steps": 4, "batch_size": 16, "threads": 1}
+    ops = {"training_set": only, "checkpoint": {"config": {"train": steps}}, "accuracy_report": only}
+    ended(server, server.launch("train", {"ops": ops}))
+    go(page, server, f"/locations/{server.location()}/jobs/finetune", "finetune")
+    open_launchpad(page)
+    ladder = {"games": 2, "simulations": [2], "hand_written": 0, "engine": ""}
+    tuned = {"name": "tuned", "positions": ["small"], "finetune": TINY}
+    config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": ladder}}}
+    write(page, json.dumps(config))
+    ended(server, launched(page, server, "Materialize"), seconds=500)
+    go(page, server, "/assets/tuned_checkpoint", "verdicts")
+    assert all(width > 0 for width in shown_pictures(page, "curves"))
+    page.keyboard.press("Escape")
+    go(page, server, "/assets/strength_report", "ladder")
