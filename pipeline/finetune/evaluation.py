@@ -92,15 +92,20 @@ def is_installed(engine: str) -> bool:
 def _human(
     candidate: Path, human: Sequence[Path], limit: int, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    """Report on every dataset, and average."""
-    reports = []
+    """Report on every dataset, and average; `top1_untold` is that of the network when it is told no rating and no clock."""
+    from model.checkpoint import read_card
+
+    rule, reports = Rule(limit=limit), []
+    told = read_card(candidate)["preset"].get("condition", "none") != "none"
     for directory in human:
         _go_on(stop)
-        result = report(candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
+        result = report(candidate, positions=directory, rule=rule, progress=progress)
         write_report(result, out / directory.resolve().name)
-        reports.append(result)
+        untold = report(candidate, positions=directory, rule=rule, players=False, progress=progress) if told else result
+        reports.append(result | {"top1_untold": untold["top1"]})
     weights = [result["positions"] for result in reports]
-    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in FIGURES}
+    names = (*FIGURES, "top1_untold")
+    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in names}
     return {"positions": sum(weights)} | {name: round(value, 6) for name, value in means.items()}
 
 
