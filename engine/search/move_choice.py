@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from engine.board.position import MAX_MOVES
 from engine.board.rng import share
+from engine.encoding.planes import LabelError
 from engine.search.gumbel import improved_policy, root_edge
 from engine.search.tree import LOST, NO_NODE, UNKNOWN, WON, Forest
 
@@ -53,6 +54,14 @@ class Root:
     seldepth: int
     full: float
     """Share of the tree's memory in use."""
+
+    def value_of(self, label: int, promotion: int) -> float:
+        """Return the value of a move, the root's where the move was not visited. LabelError for a move that is not there."""
+        found_M = np.flatnonzero((self.labels == label) & (self.promotions == promotion))
+        if not len(found_M):
+            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
+        value = float(self.values[found_M[0]])
+        return self.value if np.isnan(value) else value
 
 
 @njit(cache=True, nogil=True)

@@ -7,6 +7,7 @@ from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
 from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
+from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
@@ -35,16 +36,14 @@ def tuning() -> TrainConfig:
         learning_rate=1e-3,
         ema=0.99,
         warmup=0.05,
-        # Without the engine's evals that people's rows carry, the value forgets what it had learned by them. Self-play's rows
-        # carry some too, of the move before and flat (docs/log.md): beside the root's 0.9 they weigh 0.08, the result 0.02.
-        eval_blend=0.8,
+        eval_blend=0.8,  # without the engine's evals that people's rows carry, the value forgets what it learned by them
         root_value_share=0.9,
         seed_kl_weight=0.01,
         seed_kl_final=0.005,
     )
 
 
-FirstExplorer = Literal["same", "network", "hand-written", "mixture"]
+FirstExplorer = Literal["same", "network", "hand-written", "mixture", "reanalyse"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +124,15 @@ class FinetuneConfig:
     first_explorer: FirstExplorer = "same"
     """Who plays the first generation's games, where it is not who `explore` says."""
     explore: ExploreConfig = field(default_factory=taught_games)
-    """EXPLORE: the games of one generation; `explorer` network has the best network play them itself."""
+    """EXPLORE: the games of one generation; `explorer` network has the best network play them itself, reanalyse has it search
+    positions of the human datasets."""
+    preflight: int = 200
+    """Positions of the human datasets by which an installed engine judges, before anything is begun, whether the search that
+    is to teach knows more than the network; 0 for none."""
+    force: bool = False
+    """Go on where it does not."""
+    reanalyse: ReanalyseConfig = field(default_factory=ReanalyseConfig)
+    """EXPLORE with the explorer reanalyse: which positions, and how they are searched; its seed comes from the loop's."""
     train: TrainConfig = field(default_factory=tuning)
     """TRAIN: the training of one generation; its seed comes from the loop's."""
     gate: GateConfig = field(default_factory=GateConfig)
@@ -141,6 +148,8 @@ class FinetuneConfig:
             raise ConfigError("generations must be 1 or more, minutes above 0")
         if self.seed < 0 or self.workers < 0:
             raise ConfigError("seed and workers must be 0 or more")
+        if self.preflight < 0:
+            raise ConfigError("preflight must be 0 positions or more")
         if self.first_explorer not in get_args(FirstExplorer):
             raise ConfigError(f"first_explorer is one of {', '.join(get_args(FirstExplorer))}")
         if self.train.minutes is not None:
@@ -153,5 +162,5 @@ class FinetuneConfig:
             raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
 
 
-FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "engine", "gate.concurrency"})
+FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "engine", "gate.concurrency", "force", "preflight"})
 """Settings that a continued loop may change: they say how long it goes on and how it is computed, not what it does."""

@@ -3,6 +3,7 @@
 Axes: B batch, A label (4096).
 """
 
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,22 +84,28 @@ def outsiders(config: EvalConfig) -> list[SideConfig]:
 
 
 def is_installed(engine: str) -> bool:
-    """Return whether an engine's program is there, Debian's folder of games included."""
-    return bool(shutil.which(engine) or shutil.which(engine, path=DEBIANS_GAMES))
+    """Return whether the program of an engine's command is there, Debian's folder of games included."""
+    program = next(iter(shlex.split(engine)), "")
+    return bool(shutil.which(program) or shutil.which(program, path=DEBIANS_GAMES))
 
 
 def _human(
     candidate: Path, human: Sequence[Path], limit: int, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    """Report on every dataset, and average."""
-    reports = []
+    """Report on every dataset, and average; `top1_untold` is that of the network when it is told no rating and no clock."""
+    from model.checkpoint import read_card
+
+    rule, reports = Rule(limit=limit), []
+    told = read_card(candidate)["preset"].get("condition", "none") != "none"
     for directory in human:
         _go_on(stop)
-        result = report(candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
+        result = report(candidate, positions=directory, rule=rule, progress=progress)
         write_report(result, out / directory.resolve().name)
-        reports.append(result)
+        untold = report(candidate, positions=directory, rule=rule, players=False, progress=progress) if told else result
+        reports.append(result | {"top1_untold": untold["top1"]})
     weights = [result["positions"] for result in reports]
-    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in FIGURES}
+    names = (*FIGURES, "top1_untold")
+    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in names}
     return {"positions": sum(weights)} | {name: round(value, 6) for name, value in means.items()}
 
 

@@ -16,12 +16,13 @@ from engine.match.openings import read_book
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.selfplay.warming import warm_up_games
 from pipeline.dumps.reader import open_text
-from pipeline.errors import Stopped
+from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import engine_of
 from pipeline.finetune import manifest
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.gate import verdict
 from pipeline.finetune.outputs import BEST, lineage, promote, reasons, refresh, table
+from pipeline.finetune.preflight import PREFLIGHT, preflight
 from pipeline.finetune.stages import Stage, StageContext, default_stages
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
 from pipeline.matches.config import SideConfig
@@ -51,7 +52,7 @@ def finetune(
     loop's directory or a full disk, FinetuneBusyError while another process is at it, Stopped when `stop` asked for it, and
     what the stages raise.
     """
-    require(config)
+    require(config, tuple(human))
     require_apart(out, [checkpoint, *human], FinetuneError)
     wanted = manifest.identity(checkpoint, human, config)
     busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
@@ -63,14 +64,17 @@ def finetune(
                 left.unlink(missing_ok=True)
             manifest.claim(out, wanted)
             promote(checkpoint, out / "seed", 0, {"generation": 0})
+            preflight(out / "seed", config, human, out / PREFLIGHT, progress, stop)
             return _Loop(config, out, tuple(human), wanted, stages or default_stages(), progress, stop).go()
     except OSError as error:
         why = f"{error.strerror or error} ({error.filename or out})"
         raise FinetuneError(f"{why}: what was finished is kept, run the same command to continue") from error
 
 
-def require(config: FinetuneConfig) -> None:
+def require(config: FinetuneConfig, human: Sequence[Path] | None = None) -> None:
     """Raise ConfigError, PlayerError or BookError for what a later stage would refuse, before any time is spent."""
+    if "reanalyse" in (config.explore.explorer, config.first_explorer) and human == ():
+        raise ConfigError("the explorer reanalyse searches positions of people's games: name datasets with --positions")
     if config.engine:
         engine_of(config.engine, config.workers)
     search_of(SideConfig(who="the gate", simulations=config.gate.simulations, options=config.gate.options), Limit())

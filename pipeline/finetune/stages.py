@@ -52,12 +52,14 @@ Stage = Callable[[StageContext, Progress, Callable[[], bool]], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: play the generation's games, by whom `explore` says; a network is the best so far."""
+    """EXPLORE: play the generation's games, by whom `explore` says, or search positions; a network is the best so far."""
     from pipeline.selfplay.play import explore
 
     config = replace(context.config.explore, seed=context.config.seed + context.number)
     if context.number == 1 and context.config.first_explorer != "same":
         config = replace(config, explorer=context.config.first_explorer)
+    if config.explorer == "reanalyse":
+        return _reanalyse_stage(context, progress, stop)
     manifest = explore(
         context.best,
         config,
@@ -72,6 +74,24 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
     )
     write_samples(context.folder / "selfplay" / "games.pgn", context.folder / "eval")
     return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
+
+
+def _reanalyse_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
+    """EXPLORE without games: the best network searches positions of the human datasets."""
+    from pipeline.reanalyse.job import reanalyse
+
+    manifest = reanalyse(
+        context.best,
+        context.human,
+        replace(context.config.reanalyse, seed=context.config.seed + context.number),
+        context.folder / "selfplay",
+        lineage=dict(context.lineage),
+        engine=context.config.engine or LOCAL,
+        workers=context.config.workers,
+        progress=progress,
+        stop=stop,
+    )
+    return {**manifest["searches"], "positions": manifest["positions"]["train"]}
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

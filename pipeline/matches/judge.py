@@ -5,6 +5,7 @@ distinguish 1 % of an expected score, in a minute; but by the engine's opinion: 
 
 For each player, as expected score lost against the best move: `policy_loss` by drawing moves from the policy without search,
 `taught_loss` by drawing from the policy target that self-play would record, `chosen_loss` by the move that the search plays.
+And how far values are from the engine's: the evaluator's own, the search's at its root, and that of the move it plays.
 
 Axes: N positions, M legal moves of one of them.
 """
@@ -29,6 +30,8 @@ from pipeline.matches.judgements import Judged, JudgeError
 from pipeline.matches.players import installed, player_of
 from pipeline.storage.preflight import require_program
 
+VALUES = ("value_error", "root_error", "best_error")
+"""Errors (rms of expected scores, against the engine's best move's) of the bare value, a search's root and its best move."""
 FEWEST = 30
 """Positions that an interval needs: the mean of fewer is not normally distributed."""
 BARE = SearchConfig(simulations=1, policy_temperature=1.0)
@@ -89,20 +92,22 @@ def _weighed(
     """Return a player's row, and the loss of each move that it chose, float64[N]."""
     bare, searched = (_searched(evaluator, one, found) for one in (BARE, config))
     policy_N, taught_N, chosen_N = np.zeros((3, len(found)))
-    values_N = np.zeros(len(found))
+    values = {name: np.zeros(len(found)) for name in VALUES}
     labels, promotions = searched.choose(criterion="visits")
     for at, one in enumerate(found):
         turn, root, opened = chess.Board(one.fen).turn, searched.root(at), bare.root(at)
         chosen_N[at] = one.scores[move_of(int(labels[at]), int(promotions[at]), turn).uci()]
         policy_N[at] = _mean(one, opened, opened.priors, turn)
-        values_N[at] = (opened.value + 1) / 2
+        best = root.value_of(int(labels[at]), int(promotions[at]))
+        for name, value in zip(VALUES, (opened.value, root.value, best), strict=True):
+            values[name][at] = (value + 1) / 2
         # a root that is proven at once has no visits: the target is the chosen move
         taught_N[at] = _mean(one, root, root.improved, turn) if root.improved.sum() > 0 else chosen_N[at]
     lost = {"policy_loss": policy_N, "taught_loss": taught_N, "chosen_loss": chosen_N}
-    error = float(np.sqrt(np.mean((values_N - best_N) ** 2)))
+    errors = {name: round(float(np.sqrt(np.mean((values_N - best_N) ** 2))), 4) for name, values_N in values.items()}
     spread = {name: round(float((best_N - scores_N).mean()), 4) for name, scores_N in lost.items()}
     evaluations = round(searched.evaluations / len(found), 1)
-    return {**spread, "value_error": round(error, 4), "evaluations": evaluations}, best_N - chosen_N
+    return {**spread, **errors, "evaluations": evaluations}, best_N - chosen_N
 
 
 def _searched(evaluator: Evaluator, config: SearchConfig, found: Sequence[Judged]) -> Search:
@@ -135,13 +140,13 @@ def _against(difference_N: NDArray[np.float64]) -> dict[str, Any]:
 def text_of(result: dict[str, Any]) -> str:
     """Return the table in Markdown."""
     return markdown(
-        "player|policy loss|taught loss|chosen loss|against the first (95 %)|value error|evaluations",
+        "player|policy loss|taught loss|chosen loss|against the first (95 %)|value error|root's|best move's|evaluations",
         (
             (
                 " ".join([row["player"], *row["options"]]),
                 *(f"{row[key]:.4f}" for key in ("policy_loss", "taught_loss", "chosen_loss")),
                 f"{row['chosen_against_first']:+.4f} ({_interval(row)})",
-                f"{row['value_error']:.4f}",
+                *(f"{row[name]:.4f}" for name in VALUES),
                 f"{row['evaluations']:.1f}",
             )
             for row in result["players"]

@@ -6,13 +6,15 @@ A line is written when its position is judged, so a stopped or killed run contin
 the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy), and 1 or 0 where the move forces mate.
 """
 
+import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 from threading import local
+from typing import Any
 
 import chess
 import chess.engine
@@ -111,13 +113,46 @@ def judged(
     """
     if positions < 1 or depth < 1 or workers < 1:
         raise JudgeError("positions, depth and workers are 1 or more")
+    asked = {"positions": positions, "depth": depth, "seed": seed}
+
+    def chosen() -> tuple[list[str], dict[str, Any]]:
+        return drawn(pgn, positions, seed), {"pgn_sha256": file_hash(pgn), "command": list(command)} | asked
+
+    return _judged(chosen, out, command, depth, workers, progress, stop)
+
+
+def judged_fens(
+    fens: Sequence[str],
+    out: Path,
+    *,
+    command: Sequence[str],
+    depth: int,
+    workers: int = 1,
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> list[Judged]:
+    """Judge these positions, or go on where a stopped run was, and give those that are judged; raises JudgeError."""
+    fens_sha256 = hashlib.sha256("\n".join(fens).encode()).hexdigest()
+    identity = {"fens_sha256": fens_sha256, "command": list(command), "depth": depth}
+    return _judged(lambda: (list(fens), identity), out, command, depth, workers, progress, stop)
+
+
+def _judged(
+    chosen: Callable[[], tuple[list[str], dict[str, Any]]],
+    out: Path,
+    command: Sequence[str],
+    depth: int,
+    workers: int,
+    progress: Progress,
+    stop: Stop,
+) -> list[Judged]:
+    """Judge the positions that `chosen` gives with what tells them from others, in `out`."""
     require_own(out, JUDGEMENTS, JudgeError)
     with alone(out, JudgeError(f"{out} is being judged by another process")):
-        fens = drawn(pgn, positions, seed)
-        identity = {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), "command": list(command)}
+        fens, identity = chosen()
         if not (out / NAMES[0]).exists() and (out / NAMES[1]).exists():
             raise JudgeError(f"{out} has judgements of an unknown engine: choose another directory")
-        claim(out / NAMES[0], identity | {"positions": positions, "depth": depth, "seed": seed}, JudgeError)
+        claim(out / NAMES[0], {"format_version": FORMAT_VERSION} | identity, JudgeError)
         done = read(out)
         todo = [fen for fen in fens if fen not in done]
         torn = _torn(out / NAMES[1])

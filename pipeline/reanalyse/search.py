@@ -29,7 +29,7 @@ from engine.board.position import COUNTERS
 from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop, never
-from engine.search import Root, Search, SearchConfig
+from engine.search import Search, SearchConfig
 from engine.selfplay.game import sampled_move, search_result_of
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.stored_planes import positions_of
@@ -165,7 +165,7 @@ def _thought(
         "value": round(found.value, DIGITS),
         "draw": round(found.draw, DIGITS),
         "best": best,
-        "best_value": round(_value_of(root, best), DIGITS),
+        "best_value": round(root.value_of(*best), DIGITS),
         "bare": round(root.bare_value, DIGITS),
         "surprise": round(surprise, DIGITS),
         "simulations": root.simulations,
@@ -179,10 +179,3 @@ def _thought(
             for node in search.interior(slot, interior)
         ]
     return thought
-
-
-def _value_of(root: Root, move: tuple[int, int]) -> float:
-    """Return the value of a root's move, the root's where the move was not visited."""
-    at = np.flatnonzero((root.labels == move[0]) & (root.promotions == move[1]))[0]
-    value = float(root.values[at])
-    return root.value if np.isnan(value) else value

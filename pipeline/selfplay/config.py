@@ -34,8 +34,9 @@ class ExploreConfig(SelfPlayConfig):
     """Games to play."""
     seed: int = 0
     """Of all chance; a generation's games differ from another's."""
-    explorer: Literal["network", "hand-written", "uniform", "mixture"] = "network"
-    """Who plays: the checkpoint, the hand-written evaluator, one without knowledge, or the first two a share of games each."""
+    explorer: Literal["network", "hand-written", "uniform", "mixture", "reanalyse"] = "network"
+    """Who plays: the checkpoint, the hand-written evaluator, one without knowledge, or the first two a share of games each;
+    or reanalyse, in a fine-tune: nobody plays, and the best network searches positions of people's games."""
     hand_written_share: float = 0.5
     """Share of a mixture's games that the hand-written evaluator plays; which ones, chance decides."""
     search: SearchConfig = field(default_factory=_search)

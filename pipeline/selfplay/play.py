@@ -66,6 +66,8 @@ def explore(
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
+    if config.explorer == "reanalyse":
+        raise ExploreError("reanalyse plays no games: `fianchetto reanalyse` searches positions of datasets")
     elsewhere = None if engine == LOCAL else engine_of(engine, workers)
     if elsewhere is not None and config.device not in ("auto", "cpu"):
         raise ConfigError(

@@ -86,7 +86,7 @@ def test_losses_are_what_they_are_by_hand() -> None:
     lost = sum(1.0 - score for score in one.scores.values()) / len(one.scores)
     assert uniform["policy_loss"] == pytest.approx(lost, abs=1e-4)
     assert uniform["chosen_loss"] == hand["chosen_loss"] == 0.0
-    assert uniform["value_error"] == 0.0  # one look proves the win
+    assert uniform["value_error"] == uniform["root_error"] == uniform["best_error"] == 0.0  # one look proves the win
     assert hand["taught_loss"] < hand["policy_loss"] < lost
     assert result["positions"] == 1
     assert "| hand-written 16 |" in text_of(result)
@@ -105,6 +105,7 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
     assert ignorant["value_error"] == pytest.approx(
         0.4, abs=1e-4
     )  # no knowledge says 0.5, and the best move is worth 0.9
+    assert ignorant["root_error"] == ignorant["best_error"] == pytest.approx(0.4, abs=1e-4)
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -1,0 +1,106 @@
+"""Before hours are spent: does the search that is to teach know more than the network that is to learn?
+
+positions of the human datasets' held-out splits -> an engine's scores of every move -> the pupil's policy and value, the
+teacher's -> a line, and a refusal where the teacher is not nearer
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import chess
+import numpy as np
+
+from engine.board.position import MAX_MOVES
+from engine.progress import Progress, Stop
+from pipeline.dataset.fen_rows import fen_rows
+from pipeline.dataset.files.shards import publish_json, read_manifest
+from pipeline.errors import Stopped
+from pipeline.executors.local import available_cores
+from pipeline.finetune.config import FinetuneConfig
+from pipeline.finetune.evaluation import is_installed
+from pipeline.finetune.state import FinetuneError
+from pipeline.matches.judge import BARE, Searcher, judging, weigh
+from pipeline.matches.judgements import judged_fens
+
+PREFLIGHT = "preflight"
+RESULT = "preflight.json"
+DEPTH = 9
+"""Plies that the engine searches when it judges a move, as in `fianchetto judge`."""
+READ = 1 << 14
+"""Rows of each dataset that positions are drawn from."""
+
+
+def preflight(
+    checkpoint: Path, config: FinetuneConfig, human: Sequence[Path], out: Path, progress: Progress, stop: Stop
+) -> dict[str, Any] | None:
+    """Judge the teacher and the pupil once for a loop, and return the figures; None where nothing can be judged.
+
+    It needs human datasets with held-out positions, and the engine of `config.eval`. Raises FinetuneError where the search's
+    policy does not give away less than the network's, or the value that it teaches is not nearer the engine's than the
+    network's own, unless `config.force`; JudgeError, Stopped.
+    """
+    if (out / RESULT).exists() or not config.preflight or not is_installed(config.eval.engine):
+        return None
+    fens = _fens(human, config.preflight, config.seed)
+    if not fens:
+        return None
+    engine = {"command": judging(config.eval.engine), "depth": DEPTH, "workers": available_cores()}
+    found = judged_fens(fens, out, **engine, progress=progress, stop=stop)  # type: ignore[arg-type]
+    if stop():
+        raise Stopped("stopped while positions were judged; run the same command to continue")
+    players = _players(checkpoint, config)
+    rows = weigh(players, found, progress)["players"]
+    told = compared(rows[0], rows[-1], config)
+    if not told["better"] and not config.force:
+        raise FinetuneError(f"{told['text']}: it has nothing to teach, and --force goes on")
+    publish_json(out, RESULT, told)
+    return told
+
+
+def compared(pupil: dict[str, Any], teacher: dict[str, Any], config: FinetuneConfig) -> dict[str, Any]:
+    """Return whether a teacher's row of a judging is `better` than the pupil's, with the figures and a `text`."""
+    told = {
+        "policy": {"pupil": pupil["policy_loss"], "teacher": teacher["taught_loss"]},
+        "value": {"pupil": pupil["value_error"], "teacher": teacher[f"{config.train.search_value}_error"]},
+    }
+    used = {"policy": config.train.visits_share > 0, "value": config.train.root_value_share > 0}
+    better = all(told[name]["teacher"] < told[name]["pupil"] for name, taught in used.items() if taught)
+    policy, value = told["policy"], told["value"]
+    text = (
+        f"the search's policy gives away {policy['teacher']:.4f} where the network's gives away {policy['pupil']:.4f}, and its"
+        f" value is {value['teacher']:.4f} from the engine's where the network's is {value['pupil']:.4f}"
+    )
+    return {**told, "better": better, "text": text}
+
+
+def _players(checkpoint: Path, config: FinetuneConfig) -> list[Searcher]:
+    """Return the pupil and the teacher, one and the same where a network is taught by its own search."""
+    from engine.evaluation.handwritten import evaluate
+    from model.inference.evaluator import evaluator
+
+    explorer = config.explore.explorer
+    search = config.reanalyse.search if explorer == "reanalyse" else config.explore.search
+    pupil = Searcher("network", (), evaluator(checkpoint), search)
+    if explorer in ("hand-written", "mixture"):
+        return [pupil._replace(search=BARE), Searcher("hand-written", (), evaluate, replace(search, gumbel_scale=0.0))]
+    return [pupil]
+
+
+def _fens(human: Sequence[Path], count: int, seed: int) -> list[str]:
+    """Draw positions of held-out splits, test before val, with more than one legal move."""
+    found: list[str] = []
+    for directory in human:
+        counts = read_manifest(directory)["positions"]
+        split = next((name for name in ("test", "val") if counts[name]), None)
+        rows = 0
+        for table in fen_rows(directory, split) if split else ():
+            found += table["fen"].to_pylist()
+            rows += len(table)
+            if rows >= READ:
+                break
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(found))
+    fit = (found[at] for at in order if 1 < chess.Board(found[at]).legal_moves.count() <= MAX_MOVES)
+    return list(dict.fromkeys(islice(fit, count)))
