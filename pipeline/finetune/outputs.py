@@ -101,7 +101,9 @@ def row(record: Record, state: State) -> dict[str, Any]:
     row |= {f"gate_{name}": gate.get(name) for name in MATCH} | {f"seed_{name}": seed.get(name) for name in MATCH}
     if record["number"] == 0:
         row |= {"seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
-    row |= {name: human.get(name) for name in ("top1", "top3", "cross_entropy", "value_brier", "kl_seed", "top1_untold")}
+    row |= {
+        name: human.get(name) for name in ("top1", "top3", "cross_entropy", "value_brier", "kl_seed", "top1_untold")
+    }
     known = row["top1"] is not None and first.get("top1") is not None
     row["top1_drop"] = round(first["top1"] - row["top1"], 6) if known else None
     for one in human.get("outside", []):
