@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
-from model.training.records.metrics_log import read_metrics
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
 from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
@@ -139,6 +138,8 @@ def of_training_set(
 
 def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     """Describe a checkpoint by its card, its last figures and its curves."""
+    from model.training.records.metrics_log import read_metrics  # it loads torch
+
     curves = directory / "curves.png"
     figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
     pictured = {"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}
