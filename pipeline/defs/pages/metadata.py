@@ -140,8 +140,6 @@ def of_training_set(
 
 def of_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     """Describe a checkpoint by its card, its last figures and its curves."""
-    from model.training.records.metrics_log import read_metrics  # it loads torch
-
     curves = directory / "curves.png"
     figures = {name: card[name] for name in ("step", "positions", "seconds", "parameters")} | card["metrics"]
     pictured = {"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}
