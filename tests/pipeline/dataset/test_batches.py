@@ -244,7 +244,7 @@ def test_only_the_columns_asked_for_are_read(dataset: Path, columns: list[str]) 
     ],
 )
 def test_batches_that_cannot_be_shared_are_refused(dataset: Path, arguments: dict[str, int]) -> None:
-    with pytest.raises(ConfigError, match="cannot be (divided among|shared by)"):
+    with pytest.raises(ConfigError, match=r"cannot be (divided among|shared by)"):
         Batches([dataset], **arguments)
 
 
