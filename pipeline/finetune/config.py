@@ -38,6 +38,7 @@ def tuning() -> TrainConfig:
         warmup=0.05,
         eval_blend=0.8,  # without the engine's evals that people's rows carry, the value forgets what it learned by them
         root_value_share=0.9,
+        search_value="best",  # where rows have it: a root's mean is no nearer the truth than the bare value (docs/log.md)
         seed_kl_weight=0.01,
         seed_kl_final=0.005,
     )
