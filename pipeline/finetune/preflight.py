@@ -62,12 +62,15 @@ def preflight(
 
 def compared(pupil: dict[str, Any], teacher: dict[str, Any], config: FinetuneConfig) -> dict[str, Any]:
     """Return whether a teacher's row of a judging is `better` than the pupil's, with the figures and a `text`."""
+    taught = (
+        config.train.search_value if config.explore.explorer == "reanalyse" else "root"
+    )  # all that rows of games have
     told = {
         "policy": {"pupil": pupil["policy_loss"], "teacher": teacher["taught_loss"]},
-        "value": {"pupil": pupil["value_error"], "teacher": teacher[f"{config.train.search_value}_error"]},
+        "value": {"pupil": pupil["value_error"], "teacher": teacher[f"{taught}_error"]},
     }
     used = {"policy": config.train.visits_share > 0, "value": config.train.root_value_share > 0}
-    better = all(told[name]["teacher"] < told[name]["pupil"] for name, taught in used.items() if taught)
+    better = all(told[name]["teacher"] < told[name]["pupil"] for name in told if used[name])
     policy, value = told["policy"], told["value"]
     text = (
         f"the search's policy gives away {policy['teacher']:.4f} where the network's gives away {policy['pupil']:.4f}, and its"

@@ -117,7 +117,8 @@ class Finetune(Common):
     A generation plays games, trains a candidate on them and on human rows, and plays it against the best checkpoint in a
     match that ends by SPRT. A candidate is promoted if it wins, does not lose to the supervised checkpoint and still predicts
     people's moves. By default the hand-written player plays the games, which is fastest on a CPU; with `--explore.explorer
-    network --explore.search.simulations 16 --explore.search.considered 8` the best network plays them. `OUT/best` is an
+    network --explore.search.simulations 16 --explore.search.considered 8` the best network plays them, and with
+    `--explore.explorer reanalyse` it searches positions of --positions instead. `OUT/best` is an
     ordinary checkpoint; generations.csv and curves.png show each generation.
     """
 
