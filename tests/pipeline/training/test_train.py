@@ -63,7 +63,7 @@ def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path,
     assert not (tmp_path / "net").exists()
 
 
-WORDS = ["--steps", "9", "--batch-size", "128", "--parts", "64", "--device", "cpu", "--amp", "off"]
+WORDS = "--preset fianchetto-xs --steps 9 --batch-size 128 --parts 64 --device cpu --amp off".split()
 BEFORE = 2 + 3 * 64 + 5
 """Parts until they are slow: the two before the first step, three steps, and a few of the fourth, which takes 15 s then."""
 
