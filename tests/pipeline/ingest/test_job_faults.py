@@ -124,7 +124,10 @@ def test_a_dump_replaced_under_the_same_name_size_and_time_is_noticed(
     copy.write_bytes(copy.read_bytes().replace(b"Rated Rapid", b"Rated Blitz", 1))
     os.utime(copy, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert (copy.stat().st_size, copy.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
-    with pytest.raises(DatasetError, match="not what is asked or has changed" if finished else "the dump has changed"):
+    with pytest.raises(
+        DatasetError,
+        match="which are other dumps than those named now, or have changed" if finished else "the dump has changed",
+    ):
         ingest([str(copy)], out, CONFIG, workers=1)
     assert datasets.content(out) == before
 

@@ -229,6 +229,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
             with pytest.raises(ReanalyseError, match=r"^No space left[^\n]* are kept, run again to continue$"):
                 reanalyse(sources[0], [sources[1]], config, tmp_path / "out", workers=1)
         assert not (tmp_path / "out" / "manifest.json").exists()
+    reanalyse(sources[0], [sources[1]], config, tmp_path / "out", workers=1)
     assert verify(tmp_path / "out") == []
     reanalyse(sources[0], [sources[1]], config, tmp_path / "whole", workers=1)
     assert told(tmp_path / "out") == told(tmp_path / "whole")

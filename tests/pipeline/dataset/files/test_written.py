@@ -145,7 +145,7 @@ def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
     assert (out / name).read_bytes() == b"theirs"
     (out / name).rename(tmp_path / "theirs")
     (out / name).symlink_to(tmp_path / "theirs")
-    with pytest.raises(DatasetError, match=f"{name} is not of this ingest"):
+    with pytest.raises(DatasetError, match=f"{name} does not belong to this ingest"):
         ingest([str(dump)], out, PLAIN, workers=1)
     assert (out / name).is_symlink()
     (out / name).unlink()
