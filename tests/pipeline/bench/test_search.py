@@ -13,7 +13,7 @@ def test_search_says_its_rates_and_their_quotients(monkeypatch: pytest.MonkeyPat
     assert figures["simulations"] == 32
     assert figures["simulations_per_cpu_second"] > 0
     assert figures["ratio_open_spiel_uct"] == pytest.approx(figures["simulations_per_cpu_second"] / 1000, abs=0.01)
-    assert 0 < figures["search_efficiency"] < 1.5
+    assert figures["search_efficiency"] > 0
     quotient = figures["search_evaluations_per_second"] / figures["ready_evaluations_per_second"]
     assert figures["search_efficiency"] == pytest.approx(quotient, rel=0.05)
     assert 0 <= figures["cache_hit_rate"] < 1
