@@ -55,7 +55,8 @@ def preflight(
     rows = weigh(players, found, progress)["players"]
     told = compared(rows[0], rows[-1], config)
     if not told["better"] and not config.force:
-        raise FinetuneError(f"{told['text']}: it has nothing to teach, and --force goes on")
+        other = "more simulations" if config.explore.explorer == "reanalyse" else "--explore.explorer reanalyse"
+        raise FinetuneError(f"{told['text']}: it has nothing to teach; try {other}, or go on all the same with --force")
     publish_json(out, RESULT, told)
     return told
 
