@@ -10,7 +10,6 @@ differs.
 
 import os
 import secrets
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import MANIFEST, PARTS, read_manifest
-from pipeline.errors import ConfigError, Stopped
+from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from pipeline.errors import ConfigError
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.executors.local import Engine
 from pipeline.reanalyse.config import ReanalyseConfig, ReanalyseError
@@ -30,12 +29,11 @@ from pipeline.reanalyse.draw import POSITIONS, datasets_row, draw
 from pipeline.reanalyse.search import SearchTask, search_task
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.dataset import clear
-from pipeline.selfplay.journal import FOLDER, Journals, read_journals
-from pipeline.selfplay.play import LATE_SECONDS
-from pipeline.selfplay.spread import Shown, spread
+from pipeline.selfplay.journal import FOLDER, Journals
+from pipeline.selfplay.spread import Shown, completed, tidy
 from pipeline.selfplay.statistics import timing
 from pipeline.storage.claims import REANALYSIS, claim, require_apart, require_own
-from pipeline.storage.stores import alone, temporaries
+from pipeline.storage.stores import alone
 
 FORMAT_VERSION = 1
 IDENTITY = "reanalyse.json"
@@ -84,7 +82,8 @@ def reanalyse(
                 manifest = read_manifest(out)
                 clear(out)
                 return manifest
-            drawn = _drawn(positions, config, out / FOLDER, progress, stop)
+            tidy(out / FOLDER)
+            drawn = draw(positions, config, out / FOLDER, progress, stop)
             found = _searched(checkpoint, config, drawn, out.absolute() / FOLDER, elsewhere, workers, progress, stop)
             return build(out, found, config, drawn, _more(found, drawn, identity))
         except ExploreError as error:  # of the workers, who know no games
@@ -120,17 +119,6 @@ def _identity(
     return to_jsonable_python(identity)  # type: ignore[no-any-return]
 
 
-def _drawn(
-    positions: Sequence[Path], config: ReanalyseConfig, journal: Path, progress: Progress, stop: Stop
-) -> dict[str, Any]:
-    """Draw the positions, or find those that were drawn before."""
-    journal.mkdir(exist_ok=True)
-    for folder in (journal.parent, journal, journal.parent / PARTS):  # files that a killed run left open
-        for left in temporaries(folder):
-            left.unlink(missing_ok=True)
-    return draw(positions, config, journal, progress, stop)
-
-
 def _searched(
     checkpoint: Path,
     config: ReanalyseConfig,
@@ -142,31 +130,23 @@ def _searched(
     stop: Stop,
 ) -> Journals:
     """Search what is missing, and return all groups; Stopped when it was asked to stop before."""
-    groups = -(-drawn["positions"] // config.width)
-    found = read_journals(journal)
-    if len(found.places) < groups:
-        task = SearchTask(
-            numbers=tuple(range(groups)),
-            config=config,
-            search=config.search,
-            seed=config.seed,
-            checkpoint=checkpoint.absolute(),
-            journal=journal,  # absolute: a process elsewhere may stand in another folder
-            go_on=journal / f"go-on-{secrets.token_hex(8)}",
-            owner=os.getpid(),
-            positions=journal / POSITIONS,
-        )
-        shown = _shown(drawn["positions"], config.width)
-        spread(task, search_task, found.places.keys(), engine, workers, progress, stop, shown)
-        until = time.monotonic() + LATE_SECONDS
-        while len((found := read_journals(journal)).places) < groups and not stop() and time.monotonic() < until:
-            time.sleep(0.5)  # a shared folder may show files late
-    if len(found.places) < groups:
-        told = f"{min(len(found.places) * config.width, drawn['positions']):,} of {drawn['positions']:,} positions"
-        if stop():
-            raise Stopped(f"stopped after {told}; run the same command to continue")
-        raise ReanalyseError(f"{told} are seen in {journal}: let all nodes share it, and run the same command again")
-    return found
+    total = drawn["positions"]
+    task = SearchTask(
+        numbers=tuple(range(-(-total // config.width))),
+        config=config,
+        search=config.search,
+        seed=config.seed,
+        checkpoint=checkpoint.absolute(),
+        journal=journal,  # absolute: a process elsewhere may stand in another folder
+        go_on=journal / f"go-on-{secrets.token_hex(8)}",
+        owner=os.getpid(),
+        positions=journal / POSITIONS,
+    )
+
+    def counted(groups: int) -> str:
+        return f"{min(groups * config.width, total):,} of {total:,} positions"
+
+    return completed(task, search_task, engine, workers, progress, stop, _shown(total, config.width), counted)
 
 
 def _shown(total: int, width: int) -> Shown:

@@ -11,7 +11,6 @@ position may differ in its last bits with the size of the batch that it stands i
 import hashlib
 import os
 import secrets
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,22 +23,19 @@ from engine.match.openings import Opening, chosen, generate, read_book
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import MANIFEST, PARTS, publish_json, read_manifest
 from pipeline.dumps.reader import open_text
-from pipeline.errors import ConfigError, Stopped
+from pipeline.errors import ConfigError
 from pipeline.executors.by_name import LOCAL, engine_of
-from pipeline.executors.local import Engine
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
-from pipeline.selfplay.spread import games_shown, spread
+from pipeline.selfplay.spread import completed, games_shown, tidy
 from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import Task, play_task
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
-from pipeline.storage.stores import alone, temporaries
+from pipeline.storage.stores import alone
 
 FORMAT_VERSION = 1
 IDENTITY = "explore.json"
-LATE_SECONDS = 10.0
-"""How long games that were played may take to be seen."""
 
 
 def explore(
@@ -102,40 +98,15 @@ def explore(
             owner=os.getpid(),
         )
         try:
-            found = _played(task, elsewhere, workers, progress, stop)
+            tidy(journal)
+            shown = games_shown(config.games)
+            counted = f"{{}} of {config.games} games".format
+            found = completed(task, play_task, elsewhere, workers, progress, stop, shown, counted)
             return build(out, found, config, _more(found, identity))
         except OSError as error:
             raise ExploreError(
                 f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
             ) from error
-
-
-def _played(task: Task, engine: Engine | None, workers: int, progress: Progress, stop: Stop) -> Journals:
-    """Play what is missing, and return all games; Stopped when it was asked to stop before."""
-    task.journal.mkdir(exist_ok=True)
-    for folder in (task.journal.parent, task.journal, task.journal.parent / PARTS):  # files that a killed run left open
-        for left in temporaries(folder):
-            left.unlink(missing_ok=True)
-    found = read_journals(task.journal)
-    if len(found.places) < task.config.games:
-        spread(task, play_task, found.places.keys(), engine, workers, progress, stop, games_shown(task.config.games))
-        found = _seen(task, stop)
-    if len(found.places) < task.config.games:
-        told = f"{len(found.places)} of {task.config.games} games"
-        if stop():
-            raise Stopped(f"stopped after {told}; run the same command to continue")
-        raise ExploreError(f"{told} are seen in {task.journal}: let all nodes share it, and run the same command again")
-    return found
-
-
-def _seen(task: Task, stop: Stop) -> Journals:
-    """Read the journals, for some seconds again while games are missing: a shared folder may show files late."""
-    until = time.monotonic() + LATE_SECONDS
-    while len((found := read_journals(task.journal)).places) < task.config.games:
-        if stop() or time.monotonic() > until:
-            break
-        time.sleep(0.5)
-    return found
 
 
 def _identity(

@@ -9,16 +9,23 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from engine.compiling import say_for_workers
 from engine.progress import Progress, Stop, Tick
+from pipeline.dataset.files.layout import PARTS
+from pipeline.errors import Stopped
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 from pipeline.selfplay.config import ExploreError
-from pipeline.selfplay.journal import Watch
+from pipeline.selfplay.journal import Journals, Watch, read_journals
 from pipeline.selfplay.worker import WorkerTask
+from pipeline.storage.stores import temporaries
 
 T = TypeVar("T", bound=WorkerTask)
+
+LATE_SECONDS = 10.0
+"""How long a shared folder may take to show items that were finished."""
 
 POLL = 0.5
 """Seconds between two looks at what the processes have done."""
@@ -39,6 +46,43 @@ def games_shown(total: int) -> Shown:
         return Tick(finished, total, "games", {"games/h": 3600.0 * done / seconds})
 
     return shown
+
+
+def tidy(journal: Path) -> None:
+    """Make a journal's folder, and delete the files that a killed run left open there and beside it."""
+    journal.mkdir(exist_ok=True)
+    for folder in (journal.parent, journal, journal.parent / PARTS):
+        for left in temporaries(folder):
+            left.unlink(missing_ok=True)
+
+
+def completed(
+    task: T,
+    work: Work,
+    engine: Engine | None,
+    workers: int,
+    progress: Progress,
+    stop: Stop,
+    shown: Shown,
+    counted: Callable[[int], str],
+) -> Journals:
+    """Do what is missing of a task, and return the journals of all its items.
+
+    `counted` says how many some items are: `7 of 9 games`. Raises Stopped where `stop` said so before the last one, and
+    ExploreError where a process cannot go on, or this one does not see what others have finished.
+    """
+    found, wanted = read_journals(task.journal), len(task.numbers)
+    if len(found.places) < wanted:
+        spread(task, work, found.places.keys(), engine, workers, progress, stop, shown)
+        until = time.monotonic() + LATE_SECONDS
+        while len((found := read_journals(task.journal)).places) < wanted and not stop() and time.monotonic() < until:
+            time.sleep(0.5)
+    if len(found.places) < wanted:
+        told = counted(len(found.places))
+        if stop():
+            raise Stopped(f"stopped after {told}; run the same command to continue")
+        raise ExploreError(f"{told} are seen in {task.journal}: let all nodes share it, and run the same command again")
+    return found
 
 
 def spread(
