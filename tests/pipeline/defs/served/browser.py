@@ -130,10 +130,15 @@ def launch(page: "Page", server: Server, asset: str, config: str, partition: str
 
 
 def shown_pictures(page: "Page", row: str) -> list[int]:
-    """Open a markdown entry and give the widths of the pictures in it."""
+    """Open a markdown entry, give the widths of the pictures in it, and close it; thumbnails stand on the page itself."""
+    of_all = "[...document.querySelectorAll(\"img[src^='data:image']\")].map(it => it.naturalWidth)"
+    on_page = len(page.evaluate(of_all))
     page.locator(f'tr:has(:text-is("{row}")) >> text="[Show Markdown]"').last.click()
-    page.locator("img[src^='data:image']").first.wait_for()
-    return list(page.evaluate("[...document.querySelectorAll(\"img[src^='data:image']\")].map(it => it.naturalWidth)"))
+    wait(lambda: len(page.evaluate(of_all)) > on_page, 30)
+    widths = list(page.evaluate(of_all))[on_page:]  # a dialog comes last
+    page.keyboard.press("Escape")
+    wait(lambda: len(page.evaluate(of_all)) == on_page, 30)
+    return widths
 
 
 def ended(server: Server, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:

@@ -72,7 +72,6 @@ def test_positions_become_a_training_set(server: Server, page: "Page") -> None:
     ended(server, run)
     go(page, server, "/assets/training_set", "test_positions_in_train")
     assert all(width > 0 for width in shown_pictures(page, "audit"))
-    page.keyboard.press("Escape")
 
 
 def terminate(page: "Page", server: Server, run: str) -> None:
@@ -106,15 +105,12 @@ def test_the_report_is_read(server: Server, page: "Page") -> None:
     ended(server, run, seconds=600)
     go(page, server, "/assets/checkpoint", "curves")
     assert all(width > 0 for width in shown_pictures(page, "curves"))
-    page.keyboard.press("Escape")
     visible(page, "Plots").click()
     page.locator("canvas").first.wait_for()
     run = launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {checkpoint: done}}}")
     ended(server, run)
     go(page, server, "/assets/accuracy_report", "top1")
     assert shown_pictures(page, "first_choices") == [220] * 6
-    visible(page, "Close").click()
-    page.locator("img[src^='data:image']").first.wait_for(state="detached")
     assert shown_pictures(page, "report")[0] > 500
     (written,) = Path(os.environ["FIANCHETTO_DATASETS"]).glob("reports/done/*/report.html")
     page.goto(written.as_uri())

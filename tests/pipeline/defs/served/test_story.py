@@ -143,5 +143,4 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     ended(server, launched(page, server, "Materialize"), seconds=500)
     go(page, server, "/assets/tuned_checkpoint", "verdicts")
     assert all(width > 0 for width in shown_pictures(page, "curves"))
-    page.keyboard.press("Escape")
     go(page, server, "/assets/strength_report", "ladder")
