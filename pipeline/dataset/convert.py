@@ -141,7 +141,7 @@ def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None
                 if planes == "compact":
                     _require_derived(reader.path, group, batch)
                 others = reader.table(group, names)
-            arrays = plane_columns(planes, batch["planes"], None, batch)
+            arrays = plane_columns(planes, batch["planes"], batch)
             found = dict(zip(stored.names, arrays, strict=False)) | {name: others.column(name) for name in names}
             rows.append(pa.Table.from_arrays([found[name] for name in stored.names], schema=stored))
             if sum(map(len, rows)) >= ROW_GROUP or group + 1 == len(reader.groups):
@@ -151,7 +151,7 @@ def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None
 
 def _require_derived(path: Path, group: int, batch: dict[str, Any]) -> None:
     """Raise DatasetError for a row whose planes are others than those of its position."""
-    same_R = (unpacked(packed(batch["planes"], None, batch)) == batch["planes"]).all(axis=1)
+    same_R = (unpacked(packed(batch["planes"], batch)) == batch["planes"]).all(axis=1)
     if not same_R.all():
         raise DatasetError(
             f"{path}: the planes of row {int(np.argmin(same_R))} of row group {group} are not those of its position, so it "

@@ -54,7 +54,7 @@ def _splits(member: Member) -> tuple[str, ...]:
 
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
     """Return rows of a batch as a table of KINDS."""
-    positions = positions_of(packed(rows["planes"], None, rows))
+    positions = positions_of(packed(rows["planes"], rows))
     positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
     white_R = rows["planes"][:, 12] == 0
     found: dict[str, Any] = {

@@ -12,14 +12,13 @@ Axes: G games, R rows.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import chess
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -30,7 +29,6 @@ from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
     game_numbers,
-    number_array,
     publish_json,
     read_note,
     write_packed,
@@ -42,6 +40,7 @@ from pipeline.dumps.reader import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.ingest.buckets import bucket_count, drawn, write_buckets
 from pipeline.ingest.filters import Filters, filter_games, value, which
+from pipeline.ingest.games_table import Tagged, games_table, numbers
 from pipeline.ingest.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
@@ -121,18 +120,6 @@ class ChunkTask:
     """What the driver's code is (pipeline/ingest/rows_code.py), for the note; "" for rows that go into no dataset."""
 
 
-class Tagged(NamedTuple):
-    """The games of a chunk with what their tags say."""
-
-    games: replay.Games
-    spans: NDArray[np.int64]  # [G, F, 2]
-    white_elo: NDArray[np.int32]  # 0: unknown
-    black_elo: NDArray[np.int32]
-    increment: NDArray[np.int32]  # seconds, -1: unknown
-    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels, NO_LABELS: it is a game, and all are
-    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
-
-
 @cache
 def _rows() -> replay.Rows:
     """Make room for rows, which a worker keeps from chunk to chunk: fresh pages cost more than the writing of them."""
@@ -147,12 +134,6 @@ def release_buffers() -> None:
 def part_name(index: int) -> str:
     """Give the name of a chunk's note."""
     return f"{index:05d}.json"
-
-
-def _numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
-    out = np.empty(len(spans), dtype=np.int32)
-    tags.integers(text, spans, missing, out)
-    return out
 
 
 def _drop_variants(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
@@ -195,15 +176,15 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     tags.scan_tags(text, bounds, spans, games.movetext)
     replay.read_results(text, spans[:, tags.RESULT], games.result)
     control = spans[:, tags.TIME_CONTROL]
-    games.base[:] = _numbers(text, control, -1)
+    games.base[:] = numbers(text, control, -1)
     slashed = tags.after(text, control, ord("/"))[:, 0] != control[:, 0]
     games.base[slashed] = -1  # "40/9000" and "1/259200": moves or days, not seconds for the game
     plus = tags.after(text, control, ord("+"))
-    increment = _numbers(text, plus, -1)
+    increment = numbers(text, plus, -1)
     increment[plus[:, 0] == control[:, 0]] = 0  # "300" is 300+0
     increment[games.base < 0] = -1
-    white = _numbers(text, spans[:, tags.WHITE_ELO], 0)
-    black = _numbers(text, spans[:, tags.BLACK_ELO], 0)
+    white = numbers(text, spans[:, tags.WHITE_ELO], 0)
+    black = numbers(text, spans[:, tags.BLACK_ELO], 0)
     setups = _set_up(text, spans[:, tags.FEN], games)
     _drop_variants(text, spans[:, tags.VARIANT], games)
     parity = _labels(text, spans[:, tags.LABELS], games)
@@ -216,7 +197,7 @@ def _labels(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Gam
     broken.
     """
     present = spans[:, 1] > 0
-    number = _numbers(text, spans, NO_LABELS)
+    number = numbers(text, spans, NO_LABELS)
     games.result[present] = replay.NO_RESULT
     games.status[present & (number > 1)] = replay.BAD_ROW
     return np.where(present & (number <= 1), number, NO_LABELS).astype(np.uint8)
@@ -303,58 +284,6 @@ def _write_block(
     return shards, loose
 
 
-def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
-    """Make a string column of tag values; absent ones are null, invalid UTF-8 is replaced."""
-    lengths = spans[:, 1] - spans[:, 0]
-    data = np.empty(int(lengths.sum()), dtype=np.uint8)
-    offsets = np.empty(len(spans) + 1, dtype=np.int32)
-    tags.gather(text, spans, data, offsets)
-    if data.size and data.max() >= 128:
-        return pa.array([value(text, span) if span[1] else None for span in spans], type=pa.string())
-    present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
-    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
-
-
-def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
-    """Make a column of names by their indices; what is not `known` is null."""
-    offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
-    text = pa.py_buffer("".join(names).encode("ascii"))
-    dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
-    return pa.DictionaryArray.from_arrays(number_array(indices.astype(np.int32), known), dictionary)
-
-
-def games_table(task: ChunkTask, tagged: Tagged, text: NDArray[np.uint8]) -> pa.Table:
-    """Make the rows of `games.parquet` for a chunk, a row for every game, dropped ones with their reason."""
-    games, spans = tagged.games, tagged.spans
-    count = len(games.status)
-    used = games.status == replay.USED
-    site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
-    date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
-    columns = {
-        "source": number_array(np.full(count, task.chunk.source, dtype=np.uint16)),
-        "offset": number_array(task.chunk.offset + games.start[:-1]),
-        "length": number_array(np.diff(games.start).astype(np.uint32)),
-        "site": _strings(text, site),
-        "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
-        "date": _strings(text, date),
-        "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
-        "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
-        "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
-        "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
-        "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
-        "result": number_array(games.result, np.abs(games.result) <= 1),
-        "plies": number_array(games.plies),
-        "identity": number_array(games.identity),
-        "split": _named(SPLITS, split_of(games.identity, task.config), used),
-        "dropped": _named(replay.STATUS, games.status, ~used),
-    }
-    if (tagged.parity != NO_LABELS).any():
-        rating = _numbers(text, spans[:, tags.PUZZLE_RATING], 0)
-        columns["puzzle_rating"] = number_array(rating.clip(0, 65535).astype(np.uint16), rating > 0)
-        columns["puzzle_themes"] = _strings(text, spans[:, tags.PUZZLE_THEMES])
-    return pa.table(columns)
-
-
 def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     """Turn a chunk into shards and notes: give the note, with `rows` and `fresh_rows` (0 when it was done before).
 
@@ -391,7 +320,7 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
             loose += unsorted
             collisions += int(np.isin(rows.promotion[used], (2, 3, 4)).sum())
             total, block = total + (filled if kept is None else len(kept)), block + 1
-        table = games_table(task, tagged, text)
+        table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, task.config))
         games_name = f"games-{task.chunk.index:05d}.parquet"
         publisher.publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
     counts = np.bincount(tagged.games.status, minlength=len(replay.STATUS))

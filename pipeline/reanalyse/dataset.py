@@ -142,7 +142,7 @@ def _tables(positions: Path, groups: Sequence[Any], config: ReanalyseConfig) -> 
     with open_shard(positions) as reader:
         read = [reader.read(group, KEPT) for group in range(len(reader.groups))]
     drawn = {name: np.concatenate([part[name] for part in read]) for name in read[0]}
-    boards = positions_of(packed(drawn["planes"], None, drawn))
+    boards = positions_of(packed(drawn["planes"], drawn))
     boards[:, COUNTERS] = drawn["halfmove"].astype(np.uint64) | drawn["ply"].astype(np.uint64) << np.uint64(16)
     waiting: list[dict[str, Any]] = []
     written = 0
@@ -210,9 +210,8 @@ def _table(rows: Sequence[Mapping[str, Any]], seed: tuple[int, int]) -> pa.Table
     for name in ("root_value", "best_value"):
         columns[name] = columns[name].astype(np.float32)
     table = rows_table(np.stack([row["planes"] for row in rows]), columns, "compact")
-    for name in ("best_value",):
-        place = table.schema.get_field_index(name)
-        null = number_array(columns[name], ~np.isnan(columns[name]))
-        table = table.set_column(place, table.schema.field(place), null)
+    place = table.schema.get_field_index("best_value")
+    best = number_array(columns["best_value"], ~np.isnan(columns["best_value"]))
+    table = table.set_column(place, table.schema.field(place), best)
     place = table.schema.get_field_index("visits")
     return table.set_column(place, table.schema.field(place), visits_column([row["visits"] for row in rows]))

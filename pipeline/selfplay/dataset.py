@@ -36,7 +36,8 @@ from pipeline.dataset.files.shards import (
 )
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.dumps.reader import Chunk, Source, chunks
-from pipeline.ingest.chunk import ChunkTask, games_table, packed_of, part_name, read_games, split_of
+from pipeline.ingest.chunk import ChunkTask, packed_of, part_name, read_games, split_of
+from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay as pgn
@@ -111,7 +112,7 @@ def _encode(task: ChunkTask, entries: Sequence[Mapping[str, Any]], config: Explo
         "root_value": _root_values(thoughts, entries, rows, rows_T, config),
     }
     files = _write(task, rows, rows_T, splits_G[rows.game[rows_T]], told)
-    table = games_table(task, tagged, text)
+    table = games_table(tagged, text, chunk, splits_G)
     publish(parts, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
     counts = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
     note = {

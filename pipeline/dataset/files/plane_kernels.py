@@ -14,7 +14,6 @@ from engine.board.bitboard import ALL, EMPTY, ONE, U, popcount
 from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import CASTLING, EN_PASSANT, KING, MAX_MOVES, TURN, WORDS
-from pipeline.dataset.files.permute import AHEAD, LINE_WORDS, prefetch
 
 ROWS_OF_WORD = 8
 """Rows whose bytes of one stream are one word."""
@@ -71,19 +70,16 @@ assert _ROW == MOVE_PLANES + TYPES
 
 
 @njit(cache=True, nogil=True)
-def split_planes(rows_RP: Any, picked_R: Any, pieces_CR: Any, groups: Any) -> None:
-    """Copy picked rows (int64) of planes, uint64[., 77], to columns: planes 0..12 to `pieces_CR`, uint64[13, R].
+def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
+    """Copy rows of planes, uint64[R, 77], to columns: planes 0..12 to `pieces_CR`, uint64[13, R].
 
     The move planes go to `groups`, a tuple of uint64[R, W] with the W of WIDTHS. All arrays are contiguous.
     """
-    words, count = rows_RP.reshape(-1), len(picked_R)
+    words = rows_RP.reshape(-1)
     a, b, c, d, e, f = groups
     a, b, c, d, e, f = a.reshape(-1), b.reshape(-1), c.reshape(-1), d.reshape(-1), e.reshape(-1), f.reshape(-1)
-    for row in range(count):
-        coming = picked_R[min(row + AHEAD, count - 1)] * _ROW
-        for first in range(0, _ROW, LINE_WORDS):
-            prefetch(words, coming + first)
-        at, narrow, wide = picked_R[row] * _ROW, 8 * row, 24 * row
+    for row in range(len(rows_RP)):
+        at, narrow, wide = row * _ROW, 8 * row, 24 * row
         for plane in range(PIECES):
             pieces_CR[plane, row] = words[at + plane]
         for plane in range(8):
@@ -136,13 +132,10 @@ WELL, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 
 
 @njit(cache=True, nogil=True)
-def pack_positions(rows_RP: Any, picked_R: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
-    """Pack picked rows (int64) of planes to `out_RW`, uint64[R, PACKED].
-
-    `castling_R` and `ep_file_R` (uint8) are those of the picked rows, in their order.
-    """
-    for row in range(len(picked_R)):
-        planes = rows_RP[picked_R[row]]
+def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
+    """Pack rows of planes, with their castling rights and en-passant files (uint8[R]), to `out_RW`, uint64[R, PACKED]."""
+    for row in range(len(rows_RP)):
+        planes = rows_RP[row]
         out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = piece_codes(planes)
         out_RW[row, 4] = planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
 
@@ -211,13 +204,13 @@ TILE_ROWS = 64
 def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
     """Write the planes of packed positions, all of them well, to columns as `split_planes` does."""
     scratch = np.empty((TILE_ROWS, _ROW), dtype=np.uint64)
-    every, none = np.arange(TILE_ROWS), np.empty(0, dtype=np.uint16)
+    none = np.empty(0, dtype=np.uint16)
     a, b, c, d, e, f = groups
     for first in range(0, len(packed_RW), TILE_ROWS):
         last = min(first + TILE_ROWS, len(packed_RW))
         unpack_positions(packed_RW[first:last], none, scratch)
         tile = a[first:last], b[first:last], c[first:last], d[first:last], e[first:last], f[first:last]
-        split_planes(scratch, every[: last - first], pieces_CR[:, first:last], tile)
+        split_planes(scratch[: last - first], pieces_CR[:, first:last], tile)
 
 
 @njit(cache=True, nogil=True)

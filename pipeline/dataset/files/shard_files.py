@@ -173,7 +173,7 @@ class ShardReader:
         table, planes_RP = read_stored(self.file, self.path, group, others)
         found = {
             field.name: array
-            for field, array in zip(plane_fields("bytes"), plane_columns("bytes", planes_RP, None, {}), strict=True)
+            for field, array in zip(plane_fields("bytes"), plane_columns("bytes", planes_RP, {}), strict=True)
         }
         found |= {name: table.column(name) for name in others}
         wanted = schema("bytes", searched=self.searched)

@@ -135,21 +135,15 @@ COLUMNS = ("planes", *(field.name for field in schema("bytes") if field.name != 
 """The columns of a batch, however planes are stored; those of SEARCHED may be asked for besides."""
 
 
-def rows_table(
-    planes_RP: NDArray[np.uint64],
-    columns: Mapping[str, NDArray[Any]],
-    form: Stored = "all",
-    picked_R: NDArray[np.int64] | None = None,
-) -> pa.Table:
-    """Return a shard's table of picked rows of planes uint64[., 77], of all where `picked_R` is None.
+def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Stored = "all") -> pa.Table:
+    """Return a shard's table of rows of planes uint64[R, 77].
 
-    `columns` are the others of the picked rows, in their order, BATCH_SENTINELS standing for null; `visits` and `root_value`
-    are null where they are not given, and those of SEARCHED left out where none is.
+    `columns` are the others, BATCH_SENTINELS standing for null; `visits` and `root_value` are null where they are not given,
+    and those of SEARCHED left out where none is.
     """
-    rows = len(planes_RP) if picked_R is None else len(picked_R)
     kinds = {field.name: field.type.to_pandas_dtype() for field in schema(form) if field.name in COMPACT_BY}
     by = {name: columns[name].astype(kind, copy=False) for name, kind in kinds.items()}
-    return _table(plane_columns(form, planes_RP, picked_R, by), columns, rows, form)
+    return _table(plane_columns(form, planes_RP, by), columns, len(planes_RP), form)
 
 
 def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: int, form: Stored) -> pa.Table:

@@ -129,20 +129,14 @@ def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
 # ---------------------------------------------------------------- rows to columns
 
 
-def plane_columns(
-    form: Stored, rows_RP: NDArray[np.uint64], picked_R: NDArray[np.int64] | None, columns: Mapping[str, NDArray[Any]]
-) -> list[pa.Array]:
-    """Return the columns of `plane_fields` for picked rows of planes, all of them where `picked_R` is None.
-
-    `columns` are the others of the picked rows, in their order; of them COMPACT_BY.
-    """
+def plane_columns(form: Stored, rows_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> list[pa.Array]:
+    """Return the columns of `plane_fields` for rows of planes; `columns` are the others, of them COMPACT_BY."""
     if form == "bytes":
-        return [_binary(rows_RP if picked_R is None else rows_RP[picked_R])]
+        return [_binary(rows_RP)]
     if form == "compact":
-        return packed_columns(packed(rows_RP, picked_R, columns), form)
-    picked_R = np.arange(len(rows_RP)) if picked_R is None else picked_R
-    pieces_CR, groups = _empty_columns(len(picked_R))
-    split_planes(np.ascontiguousarray(rows_RP, dtype=np.uint64), picked_R, pieces_CR, groups)
+        return packed_columns(packed(rows_RP, columns), form)
+    pieces_CR, groups = _empty_columns(len(rows_RP))
+    split_planes(np.ascontiguousarray(rows_RP, dtype=np.uint64), pieces_CR, groups)
     return [*map(number_array, pieces_CR), *map(_binary, groups)]
 
 
@@ -152,14 +146,11 @@ def _empty_columns(rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint
     return np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64), groups
 
 
-def packed(
-    rows_RP: NDArray[np.uint64], picked_R: NDArray[np.int64] | None, columns: Mapping[str, NDArray[Any]]
-) -> NDArray[np.uint64]:
-    """Pack picked rows of planes, all where `picked_R` is None; `columns` are COMPACT_BY of them, in their order."""
-    picked_R = np.arange(len(rows_RP)) if picked_R is None else picked_R
-    out_RW = np.empty((len(picked_R), PACKED), dtype=np.uint64)
+def packed(rows_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
+    """Pack rows of planes; `columns` are COMPACT_BY of them."""
+    out_RW = np.empty((len(rows_RP), PACKED), dtype=np.uint64)
     rows_RP = np.ascontiguousarray(rows_RP, dtype=np.uint64)
-    pack_positions(rows_RP, picked_R, columns["castling"], columns["ep_file"], out_RW)
+    pack_positions(rows_RP, columns["castling"], columns["ep_file"], out_RW)
     return out_RW
 
 

@@ -111,7 +111,7 @@ def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any
 def board_of(planes_P: NDArray[np.uint64], castling: int, ep_file: int, ply: int, halfmove: int = 0) -> chess.Board:
     """Return the board of a stored row, uint64[77] and the columns of the same names."""
     state = {"castling": np.array([castling], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
-    position = positions_of(packed(planes_P[None], None, state))[0]
+    position = positions_of(packed(planes_P[None], state))[0]
     position[COUNTERS] = halfmove | ply << 16
     return to_board(position)
 

@@ -90,13 +90,3 @@ def told(out: Path) -> dict[str, Any]:
 def searches(out: Path) -> list[dict[str, Any]]:
     """Read searches.jsonl."""
     return [json.loads(line) for line in (out / "searches.jsonl").read_text().splitlines()]
-
-
-def journalled(out: Path) -> set[int]:
-    """Give the numbers of the groups whose lines stand whole in the journal."""
-    found = set()
-    for path in (out / ".journal").glob("*.jsonl"):
-        whole, _, _ = path.read_bytes().rpartition(b"\n")
-        entries = [json.loads(line) for line in whole.splitlines()]
-        found |= {entry["record"]["number"] for entry in entries if "record" in entry}
-    return found

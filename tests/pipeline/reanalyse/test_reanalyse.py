@@ -27,7 +27,8 @@ from pipeline.reanalyse.config import ReanalyseConfig, ReanalyseError
 from pipeline.reanalyse.job import reanalyse
 from tests.model.test_checkpoint import edit, make
 from tests.pipeline import datasets
-from tests.pipeline.reanalyse.reanalyses import journalled, prepare, searches, small, start, told
+from tests.pipeline.reanalyse.reanalyses import prepare, searches, small, start, told
+from tests.pipeline.selfplay.generations import journalled
 
 CONFIG = small()
 

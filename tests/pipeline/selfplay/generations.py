@@ -97,7 +97,7 @@ def told(out: Path) -> dict[str, Any]:
 
 
 def journalled(out: Path) -> set[int]:
-    """Give the numbers of the games whose lines stand whole in the journal."""
+    """Give the numbers of the games, or groups of positions, whose lines stand whole in the journal."""
     found = set()
     for path in (out / ".journal").glob("*.jsonl"):
         whole, _, _ = path.read_bytes().rpartition(b"\n")

@@ -112,7 +112,7 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
     legal_planes(position, planes[0])
     ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
     columns = {"castling": np.array([castling_of(board)], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
-    words = packed(planes, None, columns)
+    words = packed(planes, columns)
     assert np.array_equal(unpacked(words), planes)
     assert np.array_equal(planes[0], planes_of(board))
     assert to_fen(positions_of(words)[0]).split()[:4] == board.fen(en_passant="fen").split()[:4]
@@ -143,7 +143,7 @@ def test_codes_kings_and_labels_are_looked_at() -> None:
     board = from_board(chess.Board())
     planes = np.empty((1, PLANES), dtype=np.uint64)
     legal_planes(board, planes[0])
-    words = packed(planes, None, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)})
+    words = packed(planes, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)})
     assert unpacked(words, np.array([48], np.uint16)).shape == (1, PLANES)  # a pawn one square up
     with pytest.raises(StrangeRowError, match="no legal move"):
         unpacked(words, np.array([0], np.uint16))

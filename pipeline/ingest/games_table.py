@@ -1,0 +1,89 @@
+"""What the tags of a chunk's games say, as the rows of `games.parquet`.
+
+Axes: G games, F tags, S starting positions.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.dataset.files.layout import SPLITS
+from pipeline.dataset.files.shards import number_array
+from pipeline.dumps.reader import Chunk
+from pipeline.ingest.filters import value
+from pipeline.ingest.row_filters import NO_LABELS
+from pipeline.pgn import replay, tags
+
+
+class Tagged(NamedTuple):
+    """The games of a chunk with what their tags say."""
+
+    games: replay.Games
+    spans: NDArray[np.int64]  # [G, F, 2]
+    white_elo: NDArray[np.int32]  # 0: unknown
+    black_elo: NDArray[np.int32]
+    increment: NDArray[np.int32]  # seconds, -1: unknown
+    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels, NO_LABELS: it is a game, and all are
+    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
+
+
+def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
+    """Return the numbers that tag values begin with, `missing` where there is none, int32[G]."""
+    out = np.empty(len(spans), dtype=np.int32)
+    tags.integers(text, spans, missing, out)
+    return out
+
+
+def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
+    """Return a string column of tag values; absent ones are null, invalid UTF-8 is replaced."""
+    lengths = spans[:, 1] - spans[:, 0]
+    data = np.empty(int(lengths.sum()), dtype=np.uint8)
+    offsets = np.empty(len(spans) + 1, dtype=np.int32)
+    tags.gather(text, spans, data, offsets)
+    if data.size and data.max() >= 128:
+        return pa.array([value(text, span) if span[1] else None for span in spans], type=pa.string())
+    present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
+    return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
+
+
+def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
+    """Return a column of names by their indices; what is not `known` is null."""
+    offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
+    text = pa.py_buffer("".join(names).encode("ascii"))
+    dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
+    return pa.DictionaryArray.from_arrays(number_array(indices.astype(np.int32), known), dictionary)
+
+
+def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: NDArray[np.uint8]) -> pa.Table:
+    """Return the rows of `games.parquet` for a chunk's games, dropped ones with their reason; `split_G` indexes SPLITS."""
+    games, spans = tagged.games, tagged.spans
+    count = len(games.status)
+    used = games.status == replay.USED
+    site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
+    date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
+    columns = {
+        "source": number_array(np.full(count, chunk.source, dtype=np.uint16)),
+        "offset": number_array(chunk.offset + games.start[:-1]),
+        "length": number_array(np.diff(games.start).astype(np.uint32)),
+        "site": _strings(text, site),
+        "event": _strings(text, spans[:, tags.EVENT]).dictionary_encode(),
+        "date": _strings(text, date),
+        "white_elo": number_array(tagged.white_elo.clip(0, 65535).astype(np.uint16), tagged.white_elo > 0),
+        "black_elo": number_array(tagged.black_elo.clip(0, 65535).astype(np.uint16), tagged.black_elo > 0),
+        "time_control": _strings(text, spans[:, tags.TIME_CONTROL]).dictionary_encode(),
+        "eco": _strings(text, spans[:, tags.ECO]).dictionary_encode(),
+        "termination": _strings(text, spans[:, tags.TERMINATION]).dictionary_encode(),
+        "result": number_array(games.result, np.abs(games.result) <= 1),
+        "plies": number_array(games.plies),
+        "identity": number_array(games.identity),
+        "split": _named(SPLITS, split_G, used),
+        "dropped": _named(replay.STATUS, games.status, ~used),
+    }
+    if (tagged.parity != NO_LABELS).any():
+        rating = numbers(text, spans[:, tags.PUZZLE_RATING], 0)
+        columns["puzzle_rating"] = number_array(rating.clip(0, 65535).astype(np.uint16), rating > 0)
+        columns["puzzle_themes"] = _strings(text, spans[:, tags.PUZZLE_THEMES])
+    return pa.table(columns)
