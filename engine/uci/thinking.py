@@ -124,7 +124,7 @@ class Thinker:
         wanted = self._wanted(job)
         allowed = [move for move in legal if move in wanted] or legal
         if options.policy:
-            return self._by_policy(job, evaluator, allowed, options.temperature)
+            return self._by_policy(job, evaluator, allowed, options.temperature, told=True)
         bounds = budget(job.go.limits(job.board.turn == chess.WHITE), options.overhead / 1000)
         search = self._prepared(job, bounds)
         if bounds.hard is not None and not job.pondering:
@@ -146,9 +146,17 @@ class Thinker:
     def _by_hand(self, job: Job, legal: list[chess.Move]) -> BestMove:
         return self._by_policy(job, handwritten.evaluate, legal)
 
-    def _by_policy(self, job: Job, evaluator: Evaluator, among: list[chess.Move], temperature: float = 0.0) -> BestMove:
-        """Play a move of an evaluator's policy."""
-        seen = policy_move(evaluator, job.board, among, temperature=temperature, seed=job.options.seed)
+    def _by_policy(
+        self,
+        job: Job,
+        evaluator: Evaluator,
+        among: list[chess.Move],
+        temperature: float = 0.0,
+        *,
+        told: bool = False,
+    ) -> BestMove:
+        """Play a move of an evaluator's policy, which is `told` the last moves where it is to play like people."""
+        seen = policy_move(evaluator, job.board, among, temperature=temperature, seed=job.options.seed, told=told)
         wdl = f" wdl {permille(seen.value, seen.draw)}" if job.options.show_wdl else ""
         cost = effort(1, self._clock() - job.begun)
         self._say(
