@@ -16,7 +16,7 @@ from tests.conftest import REPOSITORY
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_while_training_saves_and_is_the_exit_status(
     number: int, journey: dict[str, Any], tmp_path: Path
 ) -> None:
