@@ -15,6 +15,7 @@ planes19       planes18 and the halfmove clock
 option         adds, behind those
 +state         castling (own king's side, own queen's, opponent's likewise; K Q k q of an absolute board) and en-passant file
 +last          where the opponent's last move began and where it ended, a plane each; zeros where it is unknown
++lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and the mover's own in turn
 +historyN      12 piece planes of each of the N - 1 positions before, the last one first
 +counters      halfmove clock / 100, earlier occurrences / 2, ply / 200, each at most 1, each a constant plane
 
@@ -32,11 +33,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
+import chess
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
-from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps, target_table
+from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, label_of, steps, target_table
 from engine.errors import UserError, did_you_mean
 
 STATE = ("castling", "ep_file")
@@ -46,8 +48,13 @@ COUNTERS: Mapping[str, float] = {"halfmove": 100.0, "repetition": 2.0, "ply": 20
 """Columns that are constant planes, and what each is divided by."""
 LONGEST_HISTORY = 16
 LAST_PLANES = 2
+LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
+"""Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view of the row's mover."""
 NO_LAST_MOVE = 65535
-"""In the column `last_move`, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
+"""In LAST_MOVES, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
+PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
+TURNED_SQUARES = 56 * 64 + 56
+"""What a last move is XORed with to be seen by the other side."""
 
 
 class UnknownViewError(UserError):
@@ -76,8 +83,8 @@ class View:
     """Whether castling rights and the en-passant file follow."""
     counters: tuple[str, ...] = ()
     """Columns that are constant planes at the end."""
-    last: bool = False
-    """Whether the opponent's last move is shown."""
+    last: int = 0
+    """Last half-moves shown."""
     history: int = 0
     """Earlier positions shown."""
 
@@ -101,8 +108,8 @@ class View:
     def columns(self) -> tuple[str, ...]:
         """Columns of a row that it needs beside `planes`."""
         state = STATE if self.state else ()
-        past = (("last_move", self.last), ("history", self.history))
-        return (*state, *(name for name, shown in past if shown), *self.counters)
+        past = (*LAST_MOVES[: self.last], *(("history",) if self.history else ()))
+        return (*state, *past, *self.counters)
 
     @property
     def absolute(self) -> bool:
@@ -147,11 +154,13 @@ def view(name: str) -> View:
     row = views()[base]
     state, last, counters, history = row.state, row.last, row.counters, row.history
     for option in options:
-        number = option.removeprefix("history")
+        number, past = option.removeprefix("history"), option.removeprefix("last")
         if option == "state" and not state:
             state = True
         elif option == "last" and not last:
-            last = True
+            last = 1
+        elif past != option and not last and past in PAST_LENGTHS:
+            last = int(past)
         elif option == "counters" and counters != tuple(COUNTERS):
             counters = tuple(COUNTERS)
         elif number != option and not history and number.isdecimal() and 2 <= int(number[:3]) <= LONGEST_HISTORY:
@@ -159,7 +168,7 @@ def view(name: str) -> View:
         else:
             raise UnknownViewError(
                 f"the view {base!r} takes no option {option[:40]!r}, or has it already; "
-                f"there are state, last, counters and history2 to history{LONGEST_HISTORY}"
+                f"there are state, last, last2 to last{len(LAST_MOVES)}, counters and history2 to history{LONGEST_HISTORY}"
             )
     return replace(row, name=name, state=state, last=last, counters=counters, history=history)
 
@@ -183,6 +192,20 @@ def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
     return ((labels % 64 ^ 56) * 64 + (targets ^ 56)).astype(np.uint16)
 
 
+def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
+    """Return the last `count` moves of a board's stack as the columns LAST_MOVES have them, uint16[count], the last one first.
+
+    NO_LAST_MOVE stands for what is before the stack, and for null moves.
+    """
+    moves = np.full(count, NO_LAST_MOVE, dtype=np.uint16)
+    mover = board.turn
+    for back, move in enumerate(board.move_stack[::-1][:count]):
+        mover = not mover
+        if move:
+            moves[back] = last_moves(np.array([label_of(move, mover)]))[0] ^ (TURNED_SQUARES if back % 2 else 0)
+    return moves
+
+
 def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
     """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of byte Y is column X of row Y.
 
@@ -195,7 +218,7 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
     if shown.state:
         parts.append(_state(columns, turned_B, xp))
     if shown.last:
-        parts.append(_last(columns["last_move"], turned_B, xp, table("rows")))
+        parts += [_last(columns[name], turned_B, xp, table("rows")) for name in LAST_MOVES[: shown.last]]
     if shown.history:
         past_BTPY = columns["history"][:, : shown.history]
         drawn_BTPY = _arranged(shown, past_BTPY, black_B, PIECE_PLANES, xp, table)
@@ -234,7 +257,7 @@ def _state(columns: Mapping[str, Any], turned_B: Any, xp: Any) -> Any:
 
 
 def _last(moves_B: Any, turned_B: Any, xp: Any, rows_Y: Any) -> Any:
-    """Return where the opponent's last move began and where it ended, uint8[B, 2, Y]; zeros where it is unknown."""
+    """Return where a last move began and where it ended, uint8[B, 2, Y]; zeros where it is unknown."""
     squares_B2 = xp.stack((moves_B // 64, moves_B), 1) % 64 ^ xp.where(turned_B, 56, 0)[:, None]
     bits_B2 = xp.where(moves_B[:, None] < LABELS, 1 << squares_B2 % 8, 0)
     planes_B2Y = xp.where(squares_B2[:, :, None] // 8 == rows_Y, bits_B2[:, :, None], 0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.encoding.move_vocabularies import NONE, index_of, vocabulary
 from engine.encoding.planes import TURN_PLANE
-from engine.encoding.views import require, view
+from engine.encoding.views import LAST_MOVES, require, view
 from engine.evaluation.move_features import legal_move_features
 from model.data.planes import black, bytes_of, legal_mask, pictures, promoting, table, tensor, to_view
 from model.network.conditioning import CONDITIONS, UNKNOWN, encode_conditions, hide
@@ -55,7 +55,7 @@ def training_columns(preset: Preset) -> tuple[str, ...]:
 
 def _hideable(preset: Preset) -> tuple[str, ...]:
     """Return the names of the columns that some rows are shown without in training."""
-    return (*(("last_move",) if view(preset.view).last else ()), *CONDITIONS[preset.condition])
+    return (*LAST_MOVES[: view(preset.view).last], *CONDITIONS[preset.condition])
 
 
 def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch:

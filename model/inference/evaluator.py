@@ -33,9 +33,10 @@ class NetworkEvaluator:
         self.dtype = dtype_for(amp, self.device)
         self.network = network.to(self.device).eval()
         self.preset = network.preset
-        self.defaults = column_defaults(self.preset)
-        check_known(f"the network {self.preset.name}", self.defaults, known or {})
-        self.defaults |= known or {}
+        self.columns = column_defaults(self.preset)
+        """Columns that the network reads, and what stands in each where nothing is given."""
+        check_known(f"the network {self.preset.name}", self.columns, known or {})
+        self.columns |= known or {}
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
         """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
@@ -44,7 +45,7 @@ class NetworkEvaluator:
         some minus infinity. A value that is one number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2; without a value
         head each is a third.
         """
-        return in_batches(self._evaluate, complete(planes_BP, columns or {}, self.defaults))
+        return in_batches(self._evaluate, complete(planes_BP, columns or {}, self.columns))
 
     @torch.inference_mode()
     def _evaluate(self, rows: Rows) -> Answer:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from engine.board.movegen import legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board, mirror
 from engine.encoding.planes import PIECE_PLANES, PLANES, TURN_PLANE, label_of
-from engine.encoding.views import NO_LAST_MOVE, last_moves, view
+from engine.encoding.views import LAST_MOVES, last_moves_of, view
 from engine.errors import UserError
 from model.inference.columns import check_known
 from model.inference.evaluator import NetworkEvaluator, evaluator
@@ -87,8 +87,8 @@ class Player:
 
     def _columns(self, board: chess.Board, told: dict[str, int]) -> dict[str, NDArray[Any]]:
         """Write a board as one row of a shard, with all that the network reads and a board tells."""
-        names = self.evaluator.defaults
-        check_known(f"the network {self.evaluator.preset.name}", self.evaluator.defaults, told)
+        names = self.evaluator.columns
+        check_known(f"the network {self.evaluator.preset.name}", self.evaluator.columns, told)
         position = from_board(board)
         planes_BP = np.zeros((1, PLANES), dtype=np.uint64)
         legal_planes(position, planes_BP[0])
@@ -101,8 +101,9 @@ class Player:
         }
         if "repetition" in names:
             columns["repetition"] = np.array([_earlier_occurrences(board)], np.int64)
-        if "last_move" in names:
-            columns["last_move"] = np.array([_last_move(board)], np.int64)
+        last = view(self.evaluator.preset.view).last
+        for name, move in zip(LAST_MOVES, last_moves_of(board, last), strict=False):
+            columns[name] = np.array([move], np.int64)
         if "history" in names:
             columns["history"] = _history(board, view(self.evaluator.preset.view).history)
         return columns | {name: np.array([value], np.int64) for name, value in told.items()}
@@ -120,13 +121,6 @@ def _earlier_occurrences(board: chess.Board) -> int:
         past.pop()
         count += chess.polyglot.zobrist_hash(past) == here
     return count
-
-
-def _last_move(board: chess.Board) -> int:
-    """Return the opponent's last move as shards have it."""
-    if not board.move_stack or not board.peek():
-        return NO_LAST_MOVE
-    return int(last_moves(np.array([label_of(board.peek(), not board.turn)]))[0])
 
 
 def _history(board: chess.Board, steps: int) -> NDArray[np.uint64]:

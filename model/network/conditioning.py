@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engine.encoding.views import NO_LAST_MOVE
+from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 
 HIDDEN_SHARE = 8
-"""In training one row in so many has its ratings hidden, one its clock, and one the last move: unknown must be learned."""
+"""In training one row in so many has its ratings hidden, one its clock, and one the last moves: unknown must be learned."""
 HIDING_VERSION = 2
 """How those rows are drawn: 1 by game and ply alone, the same rows in each epoch; 2 anew in each step. A card names it."""
 
@@ -56,7 +56,9 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {"none": (), "ratings": RATINGS, "ra
 """Columns that each word of a preset's `condition` reads."""
 
 
-UNKNOWN: Mapping[str, int] = {**{name: steps.unknown for name, steps in STEPS.items()}, "last_move": NO_LAST_MOVE}
+UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items()} | dict.fromkeys(
+    LAST_MOVES, NO_LAST_MOVE
+)
 """What stands for unknown in the columns that may be hidden."""
 
 
@@ -106,7 +108,7 @@ def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> di
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         mixed_B = ((mixed_B ^ (mixed_B >> shift)) * factor) & 0xFFFFFFFF
     mixed_B ^= mixed_B >> 16
-    for group, shift in ((RATINGS, 12), (CLOCKS, 20), (("last_move",), 4)):
+    for group, shift in ((RATINGS, 12), (CLOCKS, 20), (LAST_MOVES, 4)):
         hidden_B = (mixed_B >> shift) % HIDDEN_SHARE == 0
         for name in group:
             if name in names:

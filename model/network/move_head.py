@@ -36,11 +36,12 @@ def encode_features(features_MF: Tensor) -> Tensor:
 
 
 class Moves:
-    """A batch's legal moves `[M]`: `places` in all logits, `kinds`, squares on all boards, and encoded `features` `[M, K]`."""
+    """A batch's legal moves `[M]`: `places` in all logits, `rows`, `kinds`, squares on all boards; `features` `[M, K]`."""
 
     def __init__(self, read: Mapping[str, Tensor]) -> None:
         self.places = read["moves"]
-        boards_M = self.places // LABELS * SQUARES
+        self.rows = self.places // LABELS
+        boards_M = self.rows * SQUARES
         self.kinds = self.places % LABELS // SQUARES
         self.sources = boards_M + self.places % SQUARES
         self.targets = boards_M + read["facts"][:, TARGET]
@@ -70,6 +71,25 @@ class MoveFeatureStem(nn.Module):
         return squares_SC.view(-1, *x_BCYX.shape[2:], x_BCYX.shape[1]).permute(0, 3, 1, 2)
 
 
+class Comparison(nn.Module):
+    """Score each legal move again, shown what is liked in its position: the moves' mean, weighted by their first scores."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        last = nn.Linear(width, 1, bias=False)
+        nn.init.zeros_(last.weight)  # the scores begin as the first ones
+        self.weight = Exact(last)
+
+    def forward(self, hidden_MC: Tensor, scores_M: Tensor, rows_M: Tensor, rows: int) -> Tensor:
+        """Return what is added to the scores, `[M]`."""
+        powers_M1 = scores_M.clamp(-20, 20).exp()[:, None]
+        liked_BC = hidden_MC.new_zeros((rows, hidden_MC.shape[1]), dtype=torch.float32)
+        liked_BC = liked_BC.index_add(0, rows_M, powers_M1 * hidden_MC)
+        liked_BC = liked_BC / powers_M1.new_zeros((rows, 1)).index_add(0, rows_M, powers_M1).clamp(min=1e-9)
+        return self.weight(F.relu(self.own(hidden_MC) + self.others(liked_BC)[rows_M])).squeeze(1)  # type: ignore[no-any-return]
+
+
 class MoveHead(nn.Module):
     """Score each legal move by its features, its kind and the trunk's output on the squares it leaves and reaches."""
 
@@ -80,10 +100,13 @@ class MoveHead(nn.Module):
         self.kinds = nn.Embedding(TYPES, row.facts_width)
         self.weight = Exact(nn.Linear(row.facts_width, 1))
         nn.init.normal_(self.kinds.weight, std=0.1)
+        self.compare = Comparison(row.facts_width) if row.facts_layers == 2 else None
 
     def forward(self, logits_BA: Tensor, x_BCYX: Tensor, moves: Moves) -> Tensor:
         """Return logits `[B, A]` with each legal move's score added."""
         hidden_MC = _squares(self.sources(x_BCYX))[moves.sources] + _squares(self.targets(x_BCYX))[moves.targets]
         hidden_MC = F.relu(hidden_MC + self.facts(moves.features) + self.kinds(moves.kinds))
         scores_M = self.weight(hidden_MC).squeeze(1)
+        if self.compare:
+            scores_M = scores_M + self.compare(hidden_MC, scores_M, moves.rows, len(logits_BA))
         return logits_BA.flatten().index_add(0, moves.places, scores_M).view_as(logits_BA)

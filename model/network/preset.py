@@ -71,6 +71,8 @@ class Preset:
     """Hidden units that read it, 0 with none."""
     facts_width: int = 0
     """Hidden units that score each legal move by its features (engine.evaluation.move_features); 0 to read none."""
+    facts_layers: int = 1
+    """Layers that score a legal move: 1, or 2, the second of which is shown what the first likes best in the position."""
     init: Literal["torch", "kaiming"] = "torch"
     """How fresh weights are drawn: `torch` (its defaults, residual branches from zero) or `kaiming`."""
 
@@ -102,6 +104,7 @@ class Preset:
             ("moves_left", 0, LARGEST),
             ("condition_width", 0, LARGEST),
             ("facts_width", 0, LARGEST),
+            ("facts_layers", 1, 2),
         ):
             if not low <= getattr(self, name) <= high:
                 raise PresetError(f"preset {self.name}: {name} is {getattr(self, name)}, and must be in {low}..{high}")

@@ -35,9 +35,10 @@ def _fianchetto() -> tuple[Preset, ...]:
     # xs that is told both players' ratings, with a plainer trunk: at this size, in an hour on two cores, the gate's share of
     # the time (13 %) is better spent on more positions (docs/log.md). In search the ratings are unknown, which it has learned.
     rated = replace(xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32)
-    # The same for predicting people: it sees the opponent's last move, which says where the game is, and is told what each
-    # legal move wins, risks, leaves and threatens, which makes the move planes superfluous (docs/log.md).
-    human = replace(rated, name="fianchetto-human", view="marro13+last", facts_width=128)
+    # The same for predicting people: it sees the last eight half-moves, which say where the game is and what the players are
+    # about, and is told what each legal move wins, risks, leaves and threatens, which makes the move planes superfluous; moves
+    # are scored beside each other (docs/log.md).
+    human = replace(rated, name="fianchetto-human", view="marro13+last8", facts_width=128, facts_layers=2)
     # Players beside the planes: ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
     # en-passant file are left out: search has planes alone, and the 77 hold every legal castling and capture.
     s = replace(

@@ -24,8 +24,8 @@ from model.training.config import TrainConfig
 from model.training.precision import device_for, dtype_for
 from model.training.state import begin, prepare, take_step
 from pipeline.bench.search import SIMULATIONS, efficiency
-from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+from pipeline.dataset.files.shards import EARLIER, Batch
 
 PEAK_TFLOPS = {
     "B200": 2250.0,
@@ -189,7 +189,8 @@ def measure(
     progress(Tick(1, stages, "stages"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         ingest([str(pgn)], Path(folder), workers=1)
-        batches = Batches([Path(folder)], "train", batch_size=settings.batch_size).from_step(0)
+        columns = (*HUMAN_COLUMNS, *EARLIER)
+        batches = Batches([Path(folder)], "train", batch_size=settings.batch_size, columns=columns).from_step(0)
         batch = next(batches)
         feed = _feed(batches, settings.player, where, settings.seconds)
         batches.close()  # type: ignore[attr-defined]

@@ -11,6 +11,7 @@ from typing import Any
 from engine.progress import Progress, Tick, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import Batch
+from pipeline.training.train import columns_of
 
 STEPS = 25
 ROUNDS = 6
@@ -42,7 +43,10 @@ def measure(positions: Path, progress: Progress = silent, preset_name: str = "fi
 
     config = TrainConfig(steps=10_000)
     run = begin(config, preset(preset_name))
-    stream = Batches([positions], "train", batch_size=config.batch_size, block_rows=BLOCK_ROWS).from_step(0)
+    columns = columns_of(config, preset(preset_name))
+    stream = Batches(
+        [positions], "train", batch_size=config.batch_size, columns=columns, block_rows=BLOCK_ROWS
+    ).from_step(0)
     held = repeat(next(stream))
     _rate(run, held)  # warm
     fed_rates, held_rates = [], []

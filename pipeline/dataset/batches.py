@@ -41,7 +41,7 @@ SHUFFLED, DRAWN = 0x6B6C62, 0x64726E
 (0, 0, 0) and (0, 0, 0, 0) for the same, and the permutation that ingest shuffles a chunk by was undone here."""
 
 HUMAN_COLUMNS = tuple(name for name in COLUMNS if name not in ("visits", "root_value"))
-"""The columns that batches hold unless others are asked for: all that human games fill."""
+"""The columns that batches hold unless others are asked for: all that every human game fills."""
 
 
 @dataclass(frozen=True, slots=True)

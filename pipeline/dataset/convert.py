@@ -25,7 +25,6 @@ from pipeline.dataset.files.shards import (
     MANIFEST,
     PARTS,
     ROW_GROUP,
-    SEARCHED,
     file_hash,
     publish_json,
     read_manifest,
@@ -115,7 +114,7 @@ def _convert(
         text = re.sub(r"shard format \d+", f"shard format {FORMAT_VERSION}", text)
         publish_own(out, CARD, 0, lambda target: target.write(text.encode()))
     shard_bytes = sum(entry["bytes"] for entry in files if entry["name"] != GAMES)
-    config = manifest["config"] | ({"planes": planes} if manifest["config"] else {})
+    config = {"history": 1} | manifest["config"] | {"planes": planes} if manifest["config"] else {}
     made = manifest | asked | {"row_group": ROW_GROUP, "config": config, "files": files}
     made["bytes_per_position"] = round(shard_bytes / total, 2)
     publish_json(out, MANIFEST, made, note_down)
@@ -131,13 +130,13 @@ def _copy(path: Path, target: Any) -> None:
 
 def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None:
     """Write a shard's rows in another form; DatasetError for a row that the form cannot hold."""
-    stored = schema(planes, searched=reader.searched)
-    names = [*_BUT_PLANES, *(SEARCHED if reader.searched else ())]
+    stored = schema(planes, reader.besides)
+    names = [*_BUT_PLANES, *reader.besides]
     with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         rows: list[pa.Table] = []
         for group in range(len(reader.groups)):
             with reading(reader.path):
-                batch = reader.read(group, COLUMNS, games)
+                batch = reader.read(group, (*COLUMNS, *reader.besides), games)
                 if planes == "compact":
                     _require_derived(reader.path, group, batch)
                 others = reader.table(group, names)

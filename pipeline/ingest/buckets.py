@@ -17,6 +17,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import schema
 from pipeline.storage.stores import read_span
@@ -41,19 +42,22 @@ def drawn(
 
 
 @cache
-def record_type() -> np.dtype[Any]:
-    """Give the record of a row: every column of a human game but the planes."""
-    kinds = {
-        field.name: field.type for field in schema("bytes") if field.name not in ("planes", "visits", "root_value")
-    }
+def record_type(history: int) -> np.dtype[Any]:
+    """Give the record of a row: every column of a human game but the planes, with `history` half-moves before it."""
+    left_out = ("planes", "visits", "root_value")
+    kinds = {field.name: field.type for field in schema("bytes", LAST_MOVES[:history]) if field.name not in left_out}
     return np.dtype([(name, kind.to_pandas_dtype()) for name, kind in kinds.items()])
 
 
 def write_buckets(
-    columns: Mapping[str, NDArray[Any]], packed_RW: NDArray[np.uint64], rows_B: NDArray[np.int64], target: Any
+    columns: Mapping[str, NDArray[Any]],
+    packed_RW: NDArray[np.uint64],
+    rows_B: NDArray[np.int64],
+    history: int,
+    target: Any,
 ) -> None:
     """Write rows that stand bucket after bucket."""
-    records_R = np.empty(len(packed_RW), dtype=record_type())
+    records_R = np.empty(len(packed_RW), dtype=record_type(history))
     for name in records_R.dtype.names or ():
         records_R[name] = columns[name]
     packer = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
@@ -77,9 +81,9 @@ def read_index(path: Path, buckets: int) -> NDArray[np.uint32]:
     return tail.reshape(2, buckets)
 
 
-def unpacked(frame: bytes, rows: int) -> tuple[NDArray[Any], NDArray[np.uint64]]:
+def unpacked(frame: bytes, rows: int, history: int) -> tuple[NDArray[Any], NDArray[np.uint64]]:
     """Return the rows of a bucket: records [R], packed positions uint64[R, W]; ZstdError or ValueError for a damaged one."""
-    kind = record_type()
+    kind = record_type(history)
     size = rows * (kind.itemsize + 8 * PACKED)
     data = zstandard.ZstdDecompressor().decompress(frame)
     if len(data) != size:

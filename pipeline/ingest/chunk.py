@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.position import FenError, from_fen, parse_fen, playable
+from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
 from pipeline.dataset.files.shards import (
@@ -70,6 +71,9 @@ class IngestConfig(Filters):
     planes: Form = "all"
     """How shards hold a position: all, the 77 planes for any reader; or compact, the board, from which this program makes
     the planes again: half the bytes, and batches several times as fast."""
+    history: int = 8
+    """Half-moves before a position that its row keeps, 1 to 8: what a network is shown that reads them (fianchetto-human);
+    each beyond the first takes 1.6 bytes a row."""
     order: Literal["shuffled", "game"] = "shuffled"
     """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, unfit for training)."""
     seed: int = 0
@@ -90,6 +94,8 @@ class IngestConfig(Filters):
             raise ConfigError("test_share and val_share are shares: each from 0 to 1, and together below 1")
         if self.planes not in FORMS:
             raise ConfigError(f"planes are all or compact, not {self.planes!r}")
+        if not 1 <= self.history <= len(LAST_MOVES):
+            raise ConfigError(f"history is from 1 to {len(LAST_MOVES)} half-moves, not {self.history}")
         if self.order not in ("shuffled", "game"):
             raise ConfigError(f"order is shuffled or game, not {self.order!r}")
         if not 0 <= self.chunk_mib <= 256:
@@ -258,6 +264,7 @@ def _write_block(
     if kept is not None:
         splits[np.delete(np.arange(filled), kept)] = len(SPLITS)  # of none
     shards, loose = [], []
+    earlier = replay.earlier_moves(rows, filled, task.config.history)
     for number, split in enumerate(SPLITS):
         picked = np.flatnonzero(splits == number)
         if not len(picked):
@@ -270,9 +277,10 @@ def _write_block(
             picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
         taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
         columns, packed_RW = _columns(tagged, taken, task.chunk.first_game), packed_of(taken)
+        columns |= {column: moves_R[picked] for column, moves_R in earlier.items()}
         name = f"{split}-{task.chunk.index:05d}-{block}"
         if task.config.shard_rows:
-            write = partial(write_buckets, columns, packed_RW, rows_B)
+            write = partial(write_buckets, columns, packed_RW, rows_B, task.config.history)
             publisher.publish(place(task.out) / PARTS, f"{name}.rows", len(picked), write)
             loose.append({"name": f"{name}.rows", "split": split, "rows": len(picked)})
             continue

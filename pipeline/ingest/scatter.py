@@ -51,6 +51,7 @@ class ShardTask:
     out: str
     split: int
     form: Form
+    history: int
     seed: int
     plan: str
     """What tells this work from that of other rows: a shard of another plan is made anew."""
@@ -145,6 +146,7 @@ def shard_tasks(out: Path, where: str, planned: Iterable[Plan], config: IngestCo
                 out=where,
                 split=plan.split,
                 form=config.planes,
+                history=config.history,
                 seed=config.seed,
                 plan=plan.digest,
                 names=plan.names[shard : shard + together],
@@ -193,7 +195,7 @@ def _rows(task: ShardTask, out: Path) -> tuple[dict[str, NDArray[Any]], NDArray[
     """Read a task's rows in their new order: columns [R], and packed positions uint64[R, W]."""
     total, places = sum(task.sizes), _places(task)
     packed_RW = np.empty((total, PACKED), dtype=np.uint64)
-    records_R = np.empty(total, dtype=record_type())
+    records_R = np.empty(total, dtype=record_type(task.history))
     taken_B = np.zeros(len(places), dtype=np.int64)
     filled = 0
     for file, name in enumerate(task.files):
@@ -208,7 +210,7 @@ def _rows(task: ShardTask, out: Path) -> tuple[dict[str, NDArray[Any]], NDArray[
                 continue
             where_R = places[bucket][taken_B[bucket] : taken_B[bucket] + rows]
             try:
-                records, positions = unpacked(data[at : at + length], rows)
+                records, positions = unpacked(data[at : at + length], rows, task.history)
             except (zstandard.ZstdError, ValueError) as error:
                 raise DatasetError(f"{path} is damaged ({error}): delete {out} and ingest again") from error
             inside = (where_R >= 0) & (where_R < total)

@@ -22,7 +22,7 @@ from engine.board.movegen import count_moves, en_passant_legal, legal_planes
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
 from engine.encoding.planes import PLANES
-from engine.encoding.views import NO_LAST_MOVE
+from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE, TURNED_SQUARES
 from pipeline.pgn.san import (
     AMBIGUOUS,
     ILLEGAL,
@@ -170,6 +170,26 @@ REPLAYED = (
 def columns_of(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the columns of a shard that moves and comments say; of all others the tags tell."""
     return {name: rows[name] for name in REPLAYED}
+
+
+def earlier_moves(rows: Rows, filled: int, history: int) -> dict[str, NDArray[np.uint16]]:
+    """Return the columns LAST_MOVES but the first of the first `filled` rows, [R] each, so that a row has `history` moves."""
+    earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
+    _earlier_moves(rows.view(ROW, np.ndarray), earlier_RH)
+    return dict(zip(LAST_MOVES[1:], earlier_RH.T, strict=False))
+
+
+@njit(cache=True, nogil=True)
+def _earlier_moves(rows: Any, out_RH: Any) -> None:
+    """Write the moves before the last one: column H is `last_move` of the row H + 1 rows before, seen by this row's mover."""
+    for row in range(len(out_RH)):
+        for column in range(out_RH.shape[1]):
+            back, move = column + 1, U(NO_LAST_MOVE)
+            if rows.ply[row] >= back:
+                move = U(rows.last_move[row - back])
+                if back % 2 and move != U(NO_LAST_MOVE):
+                    move ^= U(TURNED_SQUARES)
+            out_RH[row, column] = move
 
 
 @njit(cache=True, nogil=True)

@@ -18,6 +18,7 @@ BEGUN = ("weights-0.safetensors", "training-0.safetensors", "tensorboard")
 """What else a run may leave that was killed before its first card was written."""
 
 if TYPE_CHECKING:
+    from model.network.preset import Preset
     from model.training.config import TrainConfig
 
 
@@ -68,12 +69,33 @@ def datasets_of(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [*data.get("datasets", []), *(datasets_of(before["data"]) if before else [])]
 
 
-def columns_of(config: "TrainConfig") -> tuple[str, ...]:
-    """Name the columns to read: what human games fill, and of a search what it is to teach."""
+def columns_of(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
+    """Name the columns to read: what human games fill, the earlier moves that the network reads, and what a search teaches."""
+    from engine.encoding.views import LAST_MOVES, view
+
+    columns = tuple(dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last])))
     if not config.visits_share and not config.root_value_share:
-        return HUMAN_COLUMNS
+        return columns
     best = ("best_value",) if config.root_value_share and config.search_value == "best" else ()
-    return (*HUMAN_COLUMNS, "visits", "root_value", *best)  # the two together tell which rows teach no moves
+    return (*columns, "visits", "root_value", *best)  # the two together tell which rows teach no moves
+
+
+def preset_of(name: str, out: Path, start: Path | None) -> "Preset":
+    """Return the preset of that name: as the run in `out`, else `start`, has it, which may be older than the table's.
+
+    Raises UnknownPresetError, and what `model.checkpoint.read_card` says of a card that is damaged.
+    """
+    from model.checkpoint import CARD, read_card
+    from model.network.preset import preset_from_row
+    from model.network.presets import preset
+
+    row = preset(name)
+    for directory in (out, start):
+        if directory is not None and (directory / CARD).exists():
+            found = preset_from_row(read_card(directory)["preset"])
+            if found.name == name:
+                return found
+    return row
 
 
 def train_on(
@@ -96,17 +118,16 @@ def train_on(
     """
     from engine.encoding.views import require
     from model.data.inputs import training_columns
-    from model.network.presets import preset
     from model.training.distributed import world
     from model.training.train import train
 
-    row = preset(preset_name)
+    row = preset_of(preset_name, out, start)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
     for directory in positions:
         members(directory, progress, stop)  # hashed where they have not been, which is shown and can be stopped
     data = data_of(positions) if start is None else {**data_of(positions), "start": lineage_of(start)}
-    place = world()
+    place, columns = world(), columns_of(config, row)
     batches = Batches(
         positions,
         "train",
@@ -114,16 +135,16 @@ def train_on(
         seed=config.seed,
         rank=place.rank,
         world=place.size,
-        columns=columns_of(config),
+        columns=columns,
     )
-    require(training_columns(row), dict.fromkeys(batches.columns), f"the preset {preset_name!r}")
+    require(training_columns(row), dict.fromkeys(columns), f"the preset {preset_name!r}")
     if batches.rows < config.batch_size:
         raise DatasetError(
             f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: choose a smaller batch size"
         )
     if place.size > len(batches.groups):
         raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
-    validation = validation_of(positions, config.batch_size) if has(positions, "val") else None
+    validation = validation_of(positions, config.batch_size, columns) if has(positions, "val") else None
     return train(
         config,
         row,
@@ -155,9 +176,9 @@ def _begun(entry: Path) -> bool:
     return entry.name in BEGUN
 
 
-def validation_of(positions: Sequence[Path], batch_size: int) -> Callable[[], Iterator[Batch]]:
+def validation_of(positions: Sequence[Path], batch_size: int, columns: Sequence[str]) -> Callable[[], Iterator[Batch]]:
     """Return a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
-    batches = Batches(positions, "val")
+    batches = Batches(positions, "val", columns=columns)
     batches.batch_size = min(batch_size, 1024, batches.rows)
     return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
 

@@ -82,12 +82,14 @@ def tune_on(
 
     share = _checked(selfplay, human, config, human_share, most_uses)
     preset = _preset(start, config)
+    columns = columns_of(config, preset)
     played, learned = data_of(selfplay), data_of(human)
     ahead = [
-        _use([directory], [entry], config, spent) for directory, entry in zip(selfplay, played["datasets"], strict=True)
+        _use([directory], [entry], config, columns, spent)
+        for directory, entry in zip(selfplay, played["datasets"], strict=True)
     ]
     limited, uses = _planned(config, ahead, share, most_uses)
-    people = [_use(human, learned["datasets"], config, spent)] if share else []
+    people = [_use(human, learned["datasets"], config, columns, spent)] if share else []
     people = [replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share)) for use in people]
     place = world()
     mixture = Mixture(
@@ -109,7 +111,7 @@ def tune_on(
         preset,
         mixture.from_step,
         out,
-        validation=validation_of(human, config.batch_size) if human and has(human, "val") else None,
+        validation=validation_of(human, config.batch_size, columns) if human and has(human, "val") else None,
         data={
             "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
             "start": _flat(lineage_of(start)),
@@ -154,7 +156,7 @@ def _preset(start: Path, config: "TrainConfig") -> "Preset":
     from model.network.preset import preset_from_row
 
     preset = preset_from_row(read_card(start)["preset"])
-    require(training_columns(preset), dict.fromkeys(columns_of(config)), f"the preset {preset.name!r}")
+    require(training_columns(preset), dict.fromkeys(columns_of(config, preset)), f"the preset {preset.name!r}")
     return preset
 
 
@@ -162,6 +164,7 @@ def _use(
     directories: Sequence[Path],
     entries: Sequence[Mapping[str, Any]],
     config: "TrainConfig",
+    columns: Sequence[str],
     spent: Mapping[str, float] | None,
 ) -> _Use:
     """Open datasets as one source; what several together have been used before is the most of any of them."""
@@ -171,7 +174,7 @@ def _use(
             directories,
             batch_size=config.batch_size,
             seed=config.seed,
-            columns=columns_of(config),
+            columns=columns,
             block_rows=BLOCK_ROWS,
         ),
         first=0,

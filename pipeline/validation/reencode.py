@@ -44,7 +44,7 @@ LONGEST = 500
 
 def config_of(manifest: Manifest) -> IngestConfig:
     """Return the settings that a dataset was made with; raises DatasetError where this program has others."""
-    stored = manifest["config"]
+    stored = {"history": 1} | manifest["config"]  # what was made before there was a choice
     strange = sorted(stored.keys() - {field.name for field in fields(IngestConfig)})
     try:
         if strange:
@@ -102,7 +102,9 @@ def _table(paths: Iterable[Path], games: Sequence[int] | None = None) -> pa.Tabl
 def _rows_of(reader: ShardReader, group: int, games: Sequence[int]) -> pa.Table:
     """Read the rows of the named games; where a row group has none, which one column tells, no other column is read."""
     wanted = pc.is_in(reader.table(group, ["game"])["game"], pa.array(games, pa.uint32()))
-    return reader.table(group).filter(wanted) if pc.any(wanted).as_py() else schema("bytes").empty_table()
+    return (
+        reader.table(group).filter(wanted) if pc.any(wanted).as_py() else schema("bytes", reader.besides).empty_table()
+    )
 
 
 def _rows_differ(stored: pa.Table | None, fresh: pa.Table | None) -> list[str]:

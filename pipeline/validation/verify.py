@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
+from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
 from pipeline.dataset.files.shards import (
@@ -230,7 +231,9 @@ def sample_rows(
     for shard in picked:
         with open_shard(shard.path, shard.rows) as reader:
             number = rng.randrange(len(reader.groups))
-            reader.read(number, COLUMNS, shard.games)  # which refuses values that the format does not have
+            reader.read(
+                number, (*COLUMNS, *reader.besides), shard.games
+            )  # which refuses values that the format does not have
             group = reader.table(number)
         group = group.filter(pc.less(group["game"], before))
         indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))
@@ -255,20 +258,24 @@ def row_differs(row: Row, text: bytes) -> str:
         "castling": castling_of(board),
         "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
         "halfmove": min(board.halfmove_clock, 255),
-        "last_move": last_move_of(board),
+        **dict(zip(LAST_MOVES, last_moves_of(board), strict=True)),
     }
-    different = [f"{name} is {row[name]}, not {value}" for name, value in expected.items() if row[name] != value]
+    different = [
+        f"{name} is {row[name]}, not {value}" for name, value in expected.items() if name in row and row[name] != value
+    ]
     stored_P = np.frombuffer(row["planes"], "<u8")
     bad = np.flatnonzero(stored_P != planes_of(board))
     return "; ".join(different + ([f"planes {bad.tolist()} differ"] if bad.size else []))
 
 
-def last_move_of(board: chess.Board) -> int | None:
-    """Encode the move that led to a board: from * 64 + to, squares counted from its mover's a8 if White, a1 if Black."""
-    if not board.move_stack:
-        return None
-    move, flip = board.peek(), 56 if board.turn == chess.WHITE else 0
-    return (move.from_square ^ flip) * 64 + (move.to_square ^ flip)
+def last_moves_of(board: chess.Board) -> list[int | None]:
+    """Encode the moves that led to a board, the last one first, as LAST_MOVES are; None where there were no more.
+
+    A move is from * 64 + to, squares counted from the mover's a8 if he is White, a1 if Black.
+    """
+    flip = 56 if board.turn == chess.WHITE else 0
+    moves = [(move.from_square ^ flip) * 64 + (move.to_square ^ flip) for move in reversed(board.move_stack)]
+    return [*moves, *[None] * len(LAST_MOVES)][: len(LAST_MOVES)]
 
 
 def castling_of(board: chess.Board) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.dataset.files.shards import EARLIER
 from tests.pipeline.datasets import with_planes
 
 
@@ -32,11 +33,12 @@ def as_version_2(dataset: Path, to: Path) -> Path:
     manifest["format_version"] = 2
     for name in ("planes", "row_group"):
         manifest.pop(name, None)
-    manifest["config"].pop("planes", None)
+    for name in ("planes", "history"):
+        manifest["config"].pop(name, None)
     for entry in manifest["files"]:
         path = to / entry["name"]
         if entry["split"]:
-            table = pq.read_table(path)
+            table = pq.read_table(path).drop_columns(list(EARLIER))
             metadata = table.schema.metadata | {b"fianchetto_format": b"2"}
             whole = with_planes(table)
             fields = [pa.field(field.name, field.type, field.name in NULLABLE) for field in whole.schema]

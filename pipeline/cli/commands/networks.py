@@ -128,9 +128,11 @@ class Export(Common):
             if self.positions is None:
                 rows = playout_rows(COMPARED)
             else:
-                from pipeline.dataset.batches import Batches
+                from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
+                from pipeline.dataset.files.shards import EARLIER
 
-                rows = next(Batches([self.positions], "test", batch_size=COMPARED).drawn(COMPARED))
+                columns = (*HUMAN_COLUMNS, *EARLIER)
+                rows = next(Batches([self.positions], "test", batch_size=COMPARED, columns=columns).drawn(COMPARED))
             said = export(self.checkpoint, self.out, rows, progress=progress)
         differ = f"{said['largest_policy_difference']:.1e} nats of a move's log-probability"
         differ += f" and {said['largest_value_difference']:.1e} of a chance of win, draw or loss"

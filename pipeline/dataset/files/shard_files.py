@@ -21,10 +21,20 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.inferred import NO_EP_FILE
 from engine.encoding.planes import LABELS, PLANE_BYTES, PlanesError, moves_hash, positions
-from engine.encoding.views import NO_LAST_MOVE
+from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 from engine.errors import UserError
 from engine.json_files import shown
-from pipeline.dataset.files.shards import COLUMNS, GAMES, LARGEST_GROUP, SEARCHED, SPLITS, Batch, batch_columns, schema
+from pipeline.dataset.files.shards import (
+    BATCH_SENTINELS,
+    BESIDES,
+    COLUMNS,
+    GAMES,
+    LARGEST_GROUP,
+    SPLITS,
+    Batch,
+    batch_columns,
+    schema,
+)
 from pipeline.dataset.files.stored_planes import (
     form_of,
     needed_columns,
@@ -83,7 +93,7 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
     """Raise DatasetError for a file whose columns, encoding or row groups are not a shard's; `rows` is what is said of it."""
     found = footer.schema.to_arrow_schema()
     form = form_of(found.names)
-    ours = schema(form, searched=not SEARCHED.keys().isdisjoint(found.names))
+    ours = schema(form, found.names)
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(ours, check_metadata=False) or stamp != moves_hash():
         raise DatasetError(
@@ -112,18 +122,19 @@ class ShardReader:
         metadata = file.metadata
         self.groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         """Rows of each row group."""
-        self.searched = not SEARCHED.keys().isdisjoint(metadata.schema.names)
-        """Whether it has the columns of a search."""
+        self.besides = tuple(name for name in BESIDES if name in metadata.schema.names)
+        """Those of BESIDES that it has."""
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
         """Return those of some columns, planes left out, that the file has."""
-        return [name for name in columns if name != "planes" and (self.searched or name not in SEARCHED)]
+        return [name for name in columns if name != "planes" and (name in self.besides or name not in BESIDES)]
 
     def _filled(self, batch: Batch, group: int, columns: Sequence[str]) -> Batch:
-        """Add the columns of a search that the file has not, as null."""
-        for name in () if self.searched else SEARCHED.keys() & set(columns):
-            null: Any = np.uint16(0) if name == "simulations" else np.float32("nan")
-            batch[name] = np.full(self.groups[group], null)
+        """Add those of BESIDES that the file has not, as null."""
+        for name in columns:
+            if name in BESIDES and name not in self.besides:
+                null = BATCH_SENTINELS.get(name, np.nan)
+                batch[name] = np.full(self.groups[group], null, dtype=BESIDES[name].to_pandas_dtype())
         return batch
 
     def read(
@@ -166,7 +177,7 @@ class ShardReader:
 
     def table(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return a row group as `schema("bytes")` has it, whatever its form, its values unchecked; some columns or all."""
-        columns = list(COLUMNS) if columns is None else list(columns)
+        columns = [*COLUMNS, *self.besides] if columns is None else list(columns)
         if "planes" not in columns:
             return self.file.read_row_group(group, columns=columns, use_threads=False)
         others = [name for name in columns if name != "planes"]
@@ -176,7 +187,7 @@ class ShardReader:
             for field, array in zip(plane_fields("bytes"), plane_columns("bytes", planes_RP, {}), strict=True)
         }
         found |= {name: table.column(name) for name in others}
-        wanted = schema("bytes", searched=self.searched)
+        wanted = schema("bytes", self.besides)
         return pa.Table.from_arrays(
             [found[name] for name in columns], schema=pa.schema([wanted.field(name) for name in columns])
         )
@@ -203,8 +214,8 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
         _refuse("promotion", rows["promotion"], rows["promotion"] == 1)  # a pawn
     if "ep_file" in rows:
         _refuse("ep_file", rows["ep_file"], (rows["ep_file"] > 7) & (rows["ep_file"] != NO_EP_FILE))
-    if "last_move" in rows:
-        _refuse("last_move", rows["last_move"], (rows["last_move"] >= LABELS) & (rows["last_move"] != NO_LAST_MOVE))
+    for name in rows.keys() & set(LAST_MOVES):
+        _refuse(name, rows[name], (rows[name] >= LABELS) & (rows[name] != NO_LAST_MOVE))
     for name in ("root_value", "best_value"):
         if name in rows:
             _refuse(name, rows[name], np.abs(rows[name]) > 1)  # NaN stands for null

@@ -7,7 +7,7 @@ version. Files appear under their final names whole (`pipeline.storage.stores`),
 one is not a dataset.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
-from engine.encoding.views import NO_LAST_MOVE
+from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 from engine.json_files import check, read_json, shown
 from pipeline.dataset.files.layout import GAMES as GAMES
 from pipeline.dataset.files.layout import LARGEST_GROUP as LARGEST_GROUP
@@ -66,7 +66,7 @@ VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
 """What Parquet calls the columns of `visits`."""
 
 BATCH_SENTINELS = {
-    "last_move": NO_LAST_MOVE,
+    **dict.fromkeys(LAST_MOVES, NO_LAST_MOVE),
     "eval": -32768,
     "clock": 65535,
     "elo": 0,
@@ -78,12 +78,14 @@ BATCH_SENTINELS = {
 """What stands for null in a batch's arrays, by column."""
 
 
-SEARCHED = {"best_value": pa.float32(), "simulations": pa.uint16()}
-"""Columns that shards of a reanalysis have besides, behind the others; null of rows of other shards."""
+EARLIER = dict.fromkeys(LAST_MOVES[1:], pa.uint16())
+"""Columns of the half-moves before the last one, as many as `ingest --history` keeps."""
+BESIDES = EARLIER | {"best_value": pa.float32(), "simulations": pa.uint16()}
+"""Columns that some shards have behind the others, null of rows of those that do not; the last two are of a reanalysis."""
 
 
-def schema(form: Stored = "all", *, searched: bool = False) -> pa.Schema:
-    """Return the columns of a shard, those of its planes first (datasets/README.md); `searched` adds those of SEARCHED."""
+def schema(form: Stored = "all", besides: Collection[str] = ()) -> pa.Schema:
+    """Return the columns of a shard, those of its planes first (datasets/README.md), and those of BESIDES that are named."""
     visits = pa.list_(pa.struct([pa.field("label", pa.uint16(), False), pa.field("share", pa.float32(), False)]))
     required = {
         "label": pa.uint16(),
@@ -107,7 +109,7 @@ def schema(form: Stored = "all", *, searched: bool = False) -> pa.Schema:
         "increment": pa.uint8(),
         "visits": visits,
         "root_value": pa.float32(),
-        **(SEARCHED if searched else {}),
+        **{name: kind for name, kind in BESIDES.items() if name in besides},
     }
     fields = plane_fields(form) + [pa.field(name, kind, nullable=False) for name, kind in required.items()]
     fields += [pa.field(name, kind, nullable=True) for name, kind in optional.items()]
@@ -132,14 +134,14 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 
 
 COLUMNS = ("planes", *(field.name for field in schema("bytes") if field.name != "planes"))
-"""The columns of a batch, however planes are stored; those of SEARCHED may be asked for besides."""
+"""The columns of a batch, however planes are stored; those of BESIDES may be asked for too."""
 
 
 def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Stored = "all") -> pa.Table:
     """Return a shard's table of rows of planes uint64[R, 77].
 
     `columns` are the others, BATCH_SENTINELS standing for null; `visits` and `root_value` are null where they are not given,
-    and those of SEARCHED left out where none is.
+    those of BESIDES left out.
     """
     kinds = {field.name: field.type.to_pandas_dtype() for field in schema(form) if field.name in COMPACT_BY}
     by = {name: columns[name].astype(kind, copy=False) for name, kind in kinds.items()}
@@ -148,7 +150,7 @@ def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]
 
 def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: int, form: Stored) -> pa.Table:
     """Return a shard's table of the arrays of its planes and the other columns."""
-    wanted = schema(form, searched=not SEARCHED.keys().isdisjoint(columns))
+    wanted = schema(form, columns.keys())
     for field in list(wanted)[len(arrays) :]:
         if field.name not in columns:
             assert field.nullable, f"column {field.name} is missing"
@@ -196,7 +198,8 @@ def packed_table(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[An
 
 def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
     """Write what `write_rows` writes of `packed_table`, a row group at a time, in the memory of one."""
-    with pq.ParquetWriter(target, schema(form), **writer_options(schema(form))) as writer:
+    stored = schema(form, columns.keys())
+    with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         for first in range(0, len(packed_RW), ROW_GROUP):
             rows = slice(first, first + ROW_GROUP)
             mine = {name: values[rows] for name, values in columns.items()}
@@ -310,7 +313,7 @@ def batch_columns(table: pa.Table) -> Batch:
     """
     batch: Batch = {}
     for name in table.schema.names:
-        if name not in (*COLUMNS, *SEARCHED) or name == "planes":
+        if name not in (*COLUMNS, *BESIDES) or name == "planes":
             continue
         column = whole_column(table.column(name))
         if name == "visits":

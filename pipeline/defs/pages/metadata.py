@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
+from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
@@ -249,7 +250,10 @@ def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] 
 
 def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     """Describe the columns of a dataset's shards, those of the planes as the manifest says that they are stored."""
-    stored = schema(manifest.get("planes") or "bytes")  # a manifest of format version 2 does not say
+    history = (manifest.get("config") or {}).get("history", 1)
+    stored = schema(
+        manifest.get("planes") or "bytes", LAST_MOVES[:history]
+    )  # a manifest of format version 2 does not say
     return dg.TableSchema(
         [
             dg.TableColumn(
@@ -268,6 +272,8 @@ def _described(column: str) -> str:
         return f"Plane {PIECE_COLUMNS.index(column)} of the position seen by the mover (engine/encoding/planes.py)."
     if column in MOVE_COLUMNS:
         return f"Planes of legal moves: {MOVE_COLUMNS[column]} little-endian uint64 (engine/encoding/planes.py)."
+    if column in LAST_MOVES[1:]:
+        return f"The move {LAST_MOVES.index(column) + 1} half-moves before, as last_move; null where the game had not begun."
     return COLUMNS[column]
 
 

@@ -10,7 +10,16 @@ from engine.board.movegen import legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.inferred import inferred
 from engine.encoding.planes import label_of, unpack
-from engine.encoding.views import NO_LAST_MOVE, MissingColumnError, UnknownViewError, apply, counters, last_moves, view
+from engine.encoding.views import (
+    NO_LAST_MOVE,
+    MissingColumnError,
+    UnknownViewError,
+    apply,
+    counters,
+    last_moves,
+    last_moves_of,
+    view,
+)
 from tests.engine import oracle
 from tests.engine.encoding.test_planes_real_games import games_of
 
@@ -139,6 +148,35 @@ def test_the_last_move_is_shown_where_it_began_and_where_it_ended(base: str) -> 
         turn = chess.WHITE if shown.absolute else board.turn
         for square, plane in zip((board.peek().from_square, board.peek().to_square), picture, strict=True):
             assert plane[oracle.row_col(square, turn)] == plane.sum() == 1
+
+
+@pytest.mark.parametrize("base", ["marro13", "planes18"])
+def test_earlier_moves_are_shown_behind_the_last_one_as_the_mover_sees_them(base: str) -> None:
+    game = chess.Board()
+    boards = [game.copy()]
+    for san in ("e4", "c5", "Nf3", "d6", "Bb5+"):
+        game.push_san(san)
+        boards.append(game.copy())
+    planes, columns = rows(boards)
+    shown = view(f"{base}+last3")
+    moves_BH = np.stack([last_moves_of(board, 3) for board in boards])
+    columns |= dict(zip(shown.columns[-3:], moves_BH.T, strict=True))
+    assert shown.columns[-3:] == ("last_move", "last_move_2", "last_move_3")
+    got = unpack(apply(shown, planes, columns))[:, view(base).planes :]
+    assert got.shape[1] == 6
+    for board, picture in zip(boards, got, strict=True):
+        turn = chess.WHITE if shown.absolute else board.turn
+        expected = np.zeros((6, 8, 8), dtype=np.uint8)
+        for back, move in enumerate(board.move_stack[::-1][:3]):
+            expected[(2 * back, *oracle.row_col(move.from_square, turn))] = 1
+            expected[(2 * back + 1, *oracle.row_col(move.to_square, turn))] = 1
+        assert np.array_equal(picture, expected), board.ply()
+
+
+@pytest.mark.parametrize("option", ["last1", "last9", "last08", "last3+last", "last+last2"])
+def test_lengths_that_the_past_does_not_have_are_refused(option: str) -> None:
+    with pytest.raises(UnknownViewError, match="last2 to last8"):
+        view(f"marro13+{option}")
 
 
 @pytest.mark.parametrize("name", ["marro77+last", "planes18+history8", "planes19", "marro13+state", "marro77+counters"])

@@ -1,6 +1,7 @@
 """The UCI engine's search and options: the tree kept between moves, what each option changes, what the memory bounds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import chess
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from engine.encoding.planes import label_of
+from engine.encoding.views import NO_LAST_MOVE
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
@@ -81,6 +83,37 @@ def test_policy_plays_the_likeliest_move_for_one_evaluation() -> None:
         wanted = max(START, key=lambda move: label_of(move, chess.WHITE))
         assert talk.best("position startpos", "go infinite", "stop") == wanted.uci()
         assert counting.rows == 1
+
+
+class Listening:
+    """Likes every move alike, and keeps what it was given."""
+
+    columns: ClassVar = {"last_move": NO_LAST_MOVE, "last_move_2": NO_LAST_MOVE, "elo": 0, "clock": 65535}
+
+    def __init__(self) -> None:
+        self.given: list[dict[str, list[int]]] = []
+
+    def __call__(
+        self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[np.uint16]] | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        self.given.append({name: column.tolist() for name, column in (columns or {}).items()})
+        return uniform(planes_BP)
+
+
+def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() -> None:
+    evaluator = Listening()
+    with Talk(evaluator) as talk:
+        talk.best("position startpos moves e2e4 c7c5", "go nodes 4")
+        assert all(not given for given in evaluator.given)
+        talk.say("setoption name Policy value true")
+        evaluator.given.clear()
+        talk.best("position startpos moves e2e4 c7c5", "go nodes 1")
+        talk.best("position startpos", "go wtime 61900 btime 500 winc 2000")
+    # White sees the eighth rank first: c7c5 is 8 + 2 to 24 + 2, his own e2e4 48 + 4 to 32 + 4
+    assert evaluator.given == [
+        {"last_move": [10 * 64 + 26], "last_move_2": [52 * 64 + 36]},
+        {"last_move": [NO_LAST_MOVE], "last_move_2": [NO_LAST_MOVE], "clock": [61]},
+    ]
 
 
 def test_policy_draws_at_a_temperature_by_the_probabilities() -> None:

@@ -48,7 +48,9 @@ OTHER = replace(
     condition="ratings",
     condition_width=4,
 )
-TOLD = replace(TINY, name="tiny-told", view="marro13", facts_width=8, condition="ratings", condition_width=4)
+TOLD = replace(
+    TINY, name="tiny-told", view="marro13+last2", facts_width=8, facts_layers=2, condition="ratings", condition_width=4
+)
 FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
 
 

@@ -133,6 +133,12 @@ def test_the_last_move_comes_from_the_boards_own_moves() -> None:
     assert player(row)._columns(fresh, {})["last_move"].tolist() == [65535]
     same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
     assert same.probabilities != other.probabilities
+    four = player(replace(row, view="marro77+last4"))
+    seen = {name: column.tolist() for name, column in four._columns(board, {}).items() if "last" in name}
+    a6, c4, e5 = 48 * 64 + 40, 5 * 64 + 26, 52 * 64 + 36  # Black's own moves are seen from his side too
+    assert seen == {"last_move": [1717], "last_move_2": [a6], "last_move_3": [c4], "last_move_4": [e5]}
+    board.push(chess.Move.null())
+    assert four._columns(board, {})["last_move"].tolist() == [65535]
 
 
 def test_history_and_repetitions_come_from_the_boards_own_moves() -> None:

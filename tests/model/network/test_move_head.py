@@ -82,9 +82,26 @@ def test_facts_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, 
         replace(TOLD, policy_width=2, **other)  # type: ignore[arg-type]
 
 
-def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_are_told_nothing() -> None:
+def test_a_second_layer_hears_what_the_first_likes() -> None:
+    moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
+    compare = MoveHead(replace(TOLD, facts_layers=2)).compare
+    assert compare is not None
+    hidden_MC = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
+    scores_M = torch.randn(6, generator=torch.Generator().manual_seed(2))
+    assert not compare(hidden_MC, scores_M, moves.rows, 2).any(), "a fresh network scores by its first layer"
+    with torch.no_grad():
+        compare.weight.layer.weight.normal_(generator=torch.Generator().manual_seed(3))
+        added = compare(hidden_MC, scores_M, moves.rows, 2)
+        for part in (slice(0, 5), slice(5, 6)):  # five moves of one board, one of the other
+            liked_C = scores_M[part].softmax(0) @ hidden_MC[part]
+            expected = compare.weight(torch.relu(compare.own(hidden_MC[part]) + compare.others(liked_C)))
+            torch.testing.assert_close(added[part], expected[:, 0])
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_are_told_nothing(layers: int) -> None:
     rows = playout_rows(12, seed=3)
-    network = build(TOLD, seed=1)
+    network = build(replace(TOLD, facts_layers=layers), seed=1)
     with torch.no_grad():
         for parameter in network.parameters():  # residual branches begin at zero
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.3)

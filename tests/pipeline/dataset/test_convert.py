@@ -19,7 +19,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.convert import convert
 from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
 from pipeline.dataset.files.shards import read_manifest, verify
-from pipeline.dataset.files.stored_planes import FORMS
+from pipeline.dataset.files.stored_planes import FORMS, Form
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.ingest.chunk import IngestConfig
@@ -42,17 +42,18 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for form in FORMS:
         ingest([str(dump)], folder / form, IngestConfig(**CONFIG, planes=form), workers=1)
         found[form] = folder / form
+    ingest([str(dump)], folder / "plain", IngestConfig(**CONFIG, history=1), workers=1)
+    found["no history"] = folder / "plain"
     found["version 2"] = as_version_2(folder / "all", folder / "version-2")
     return found
 
 
-@pytest.mark.parametrize(
-    ("of", "to"), [("version 2", "all"), ("version 2", "compact"), ("all", "compact"), ("compact", "all")]
-)
+@pytest.mark.parametrize(("of", "to"), [("version 2", "no history"), ("all", "compact"), ("compact", "all")])
 def test_a_converted_dataset_is_what_ingest_would_have_made(
     made: dict[str, Path], of: str, to: str, tmp_path: Path
 ) -> None:
-    manifest = convert(made[of], to, tmp_path / "out")  # type: ignore[arg-type]
+    form: Form = read_manifest(made[to])["planes"]
+    manifest = convert(made[of], form, tmp_path / "out")
     assert datasets.content(tmp_path / "out", "*-*.parquet") == datasets.content(made[to], "*-*.parquet")
     assert verify(tmp_path / "out") == []
     assert manifest == read_manifest(tmp_path / "out")
@@ -61,7 +62,7 @@ def test_a_converted_dataset_is_what_ingest_would_have_made(
     assert {name: manifest[name] for name in expected if name != "converted_from"} == expected
     assert (tmp_path / "out" / "CARD.md").read_text() == (made[to] / "CARD.md").read_text()
     assert not (tmp_path / "out" / ".parts").exists()
-    assert convert(made[of], to, tmp_path / "out") == manifest, "a second time it is left"  # type: ignore[arg-type]
+    assert convert(made[of], form, tmp_path / "out") == manifest, "a second time it is left"
     found = verify_dataset(tmp_path / "out", [str(made["dump"])], workers=1, everything=True)
     assert not [line for name in ("files", "splits", "source", "rows") for line in found[name]]
 

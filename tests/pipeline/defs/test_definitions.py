@@ -256,8 +256,9 @@ def test_everything_that_is_shown_has_its_words() -> None:
     for switched in (*(defs().sensors or []), *(defs().schedules or [])):
         assert switched.description, switched.name
     for form in FORMS:
-        described = {column.name: column.description for column in column_schema({"planes": form}).columns}
-        assert list(described) == schema(form).names
+        made = {"planes": form, "config": {"history": 3}}
+        described = {column.name: column.description for column in column_schema(made).columns}
+        assert list(described) == schema(form, ("last_move_2", "last_move_3")).names
         assert all(text and text.endswith(".") for text in described.values())
 
 

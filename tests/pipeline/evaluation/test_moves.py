@@ -9,7 +9,7 @@ from engine.encoding.planes import label_of
 from engine.encoding.views import NO_LAST_MOVE
 from pipeline.evaluation.moves import KINDS, PHASES, PIECES, move_columns
 from pipeline.evaluation.page.boards import board_of
-from pipeline.validation.verify import castling_of, last_move_of, planes_of
+from pipeline.validation.verify import castling_of, last_moves_of, planes_of
 
 START = (
     chess.STARTING_FEN,
@@ -42,7 +42,7 @@ def test_kinds_pieces_and_phases_are_python_chess_s() -> None:
         "planes": np.stack([planes_of(board) for board, _ in rows]),
         "label": np.array([label_of(move, board.turn) for board, move in rows], dtype=np.uint16),
         "last_move": np.array(
-            [NO_LAST_MOVE if (last := last_move_of(board)) is None else last for board, _ in rows], dtype=np.uint16
+            [NO_LAST_MOVE if (last := last_moves_of(board)[0]) is None else last for board, _ in rows], dtype=np.uint16
         ),
     }
     columns = move_columns(batch)

@@ -30,6 +30,7 @@ SCHEMA = {
     "elo": "uint16", "opponent_elo": "uint16", "base": "uint16",
     "increment": "uint8", "game": "uint32 not null",
     "visits": "list<element: struct<label: uint16 not null, share: float not null>>", "root_value": "float",
+    **{f"last_move_{back}": "uint16" for back in range(2, 9)},
 }  # fmt: skip
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.2)
 

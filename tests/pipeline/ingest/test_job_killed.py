@@ -223,7 +223,7 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(
     dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path, workers: int
 ) -> None:
     expected, _ = undisturbed
-    process = start(dump, tmp_path / "out", workers=workers, file_limit=75_000)
+    process = start(dump, tmp_path / "out", workers=workers, file_limit=90_000)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 2, said
     assert "File too large" in said

@@ -300,11 +300,11 @@ def one_file(tmp_path: Path) -> tuple[Path, dict[str, Any], NDArray[np.uint64]]:
 
     chance = np.random.default_rng(0)
     columns = {
-        name: chance.integers(0, 100, 12).astype(kind) for name, (kind, _) in (record_type().fields or {}).items()
+        name: chance.integers(0, 100, 12).astype(kind) for name, (kind, _) in (record_type(3).fields or {}).items()
     }
     planes = chance.integers(0, 1 << 63, (12, PACKED), dtype=np.uint64)
     with (tmp_path / "x.rows").open("wb") as target:
-        write_buckets(columns, planes, np.array([5, 0, 7]), target)
+        write_buckets(columns, planes, np.array([5, 0, 7]), 3, target)
     return tmp_path / "x.rows", columns, planes
 
 
@@ -313,7 +313,7 @@ def test_a_file_gives_its_buckets_back(one_file: tuple[Path, dict[str, Any], NDA
     lengths, counts = read_index(path, 3)
     assert counts.tolist() == [5, 0, 7]
     assert lengths[1] == 0
-    records, found = unpacked(read_span(path, int(lengths[0]), int(lengths[:3].sum())), 7)
+    records, found = unpacked(read_span(path, int(lengths[0]), int(lengths[:3].sum())), 7, 3)
     assert (found == planes[5:]).all()
     assert all((records[name] == columns[name][5:]).all() for name in columns)
     with pytest.raises(ValueError, match="is damaged"):

@@ -103,11 +103,11 @@ def castling(board: chess.Board) -> int:
     return sum(right << bit for bit, right in enumerate(rights))
 
 
-def last_move(board: chess.Board) -> int | None:
-    """Give where the last move began, times 64, and where it ended, on the board as its mover sees it."""
-    if not board.move_stack:
+def last_move(board: chess.Board, back: int) -> int | None:
+    """Give where the move `back` half-moves ago began, times 64, and where it ended, on the board as its mover sees it."""
+    if len(board.move_stack) < back:
         return None
-    move = board.peek()
+    move = board.move_stack[-back]
     return 64 * oracle.bit(move.from_square, board.turn) + oracle.bit(move.to_square, board.turn)
 
 
@@ -125,7 +125,8 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
                 "promotion": move.promotion or 0,
                 "castling": castling(board),
                 "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
-                "last_move": last_move(board),
+                "last_move": last_move(board, 1),
+                **{f"last_move_{back}": last_move(board, back) for back in range(2, 9)},
                 "halfmove": min(board.halfmove_clock, 255),
                 "repetition": seen.get(key, 0),
                 "result": reading.result if board.turn else -reading.result,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board, to_fen
 from engine.encoding.planes import PLANES
+from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.convert import convert
 from pipeline.dataset.files.shards import read_manifest, schema
@@ -49,7 +50,7 @@ def test_polars_duckdb_and_pandas_read_every_column(made: Forms, form: str) -> N
 
     path = next(made[form].glob("train-*.parquet"))
     truth = pq.read_table(path)
-    assert truth.schema.equals(schema(form), check_metadata=False)  # type: ignore[arg-type]
+    assert truth.schema.equals(schema(form, LAST_MOVES), check_metadata=False)  # type: ignore[arg-type]
     frame, panda = pl.read_parquet(path), pd.read_parquet(path)
     ducks = duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table()
     assert frame.columns == list(panda.columns) == ducks.schema.names == truth.schema.names
