@@ -39,7 +39,9 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, 
     assert seconds > 0
 
 
-def test_both_forms_are_measured_in_one_run(dump: Path) -> None:
+def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.bench.batches.ROWS_AT_LEAST", 100_000)
+    monkeypatch.setattr("pipeline.bench.batches.SECONDS_BESIDE", 0.5)
     made = run("ingest", dump, None, config=IngestConfig(planes="compact", history=3))
     assert made["ratio_all"] > 0
     assert (made["planes"], made["history"]) == ("compact", 3)
