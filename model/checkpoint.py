@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.encoding.views import UnknownViewError
@@ -200,6 +201,17 @@ def fit(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) 
                 tensor.copy_(tensors[name])
 
 
+class _Uninitialised(TorchFunctionMode):
+    """Skip `torch.nn.init`: on `meta` it fills nothing, and its `normal_` would import torch's compiler, for a second."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Return the tensor as it is where an initialiser is called."""
+        kwargs = kwargs or {}
+        return kwargs["tensor"] if getattr(func, "__module__", "") == "torch.nn.init" else func(*args, **kwargs)
+
+
 def load(directory: Path) -> tuple[Network, dict[str, Any]]:
     """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and its card."""
     card = read_card(directory)
@@ -208,7 +220,7 @@ def load(directory: Path) -> tuple[Network, dict[str, Any]]:
     except (PresetError, UnknownViewError) as error:
         raise CardError(f"{directory / CARD}: {error}") from error
     tensors = read_tensors(directory, card, "weights")
-    with torch.device("meta"):  # a card that lies about its sizes must not cost memory
+    with torch.device("meta"), _Uninitialised():  # a card that lies about its sizes must not cost memory
         fit(Network(preset).state_dict(), tensors, str(directory))
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):

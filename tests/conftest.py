@@ -1,7 +1,9 @@
-"""What every test shares: where the real games and truth tables lie, and how hypothesis runs."""
+"""What every test shares: where the real games and truth tables lie, how hypothesis runs, how workers share the tests."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Two tests run side by side, and the processes that they start too: threads that wait for each other actively would take
 # many times as long (docs/log.md, "Busy neighbours"). Before anything imports torch.
@@ -9,11 +11,53 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+TOGETHER = ("tests/pipeline/defs", "tests/pipeline/cli")
+"""Folders whose tests share what is costly to make: one worker runs all of a folder."""
+LONGEST = (
+    *TOGETHER,
+    "tests/model/inference/test_export.py",
+    "tests/pipeline/ingest",
+    "tests/model/network/test_presets.py",
+    "tests/engine/encoding/test_planes_real_games.py",
+    "tests/pipeline/reanalyse",
+)
+"""What is begun first, so that no worker is left with a long file when the others are done."""
+
 settings.register_profile("fianchetto", deadline=None)  # the first call of a kernel may compile it
 settings.load_profile("fianchetto")
+
+
+class Scheduling(LoadScopeScheduling):
+    """Give a worker whole files, so that what a module's tests share is made once, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((folder for folder in TOGETHER if nodeid.startswith(f"{folder}/")), nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """Deal tests out by files, unless another way was asked for."""
+    config.option.loadscopereorder = False
+    return Scheduling(config, log) if config.getvalue("dist") == "load" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first; the order within a file stays."""
+    items.sort(
+        key=lambda item: next((at for at, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST))
+    )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def unsynced() -> Iterator[None]:
+    """Do not wait for the disk: a killed process loses no write."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 Axes: B rows (one here), P planes, A labels.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from engine.encoding.planes import label_of, planes_of
 from engine.encoding.views import LAST_MOVES, last_moves_of
 from engine.evaluation.evaluator import Evaluator
+from engine.search.time_manager import Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +36,15 @@ def policy_move(
     *,
     temperature: float = 0.0,
     seed: int = 0,
-    told: bool = False,
+    told: Mapping[str, NDArray[np.integer]] | None = None,
 ) -> PolicyMove:
     """Evaluate a position and return the likeliest of `among`, which holds at least one legal move.
 
-    At a `temperature` above 0 one is drawn by softmax(logits / temperature); `seed` and the ply tell which. With `told` an
-    evaluator that reads the last moves (its `columns` name them) is given those of the board: people's moves follow from them.
+    At a `temperature` above 0 one is drawn by softmax(logits / temperature); `seed` and the ply tell which. `told` are columns
+    that the evaluator reads besides the planes, as `known_of` finds them.
     """
-    logits_BA, wdl_B3 = _asked(evaluator, board) if told else evaluator(planes_of([board]))
+    network: Any = evaluator
+    logits_BA, wdl_B3 = network(planes_of([board]), told) if told else evaluator(planes_of([board]))
     likely_A = logits_BA[0].astype(np.float64)
     if temperature:  # the largest of logits with Gumbel noise is a draw by their softmax
         with np.errstate(over="ignore"):
@@ -55,11 +58,13 @@ def policy_move(
     return PolicyMove(max(among, key=likelihood), win - loss, draw)
 
 
-def _asked(evaluator: Evaluator, board: chess.Board) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return what an evaluator answers that is given the board's last moves, as far as it reads them."""
-    read = [name for name in LAST_MOVES if name in getattr(evaluator, "columns", ())]
-    if not read:
-        return evaluator(planes_of([board]))
-    known: Any = evaluator
-    moves = last_moves_of(board, len(read))
-    return known(planes_of([board]), dict(zip(read, moves[:, None], strict=True)))  # type: ignore[no-any-return]
+def known_of(evaluator: Evaluator, board: chess.Board, limits: Limits) -> dict[str, NDArray[np.integer]]:
+    """Return what a game tells an evaluator beyond the board, int[1] each, as far as it reads it (its `columns` say so).
+
+    The last moves, and where the GUI says them the seconds that the mover has left and gets with each move: people's moves
+    follow from both.
+    """
+    known = dict(zip(LAST_MOVES, last_moves_of(board, len(LAST_MOVES)).tolist(), strict=True))
+    if limits.left is not None:
+        known |= {"clock": min(max(int(limits.left), 0), 65534), "increment": min(max(int(limits.increment), 0), 254)}
+    return {name: np.array([value]) for name, value in known.items() if name in getattr(evaluator, "columns", ())}

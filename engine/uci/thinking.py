@@ -6,10 +6,12 @@ All of it runs in the thinking thread. An error here must not lose the game: it 
 import gc
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import chess
+import numpy as np
+from numpy.typing import NDArray
 
 from engine.board.movegen import perft
 from engine.board.position import from_board
@@ -23,7 +25,7 @@ from engine.uci.commands import shown
 from engine.uci.info import effort, info_lines, moves_of, permille, ranked, score
 from engine.uci.job import Job
 from engine.uci.options import Options
-from engine.uci.policy_move import policy_move
+from engine.uci.policy_move import known_of, policy_move
 from engine.uci.position import GameHistory
 from engine.uci.stop_condition import StopCondition
 
@@ -124,7 +126,8 @@ class Thinker:
         wanted = self._wanted(job)
         allowed = [move for move in legal if move in wanted] or legal
         if options.policy:
-            return self._by_policy(job, evaluator, allowed, options.temperature, told=True)
+            known = known_of(evaluator, job.board, job.go.limits(job.board.turn == chess.WHITE))
+            return self._by_policy(job, evaluator, allowed, options.temperature, known)
         bounds = budget(job.go.limits(job.board.turn == chess.WHITE), options.overhead / 1000)
         search = self._prepared(job, bounds)
         if bounds.hard is not None and not job.pondering:
@@ -152,10 +155,9 @@ class Thinker:
         evaluator: Evaluator,
         among: list[chess.Move],
         temperature: float = 0.0,
-        *,
-        told: bool = False,
+        told: Mapping[str, NDArray[np.integer]] | None = None,
     ) -> BestMove:
-        """Play a move of an evaluator's policy, which is `told` the last moves where it is to play like people."""
+        """Play a move of an evaluator's policy, which is `told` the game where it is to play like people."""
         seen = policy_move(evaluator, job.board, among, temperature=temperature, seed=job.options.seed, told=told)
         wdl = f" wdl {permille(seen.value, seen.draw)}" if job.options.show_wdl else ""
         cost = effort(1, self._clock() - job.begun)

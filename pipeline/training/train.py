@@ -80,6 +80,24 @@ def columns_of(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     return (*columns, "visits", "root_value", *best)  # the two together tell which rows teach no moves
 
 
+def preset_of(name: str, out: Path, start: Path | None) -> "Preset":
+    """Return the preset of that name: as the run in `out`, else `start`, has it, which may be older than the table's.
+
+    Raises UnknownPresetError, and what `model.checkpoint.read_card` says of a card that is damaged.
+    """
+    from model.checkpoint import CARD, read_card
+    from model.network.preset import preset_from_row
+    from model.network.presets import preset
+
+    row = preset(name)
+    for directory in (out, start):
+        if directory is not None and (directory / CARD).exists():
+            found = preset_from_row(read_card(directory)["preset"])
+            if found.name == name:
+                return found
+    return row
+
+
 def train_on(
     positions: Sequence[Path],
     preset_name: str,
@@ -100,11 +118,10 @@ def train_on(
     """
     from engine.encoding.views import require
     from model.data.inputs import training_columns
-    from model.network.presets import preset
     from model.training.distributed import world
     from model.training.train import train
 
-    row = preset(preset_name)
+    row = preset_of(preset_name, out, start)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
     for directory in positions:

@@ -48,7 +48,7 @@ def expected_index(name: str, move: chess.Move, below: chess.Color) -> int:
 
 def boards() -> Iterator[chess.Board]:
     for file in FILES:
-        for game in islice(games_of(file, 400, 0, 1), 75):
+        for game in islice(games_of(file, 400), 75):
             board = game.board()
             for move in game.mainline_moves():
                 yield board.copy(stack=False)

@@ -83,7 +83,7 @@ def test_facts_are_what_playing_each_move_shows() -> None:
 
 @pytest.mark.parametrize("file", ["pgn/lichess_export_2016-05.pgn"])
 def test_facts_of_real_games_are_what_playing_each_move_shows(file: str) -> None:
-    boards = [node.board() for game in games_of(file, 12, 0, 1) for node in game.mainline() if node.next() is not None]
+    boards = [node.board() for game in games_of(file, 12) for node in game.mainline() if node.next() is not None]
     met = compare(boards[::9])
     assert min(met.values()) > 10, met
 

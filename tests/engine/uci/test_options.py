@@ -86,9 +86,9 @@ def test_policy_plays_the_likeliest_move_for_one_evaluation() -> None:
 
 
 class Listening:
-    """Likes every move alike, and keeps which last moves it was given."""
+    """Likes every move alike, and keeps what it was given."""
 
-    columns: ClassVar = {"last_move": NO_LAST_MOVE, "last_move_2": NO_LAST_MOVE, "elo": 0}
+    columns: ClassVar = {"last_move": NO_LAST_MOVE, "last_move_2": NO_LAST_MOVE, "elo": 0, "clock": 65535}
 
     def __init__(self) -> None:
         self.given: list[dict[str, list[int]]] = []
@@ -100,7 +100,7 @@ class Listening:
         return uniform(planes_BP)
 
 
-def test_policy_is_told_the_moves_of_the_game_and_search_is_not() -> None:
+def test_policy_is_told_the_moves_of_the_game_and_the_clock_and_search_is_not() -> None:
     evaluator = Listening()
     with Talk(evaluator) as talk:
         talk.best("position startpos moves e2e4 c7c5", "go nodes 4")
@@ -108,11 +108,11 @@ def test_policy_is_told_the_moves_of_the_game_and_search_is_not() -> None:
         talk.say("setoption name Policy value true")
         evaluator.given.clear()
         talk.best("position startpos moves e2e4 c7c5", "go nodes 1")
-        talk.best("position startpos", "go nodes 1")
+        talk.best("position startpos", "go wtime 61900 btime 500 winc 2000")
     # White sees the eighth rank first: c7c5 is 8 + 2 to 24 + 2, his own e2e4 48 + 4 to 32 + 4
     assert evaluator.given == [
         {"last_move": [10 * 64 + 26], "last_move_2": [52 * 64 + 36]},
-        {"last_move": [NO_LAST_MOVE], "last_move_2": [NO_LAST_MOVE]},
+        {"last_move": [NO_LAST_MOVE], "last_move_2": [NO_LAST_MOVE], "clock": [61]},
     ]
 
 

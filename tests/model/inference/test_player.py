@@ -32,9 +32,13 @@ def player(row: Preset) -> Player:
     return Player(NetworkEvaluator(build(row, seed=4), device="cpu", amp="off"))
 
 
-def test_importing_model_imports_no_torch() -> None:
-    code = "import sys, model; assert callable(model.load); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(tmp_path: Path) -> None:
+    make(tmp_path, row=replace(TINY, facts_width=8))
+    code = (
+        "import sys, model; assert callable(model.load); assert 'torch' not in sys.modules; model.load(sys.argv[1]); "
+    )
+    code += "assert 'torch' in sys.modules; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60).returncode == 0
 
 
 def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ SERVER = """
 import os, sys
 from pathlib import Path
 import torch
+import torch._dynamo  # as the first optimizer does, for a second: here once, and not in each child
 torch.set_num_threads(1)
 for line in sys.stdin:
     pid = os.fork()  # a process of its own without the seconds that importing takes; no thread was started yet

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.pipeline.cli.conftest import COMMAND, SAMPLE
+from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_while_training_saves_and_is_the_exit_status(
     number: int, journey: dict[str, Any], tmp_path: Path
 ) -> None:
     words = ["train", "--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path), "--minutes", "10"]
-    words += ["--batch-size", "64", "--report-every-steps", "5", "--validation-positions", "512"]
+    words += [*SMALLEST, "--batch-size", "16", "--report-every-steps", "5", "--validation-positions", "64"]
     run = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "metrics.jsonl"
     for _ in range(600):

@@ -1,3 +1,4 @@
+import json
 import os
 import random
 import shutil
@@ -5,15 +6,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any, get_type_hints
 
 import chess
 import chess.pgn
 import dagster as dg
 import pytest
 from filelock import FileLock
+from pydantic import TypeAdapter
 
+from engine.progress import Progress, silent
 from pipeline.definitions import defs
+from pipeline.defs import assets, checks, child, tuned
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
 from pipeline.defs.resources import Compute, Datasets
 
@@ -148,6 +154,21 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
         monkeypatch.setenv("DAGSTER_HOME", str(folder / "home"))
         with dg.DagsterInstance.get() as instance:
             yield folder / "datasets", Ran(instance, (folder / "output").read_text())
+
+
+@pytest.fixture
+def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the work of assets and checks done here: that a child does it, `made`, test_child and test_launcher show."""
+
+    def run_here(work: partial[Any], *, progress: Progress = silent, lock: Path | None = None) -> dict[str, Any]:
+        hints, (_, arguments) = get_type_hints(work.func), child._described(work)
+        given = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in arguments.items()}
+        known = {"progress": progress, "stop": lambda: False}
+        given |= {name: value for name, value in known.items() if name in hints}
+        return json.loads(json.dumps(work.func(**given)))
+
+    for module in (assets, checks, tuned):
+        monkeypatch.setattr(module, "run_child", run_here)
 
 
 @pytest.fixture

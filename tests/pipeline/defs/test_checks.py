@@ -18,6 +18,8 @@ from pipeline.ingest.job import ingest
 from pipeline.validation import verify
 from tests.pipeline.defs.conftest import STEPS, Made, execute, materialised, one, random_pgn, verdicts
 
+pytestmark = pytest.mark.usefixtures("without_children")
+
 
 def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(copied: Path) -> None:
     silent = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}

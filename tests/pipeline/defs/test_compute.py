@@ -12,6 +12,8 @@ from pipeline.defs.tuned import tuned_checkpoint
 from tests.model.test_checkpoint import make
 from tests.pipeline.defs.conftest import execute, failure
 
+pytestmark = pytest.mark.usefixtures("without_children")
+
 
 def test_the_engine_is_local_unless_the_resource_or_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FIANCHETTO_ENGINE", raising=False)

@@ -18,6 +18,8 @@ from pipeline.dumps.fetch import STEM
 from tests.pipeline.defs.conftest import execute, random_pgn
 from tests.pipeline.loopback import Server, serving
 
+pytestmark = pytest.mark.usefixtures("without_children")
+
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
@@ -65,7 +67,7 @@ def test_a_month_is_fetched_and_becomes_a_dump(root: Path, server: Server) -> No
             assert says in failure(fetched(instance, month))
         assert not list((root / "dumps").glob(f"{STEM}2013-0[23]*"))
         assert keys(instance) == [f"{STEM}2013-01"], "what could not be fetched is no dump"
-        assert execute("build_positions", instance, {}, f"{STEM}2013-01").success
+        assert execute("build_positions", instance, {"positions": {"workers": 1}}, f"{STEM}2013-01").success
         instance.add_dynamic_partitions("dumps", [f"{STEM}2013-03"])
         said = failure(execute("build_positions", instance, {}, f"{STEM}2013-03"))
         assert "materialise the partition 2013-03 of `lichess_month`" in said

@@ -72,7 +72,8 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
         "import dagster as dg; from tests.pipeline.defs.conftest import execute\n"
         "train = {'minutes': 30.0, 'batch_size': 16, 'threads': 1, 'report_every_steps': 1}\n"
         "with dg.DagsterInstance.get() as instance:\n"
-        "    execute('train', instance, {'checkpoint': {'name': 'long', 'train': train}})"
+        "    network = {'name': 'long', 'preset': 'fianchetto-xs', 'train': train}\n"
+        "    execute('train', instance, {'training_set': {'audit': False}, 'checkpoint': network})"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     out = copied / "checkpoints" / "long"

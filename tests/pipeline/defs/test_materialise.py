@@ -20,7 +20,6 @@ from engine.progress import silent
 from pipeline.dataset.files.shards import read_manifest, write_rows
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, folder_of, leaderboard, positions, training_set
-from pipeline.defs.child import run_child
 from pipeline.defs.jobs import register
 from pipeline.defs.launchpad.remedies import in_ui
 from pipeline.defs.pages.pictures import INLINE
@@ -31,6 +30,8 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.validation import verify
 from tests.pipeline import datasets
 from tests.pipeline.defs.conftest import STEPS, Made, Ran, execute, failure, materialised, one, random_pgn, verdicts
+
+pytestmark = pytest.mark.usefixtures("without_children")
 
 
 def metadata(result: dg.ExecuteInProcessResult | Ran, node: str) -> dict[str, object]:
@@ -283,7 +284,7 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     (network,) = [path for path in (made[0] / "checkpoints").iterdir() if path.is_dir()]
-    probe = run_child(partial(tasks.probe, network, made[0] / "positions" / "small", "test", 10**6, drawn=2))
+    probe = tasks.probe(network, made[0] / "positions" / "small", "test", 10**6, drawn=2)
     said = metadata(made[1], "accuracy_report")
     assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
     assert [len(choices) for choices in probe["choices"]] == [3, 3]

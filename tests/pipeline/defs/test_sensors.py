@@ -22,6 +22,9 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline.defs.conftest import execute, random_pgn
 
+pytestmark = pytest.mark.usefixtures("without_children")
+
+
 SETTINGS = {"test_share": 0.2, "seed": 3}
 
 

@@ -41,8 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw nothing, ask the machine only once what it is, and do not wait for the disk: a killed process loses no write."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+    """Draw nothing, and ask the machine only once what it is."""
     for name in ("draw_curves", "draw_elo"):
         monkeypatch.setattr(outputs, name, lambda rows: b"picture")
     here = {"device": "none", "host": "test"}

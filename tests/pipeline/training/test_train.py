@@ -13,7 +13,9 @@ import torch
 
 from engine.jit_cache import VARIABLE, are_compiled
 from engine.selfplay.warming import warm_up_games
-from model.checkpoint import load
+from model.checkpoint import load, read_card
+from model.network.preset import preset_from_row
+from model.network.presets import preset
 from model.training.config import TrainConfig
 from pipeline.cli.commands.networks import Export
 from pipeline.dataset.join import JoinConfig, join
@@ -182,3 +184,12 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
     with pytest.raises(ValueError, match="another preset"):
         train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
+
+
+def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(positions: Path, tmp_path: Path) -> None:
+    embedded = REPOSITORY / "datasets" / "embedded"
+    before = preset_from_row(read_card(embedded)["preset"])
+    card = train_on([positions], "fianchetto-human", STEPS, tmp_path, stop=lambda: True, start=embedded)
+    assert preset_from_row(card["preset"]) == before != preset("fianchetto-human")
+    again = train_on([positions], "fianchetto-human", STEPS, tmp_path, start=embedded)
+    assert preset_from_row(again["preset"]) == before

@@ -11,6 +11,8 @@ from pipeline.defs.launchpad.look_ahead import BLOCKING, forbidden
 from pipeline.defs.resources import Datasets
 from tests.pipeline.defs.conftest import STEPS, execute, failure
 
+pytestmark = pytest.mark.usefixtures("without_children")
+
 
 @pytest.mark.parametrize(
     ("ops", "words"),
