@@ -3,12 +3,14 @@
 import tempfile
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from engine.progress import Progress, silent
-from pipeline.dataset.files.stored_planes import Form
 from pipeline.errors import ConfigError
 from pipeline.samples.dump import SAMPLE
+
+if TYPE_CHECKING:
+    from pipeline.ingest.chunk import IngestConfig
 
 What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale", "gpu"]
 
@@ -20,13 +22,12 @@ def run(
     progress: Progress = silent,
     sizes: tuple[int, int] = (0, 0),
     address: str | None = None,
-    planes: Form = "all",
-    chunk_mib: int = 0,
+    config: "IngestConfig | None" = None,
 ) -> dict[str, Any]:
     """Run one benchmark and return its numbers; a dataset that is needed and not given is made in a temporary folder.
 
-    `sizes`: bytes of the smallest and largest stream of `scale`; `address`: where its dump can be read too; `planes`: the form
-    that `ingest` and `scale` make; `chunk_mib`: the chunks of `scale`, as an ingest's.
+    `sizes`: bytes of the smallest and largest stream of `scale`; `address`: where its dump can be read too; `config`: how
+    `ingest` and `scale` make datasets.
     """
     measure = import_module(f"pipeline.bench.{what}").measure
     if what in ("search", "selfplay"):
@@ -35,13 +36,11 @@ def run(
     if not pgn.exists() and positions is None:
         raise ConfigError(f"{pgn} does not exist: name a dump with --pgn")
     if what == "ingest":
-        return dict(measure(pgn, progress, planes))
+        return dict(measure(pgn, progress, config))
     if what in ("compile", "gpu"):
         return dict(measure(pgn, progress))
     if what == "scale":
-        from pipeline.bench.scale import Job
-
-        return dict(measure(pgn, *sizes, progress, address, Job(planes, chunk_mib)))
+        return dict(measure(pgn, *sizes, progress, address, config))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         if positions is None:
             from pipeline.ingest.job import ingest

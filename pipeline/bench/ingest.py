@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from engine.encoding.planes import label_of
+from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
 from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
-from pipeline.dataset.files.stored_planes import Form, plane_fields
+from pipeline.dataset.files.stored_planes import plane_fields
 from pipeline.dumps.reader import Source, chunks
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -31,11 +33,11 @@ BESIDE_BYTES = 16 << 20
 """Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
 
 
-def _timed(pgn: Path, workers: int, planes: Form = "all") -> tuple[float, dict[str, Any], dict[str, float]]:
+def _timed(pgn: Path, workers: int, config: IngestConfig) -> tuple[float, dict[str, Any], dict[str, float]]:
     """Ingest a dump into a temporary folder; return seconds, manifest, and stored bytes per position by column."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         began = time.perf_counter()
-        manifest = ingest([str(pgn)], Path(folder), IngestConfig(planes=planes), workers=workers)
+        manifest = ingest([str(pgn)], Path(folder), config, workers=workers)
         seconds = time.perf_counter() - began
         stored: Counter[str] = Counter()
         for entry in read_manifest(Path(folder))["files"]:
@@ -85,6 +87,7 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
     elos = [int(elo) if elo.isdigit() else None for elo in (headers.get("WhiteElo", ""), headers.get("BlackElo", ""))]
     nodes = list(game.mainline())
     seen: Counter[str] = Counter()
+    squares: list[int] = []
     score: chess.engine.PovScore | None = None
     clocks: list[float | None] = [None, None]
     for ply, node in enumerate(nodes):
@@ -96,7 +99,7 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             "promotion": node.move.promotion or 0,
             "castling": board.castling_rights.bit_count(),
             "ep_file": 255 if board.ep_square is None else chess.square_file(board.ep_square),
-            "last_move": board.peek().from_square * 64 + board.peek().to_square if board.move_stack else None,
+            **dict(zip(LAST_MOVES, (*reversed(squares), *[None] * len(LAST_MOVES)), strict=False)),
             "halfmove": min(board.halfmove_clock, 255),
             "repetition": seen[place],
             "result": result if white else -result,
@@ -110,16 +113,17 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
             "increment": int(increment) if increment.isdigit() else None,
             "game": number,
         }
+        squares = [*squares, node.move.from_square * 64 + node.move.to_square][-len(LAST_MOVES) :]
         seen[place] += 1
         score = node.eval()
         clocks[not white] = node.clock()
         board.push(node.move)
 
 
-def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
+def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
     """Make the same columns the straightforward way: read_game, planes by loops, pyarrow.
 
-    Return seconds and positions. (Castling is stored as a count, which is simpler and faster.)
+    Return seconds and positions. (Castling is stored as a count, and moves of both sides in one view: simpler and faster.)
     """
     began = time.perf_counter()
     rows: list[dict[str, Any]] = []
@@ -128,17 +132,21 @@ def _python_chess(text: bytes, out: Path) -> tuple[float, int]:
     while (game := chess.pgn.read_game(stream)) is not None:
         rows.extend(_rows_of_game(game, number))
         number += 1
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema("bytes")), out / "beside.parquet", compression="zstd")
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=schema("bytes", LAST_MOVES[:history])),
+        out / "beside.parquet",
+        compression="zstd",
+    )
     return time.perf_counter() - began, len(rows)
 
 
-def _planes_rate(pgn: Path, folder: Path, planes: Form) -> float:
+def _planes_rate(pgn: Path, folder: Path, config: IngestConfig) -> float:
     """Write only the planes of shuffled rows, from memory and as a shard stores them; return rows/s.
 
     Every ingest to this format has to do this, so it is a yardstick of the machine.
     """
-    ingest([str(pgn)], folder / "yardstick", IngestConfig(planes=planes), workers=1)
-    stored = [field.name for field in plane_fields(planes)]
+    ingest([str(pgn)], folder / "yardstick", config, workers=1)
+    stored = [field.name for field in plane_fields(config.planes)]
     table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=stored)
     seconds = []
     for _ in range(3):
@@ -148,43 +156,45 @@ def _planes_rate(pgn: Path, folder: Path, planes: Form) -> float:
     return len(table) / min(seconds)
 
 
-def measure(pgn: Path, progress: Progress = silent, planes: Form = "all") -> dict[str, Any]:
+def measure(pgn: Path, progress: Progress = silent, config: IngestConfig | None = None) -> dict[str, Any]:
     """Measure one process on one core, two workers, stored bytes, peak memory, and python-chess on the same games.
 
     `ratio_python_chess` compares both on the same first games of the dump; `positions_per_second` is of the whole, and
-    `ratio_planes_write` that over the speed of writing shuffled planes alone. With `planes` compact, `ratio_all` is the
-    speed over that of the same games with `all`, in turns in the same run.
+    `ratio_planes_write` that over the speed of writing shuffled planes alone. Where `config` says compact planes, `ratio_all`
+    is the speed over that of the same games with `all`, in turns in the same run.
     """
+    config = config or IngestConfig()
     beside = first_games(pgn, BESIDE_BYTES)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)
-        _timed(same, 1, planes)  # compiles, or loads what was compiled
+        _timed(same, 1, config)  # compiles, or loads what was compiled
         progress(Tick(1, STAGES, "stages"))
         same_runs, all_runs = [], []
         for _ in range(3):
-            same_runs.append(_timed(same, 1, planes))
-            if planes != "all":
-                all_runs.append(_timed(same, 1)[0])
+            same_runs.append(_timed(same, 1, config))
+            if config.planes != "all":
+                all_runs.append(_timed(same, 1, replace(config, planes="all"))[0])
         same_seconds, same_manifest, _ = min(same_runs, key=lambda result: result[0])
         runs = []
         for stage in (2, 3):
             progress(Tick(stage, STAGES, "stages"))
-            runs.append(_timed(pgn, 1, planes))
+            runs.append(_timed(pgn, 1, config))
         seconds, manifest, stored = min(runs, key=lambda result: result[0])
         peak = peak_mib()
-        planes_rate = _planes_rate(same, Path(folder), planes)
+        planes_rate = _planes_rate(same, Path(folder), config)
         progress(Tick(4, STAGES, "stages"))
-        chess_seconds, chess_positions = _python_chess(beside, Path(folder))
+        chess_seconds, chess_positions = _python_chess(beside, Path(folder), config.history)
     progress(Tick(5, STAGES, "stages"))
-    two_seconds, _, _ = _timed(pgn, 2, planes)
+    two_seconds, _, _ = _timed(pgn, 2, config)
     progress(Tick(STAGES, STAGES, "stages"))
     positions = manifest["positions"]["total"]
     same_rate = same_manifest["positions"]["total"] / same_seconds
     chess_rate = chess_positions / chess_seconds
     return {
         "pgn": pgn.name,
-        "planes": planes,
+        "planes": config.planes,
+        "history": config.history,
         "games": manifest["games"]["read"],
         "positions": positions,
         "seconds": round(seconds, 3),
@@ -198,7 +208,7 @@ def measure(pgn: Path, progress: Progress = silent, planes: Form = "all") -> dic
         **({"ratio_all": round(min(all_runs) / same_seconds, 2)} if all_runs else {}),
         "two_workers_seconds": round(two_seconds, 3),
         "two_workers_speedup": round(seconds / two_seconds, 3),
-        "plane_bytes_per_position": round(sum(stored[field.name] for field in plane_fields(planes)), 2),
+        "plane_bytes_per_position": round(sum(stored[field.name] for field in plane_fields(config.planes)), 2),
         "bytes_per_position": round(sum(stored.values()), 2),
         "column_bytes_per_position": {name: round(size, 2) for name, size in stored.items()},
         "peak_memory_mib": peak,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ import psutil
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
 from pipeline.dataset.files.layout import SPLITS
-from pipeline.dataset.files.stored_planes import Form
 from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
 from pipeline.dumps.zstd_stream import count_frames
 from pipeline.errors import ConfigError, IngestError
 from pipeline.executors.by_name import LOCAL
 from pipeline.executors.local import available_cores
+from pipeline.ingest.chunk import IngestConfig
 
 SEED_BYTES = 32 << 20
 """Bytes of text that are repeated: about 14,000 games with clocks and evals."""
@@ -53,21 +53,13 @@ def _tree_mib(process: psutil.Process) -> float:
     return total / (1 << 20)
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """How every ingest of a benchmark is set."""
-
-    planes: Form = "all"
-    chunk_mib: int = 0
-
-
 def _run(
-    job: Job, stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source: str = STDIN
+    config: IngestConfig, stream: Iterable[memoryview], workers: int, engine: str = LOCAL, source: str = STDIN
 ) -> dict[str, Any]:
     """Run one job on a stream or a named source; return what it measured, with its peak memory."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         command = [sys.executable, "-m", "pipeline.bench.scale_job", folder, str(workers), engine, source]
-        command += [job.planes, str(job.chunk_mib)]
+        command.append(json.dumps(asdict(config)))
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -131,11 +123,11 @@ def _reader(pgn: Path) -> dict[str, Any]:
     }
 
 
-def _spread(job: Job, dump: Path) -> dict[str, Any]:
+def _spread(config: IngestConfig, dump: Path) -> dict[str, Any]:
     """Compare one worker with two, with two independent jobs, and two workers with Ray where it is installed."""
 
     def run(workers: int, engine: str = LOCAL) -> dict[str, Any]:
-        return _run(job, [], workers, engine, str(dump))
+        return _run(config, [], workers, engine, str(dump))
 
     alone, together, by_ray, apart = [], [], [], []
     for _ in range(SPREAD_TURNS):
@@ -175,12 +167,12 @@ def _steady(run: dict[str, Any]) -> float:
     return float(run["seconds"] - run["seconds_to_first_chunk"])
 
 
-def _elsewhere(job: Job, pgn: Path, address: str) -> dict[str, Any]:
+def _elsewhere(config: IngestConfig, pgn: Path, address: str) -> dict[str, Any]:
     """Ingest the dump from an address and from the file in turns; return positions/s of the faster run of each."""
     runs: dict[str, list[float]] = {str(pgn.absolute()): [], address: []}
     for _ in range(TURNS):
         for source, rates in runs.items():
-            run = _run(job, [], 1, source=source)
+            run = _run(config, [], 1, source=source)
             rates.append(run["positions"] / run["seconds"])
     here, there = (max(rates) for rates in runs.values())
     return {
@@ -208,7 +200,7 @@ def measure(
     largest: int,
     progress: Progress = silent,
     address: str | None = None,
-    job: Job | None = None,
+    config: IngestConfig | None = None,
 ) -> dict[str, Any]:
     """Measure one process on streams of growing size, then two workers, Ray, and the reader alone.
 
@@ -218,13 +210,13 @@ def measure(
     speed of an ingest from `address` over that from the file. `month`: the largest month of Lichess at the largest stream's
     speed, times two workers' gain without their start. Raises ConfigError for sizes that make no range.
     """
-    job = job or Job()
+    config = config or IngestConfig()
     sizes = _sizes(smallest, largest)
     seed = Repeats(pgn, min(SEED_BYTES, largest))
     runs = []
     for size in sizes:
         again = REPEATED if size < SHORT_BYTES else 1
-        runs.append(_quickest([_run(job, seed.read(size), 1) for _ in range(again)]))
+        runs.append(_quickest([_run(config, seed.read(size), 1) for _ in range(again)]))
         runs[-1]["positions_per_second"] = round(runs[-1]["positions"] / runs[-1]["seconds"])
         runs[-1]["bytes_per_position"] = round(runs[-1]["shard_bytes"] / runs[-1]["positions"], 2)
         progress(Tick(len(runs), len(sizes) + 1, "runs"))
@@ -232,7 +224,8 @@ def measure(
     reader = _reader(pgn) | {"frames": count_frames(pgn) if pgn.suffix == ".zst" else None}
     result: dict[str, Any] = {
         "pgn": pgn.name,
-        "planes": job.planes,
+        "planes": config.planes,
+        "history": config.history,
         "cores": available_cores(),
         "seed_bytes": len(seed.text),
         "sizes": runs,
@@ -246,11 +239,11 @@ def measure(
         dump = Path(folder) / "stream.pgn"
         with dump.open("wb") as file:
             file.writelines(seed.read(min(largest, SPREAD_BYTES)))
-        result |= _spread(job, dump)
+        result |= _spread(config, dump)
     result["month"] = _month(last, result["two_workers_speedup_without_start"])
     progress(Tick(len(sizes) + 1, len(sizes) + 1, "runs"))
     if address is not None:
-        result |= _elsewhere(job, pgn, address)
+        result |= _elsewhere(config, pgn, address)
     return result | {"text": _table(result)}
 
 

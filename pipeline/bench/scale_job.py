@@ -82,6 +82,6 @@ def job(out: Path, workers: int, engine: str, source: str, config: IngestConfig)
 
 
 if __name__ == "__main__":
-    folder, workers, engine, source, planes, chunk_mib = sys.argv[1:]
-    config = IngestConfig(planes=planes, chunk_mib=int(chunk_mib))  # type: ignore[arg-type]
+    folder, workers, engine, source, settings = sys.argv[1:]
+    config = IngestConfig(**json.loads(settings))
     sys.stdout.write(json.dumps(job(Path(folder), int(workers), engine, source, config)) + "\n")

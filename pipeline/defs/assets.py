@@ -214,7 +214,10 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
         folder = datasets.path / "reports" / network.name
         reports = {}
         for path in shards:
-            work = partial(tasks.report, network, path, options.split, options.rule, folder / path.name)
+            work = partial(
+                tasks.report, network, path, options.split, options.rule, options.ratings, folder / path.name
+            )
+            work = partial(work, baselines=options.baselines)
             reports[path.name] = run_child(work, progress=live(context))
         probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])

@@ -13,6 +13,7 @@ from engine.progress import Progress, Stop
 from model.training.config import TrainConfig
 from pipeline.dataset.join import JoinConfig
 from pipeline.dumps.fetch import FetchConfig
+from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
@@ -119,13 +120,22 @@ def train(
 
 
 def report(
-    checkpoint: Path, positions: Path, split: str, rule: Rule, out: Path, *, progress: Progress
+    checkpoint: Path,
+    positions: Path,
+    split: str,
+    rule: Rule,
+    ratings: RatingsConfig,
+    out: Path,
+    *,
+    baselines: bool,
+    progress: Progress,
 ) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a positions dataset; keep the report as text, JSON and picture in `out`."""
     from pipeline.evaluation.render import write_report
     from pipeline.evaluation.report import report as library
 
-    result = library(checkpoint, positions=positions, split=split, rule=rule, progress=progress)
+    words: dict[str, Any] = {"positions": positions, "split": split, "rule": rule}
+    result = library(checkpoint, **words, ratings=ratings, baselines=baselines, progress=progress)
     write_report(result, out)
     return result
 

@@ -1,7 +1,7 @@
 """The figures of the report page: finer slices, calibration of the policy, protocols, baselines and paired differences.
 
 The table is that of `figures`, with these columns beside: `choice_probability choice_hit` of the network's first choice,
-`frequent_*` of the most frequent legal move, and what `moves` and `strata` say of the row.
+`NAME_*` of each of BASELINES, and what `moves` and `strata` say of the row.
 
 Axes: R rows.
 """
@@ -156,24 +156,41 @@ def equal_bands(table: pl.DataFrame, hit: pl.Expr = HIT) -> dict[str, Any]:
     }
 
 
+BASELINES = {
+    "book": "same position in train",
+    "logistic": "logistic regression",
+    "classical": "hand-written",
+    "frequent": "most frequent move",
+}
+"""Baselines by the beginning of their columns' names, in the order of the table."""
+
+
+def _measured_baselines(table: pl.DataFrame) -> list[tuple[str, str]]:
+    """Return name and title of the baselines that were measured."""
+    return [(name, title) for name, title in BASELINES.items() if f"{name}_rank" in table.columns]
+
+
 def baseline_rows(table: pl.DataFrame) -> Rows:
     """Return the network and what it is compared with, by the same rows: a figure that a baseline lacks is None."""
     legal = table["legal_moves"].to_numpy()
     rows = [_ranked("network", table, "")]
-    rows.append(_ranked("hand-written", table, "classical_"))
-    if "frequent_rank" in table.columns:
-        rows.append(_ranked("most frequent move", table, "frequent_") | {"value_brier": None})
+    for name, title in _measured_baselines(table):
+        rows.append(_ranked(title, table, f"{name}_") | ({} if name == "classical" else {"value_brier": None}))
     uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
     entropy = float(np.log(legal).mean())
     rows.append({"name": "uniform", **uniform, "cross_entropy": entropy, "perplexity": math.exp(entropy)})
     return [{"top1_low": None, "top1_high": None, "value_brier": None} | row for row in rows]
 
 
+def baseline_table(rows: Rows) -> Rows:
+    """Return `baseline_rows` as a table of plain columns, names first."""
+    names = ("name", "top1", "top1_low", "top1_high", "top3", "top5", "cross_entropy", "value_brier")
+    return [{name: row[name] for name in names} for row in rows]
+
+
 def equal_band_rows(table: pl.DataFrame) -> Rows:
     """Return the network and its baselines with equal weight for each rating band."""
-    hits = {"network": HIT, "hand-written": pl.col("classical_rank") == 1}
-    if "frequent_rank" in table.columns:
-        hits["most frequent move"] = pl.col("frequent_rank") == 1
+    hits = {"network": HIT} | {title: pl.col(f"{name}_rank") == 1 for name, title in _measured_baselines(table)}
     hits["uniform"] = 1 / pl.col("legal_moves")
     found = [{"name": name, **equal_bands(table, hit)} for name, hit in hits.items()]
     return [row for row in found if row["positions"]]

@@ -3,9 +3,8 @@
 Axes: B rows of a batch, R rows of a report, A label (4096).
 """
 
-import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.errors import ConfigError
 from pipeline.evaluation.page.boards import BoardSelection
+from pipeline.evaluation.ratings.sample import BandSample
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,12 +72,17 @@ def without_players(batch: Batch) -> Batch:
     return batch | {name: np.full_like(batch[name], steps.unknown) for name, steps in STEPS.items() if name in batch}
 
 
-def label_frequencies(train: Sequence[Shard]) -> NDArray[np.int64] | None:
-    """Return how often each label was played in train, int64[A]; None for no rows."""
+Baseline = Callable[[Batch], Mapping[str, NDArray[np.float32]]]
+"""Logits [B, A] of one baseline or several, by the name of their columns."""
+
+
+def most_frequent(train: Sequence[Shard]) -> Baseline | None:
+    """Return the baseline `frequent`: labels by how often they were played in train; None for no rows."""
     counts_A = np.zeros(LABELS, dtype=np.int64)
     for rows in row_groups(train, ("label",)):
         counts_A += np.bincount(rows["label"], minlength=LABELS)
-    return counts_A if counts_A.any() else None
+    logits_A = np.log(counts_A + 1.0).astype(np.float32)
+    return (lambda batch: {"frequent": np.tile(logits_A, (len(batch["planes"]), 1))}) if counts_A.any() else None
 
 
 def measured_rows(
@@ -86,13 +91,14 @@ def measured_rows(
     rule: Rule,
     rows: int,
     players: bool,
-    frequencies_A: NDArray[np.int64] | None,
+    baselines: Sequence[Baseline],
+    sample: BandSample,
     progress: Progress,
 ) -> tuple["pl.DataFrame", BoardSelection]:
     """Return a table of the counted rows with the columns that it may be sliced by, and the boards worth showing.
 
-    Without `players`, ratings and clocks are unknown to the network. Raises ConfigError where no row counts, or the network
-    answers with NaN.
+    `sample` collects rows by rating band. Without `players`, ratings and clocks are unknown to the network. Raises
+    ConfigError where no row counts, or the network answers with NaN.
     """
     import polars as pl
 
@@ -114,14 +120,14 @@ def measured_rows(
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
         columns |= figures | _first_choice(logits_BA, batch) | move_columns(batch)
-        baselines = {"classical": evaluate(batch["planes"])}
-        if frequencies_A is not None:
-            said_BA = np.broadcast_to(np.log(frequencies_A + 1.0).astype(np.float32), logits_BA.shape)
-            baselines["frequent"] = np.ascontiguousarray(said_BA), np.full_like(wdl_B3, 1 / 3)
-        for name, said in baselines.items():
-            found = measured(*said, batch)
+        said = {"classical": evaluate(batch["planes"])}
+        for baseline in baselines:
+            said |= {name: (answer_BA, np.full_like(wdl_B3, 1 / 3)) for name, answer_BA in baseline(batch).items()}
+        for name, answer in said.items():
+            found = measured(*answer, batch)
             columns |= {f"{name}_{figure}": found[figure] for figure in ("rank", "nll", "brier")}
         boards.add(batch, columns)
+        sample.add(batch, columns["game"])
         tables.append(pl.DataFrame(columns))
         top1 = float((figures["rank"] == 1).mean())
         progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
@@ -149,29 +155,3 @@ def _game_ids(batch: Batch) -> NDArray[np.uint64]:
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
     return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))
-
-
-MATRIX_ROWS = 2048
-"""Most rows of the matrix of ratings."""
-
-
-def ratings_told(batches: Iterator[Batch], network: "NetworkEvaluator", edges: Sequence[int]) -> list[dict[str, Any]]:
-    """Return top-1 by the rating that the network is told for both players and the rating band of the mover.
-
-    Each row of the matrix has the key `told` and, for each band, `hits` and `positions` by the bands' order.
-    """
-    from model.metrics import rows as measured
-    from pipeline.dataset.strata import rating_band
-
-    told = [edges[0] - 100, *((low + high) // 2 for low, high in itertools.pairwise(edges)), edges[-1] + 100]
-    hits, positions = np.zeros((len(told), len(told)), dtype=np.int64), np.zeros(len(told), dtype=np.int64)
-    for batch in batches:
-        band_B = rating_band(batch["elo"], edges)
-        known_B = band_B < len(told)
-        positions += np.bincount(band_B[known_B], minlength=len(told))
-        for at, rating in enumerate(told):
-            ratings = {name: np.full_like(batch[name], rating) for name in ("elo", "opponent_elo")}
-            rank_B = measured(*network(batch["planes"], batch | ratings), batch)["rank"]
-            hits[at] += np.bincount(band_B[known_B], weights=rank_B[known_B] == 1, minlength=len(told)).astype(np.int64)
-    counts = positions.tolist()
-    return [{"told": rating, "hits": row, "positions": counts} for rating, row in zip(told, hits.tolist(), strict=True)]

@@ -3,8 +3,6 @@
 Axes: B batch, A label (4096).
 """
 
-import shlex
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +20,7 @@ from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import EvalConfig, GateConfig
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.ladder import ladder
-from pipeline.matches.players import DEBIANS_GAMES
+from pipeline.storage.preflight import is_installed
 
 if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
@@ -81,12 +79,6 @@ def outsiders(config: EvalConfig) -> list[SideConfig]:
         options = ("Threads=1", "Hash=16") if "stockfish" in config.engine.lower() else ()
         found.append(SideConfig(who=f"uci:{config.engine}", nodes=config.nodes, options=options))
     return found
-
-
-def is_installed(engine: str) -> bool:
-    """Return whether the program of an engine's command is there, Debian's folder of games included."""
-    program = next(iter(shlex.split(engine)), "")
-    return bool(shutil.which(program) or shutil.which(program, path=DEBIANS_GAMES))
 
 
 def _human(

@@ -18,17 +18,15 @@ from engine.progress import Progress, Stop
 from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.shards import publish_json, read_manifest
 from pipeline.errors import Stopped
+from pipeline.evaluation.judgements import DEPTH, judged_fens, judging
 from pipeline.executors.local import available_cores
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.evaluation import is_installed
 from pipeline.finetune.state import FinetuneError
-from pipeline.matches.judge import BARE, Searcher, judging, weigh
-from pipeline.matches.judgements import judged_fens
+from pipeline.matches.judge import BARE, Searcher, weigh
+from pipeline.storage.preflight import is_installed
 
 PREFLIGHT = "preflight"
 RESULT = "preflight.json"
-DEPTH = 9
-"""Plies that the engine searches when it judges a move, as in `fianchetto judge`."""
 READ = 1 << 14
 """Rows of each dataset that positions are drawn from."""
 

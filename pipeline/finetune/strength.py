@@ -6,19 +6,18 @@ from typing import Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.errors import Stopped
+from pipeline.evaluation.judgements import DEPTH, judging
+from pipeline.evaluation.judgements import judged as judge_positions
 from pipeline.executors.local import available_cores
 from pipeline.finetune.config import EvalConfig
-from pipeline.finetune.evaluation import is_installed, outsiders
+from pipeline.finetune.evaluation import outsiders
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.finetune.strength_page import write_strength_page
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.judge import judging, searchers, text_of, weigh
-from pipeline.matches.judgements import judged as judge_positions
+from pipeline.matches.judge import searchers, text_of, weigh
 from pipeline.matches.ladder import ladder
-
-DEPTH = 9
-"""Plies that the engine searches when it judges a move, as in `fianchetto judge`."""
+from pipeline.storage.preflight import is_installed
 
 
 def strength(

@@ -10,7 +10,6 @@ And how far values are from the engine's: the evaluator's own, the search's at i
 Axes: N positions, M legal moves of one of them.
 """
 
-import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,11 +23,10 @@ from engine.evaluation.evaluator import Evaluator
 from engine.progress import Progress, Tick, silent
 from engine.search import Root, Search, SearchConfig
 from pipeline.evaluation.figures import NORMAL_95
+from pipeline.evaluation.judgements import Judged, JudgeError
 from pipeline.evaluation.render import markdown
 from pipeline.matches.config import SideConfig
-from pipeline.matches.judgements import Judged, JudgeError
-from pipeline.matches.players import installed, player_of
-from pipeline.storage.preflight import require_program
+from pipeline.matches.players import player_of
 
 VALUES = ("value_error", "root_error", "best_error")
 """Errors (rms of expected scores, against the engine's best move's) of the bare value, a search's root and its best move."""
@@ -36,15 +34,6 @@ FEWEST = 30
 """Positions that an interval needs: the mean of fewer is not normally distributed."""
 BARE = SearchConfig(simulations=1, policy_temperature=1.0)
 """A search that only expands the root: its priors are the evaluator's policy, its value the evaluator's or proven."""
-
-
-def judging(engine: str) -> tuple[str, ...]:
-    """Return the command of the judging engine, looked up in Debian's folder of games too; raises JudgeError."""
-    command = tuple(shlex.split(engine))
-    if not command:
-        raise JudgeError("give the command that starts the engine, as in --engine stockfish")
-    require_program(command := installed(command))
-    return command
 
 
 class Searcher(NamedTuple):

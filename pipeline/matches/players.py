@@ -1,7 +1,6 @@
 """From a SideConfig (pipeline/matches/config.py lists the words) to a player."""
 
 import shlex
-import shutil
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from engine.match.players import TIMED_NODES, Player
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
 from pipeline.matches.config import SideConfig
-
-DEBIANS_GAMES = "/usr/games"
-"""Where Debian installs engines, which need not be on the path."""
+from pipeline.storage.preflight import installed
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
@@ -67,12 +64,6 @@ def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
     player = Player(name=f"{name}{level} {pace}", limit=limit, command=started, options=options)
     return player, {"command": list(command), "engine": name, "options": options, "limit": asdict(limit)}
-
-
-def installed(command: tuple[str, ...]) -> tuple[str, ...]:
-    """Return an engine's command with its full path if it is found; Debian's folder of games is searched too."""
-    found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
-    return (found, *command[1:])
 
 
 def search_of(side: SideConfig, limit: Limit) -> SearchConfig:

@@ -1,11 +1,15 @@
 """Checks made before a command starts, so that a mistake in its last step's options costs no time."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import ConfigError
+
+DEBIANS_GAMES = "/usr/games"
+"""Where Debian installs engines, which need not be on the path."""
 
 
 def require_folder(folder: Path) -> None:
@@ -15,6 +19,18 @@ def require_folder(folder: Path) -> None:
         raise ConfigError(f"{folder} cannot be written: {there} is a file and not a folder; choose another --out")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{folder} cannot be written: this user may not write into {there}; choose another --out")
+
+
+def installed(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Return an engine's command with its full path if it is found; Debian's folder of games is searched too."""
+    found = shutil.which(command[0]) or shutil.which(command[0], path=DEBIANS_GAMES) or command[0]
+    return (found, *command[1:])
+
+
+def is_installed(engine: str) -> bool:
+    """Return whether the program of an engine's command is there, Debian's folder of games included."""
+    command = tuple(shlex.split(engine))
+    return bool(command) and shutil.which(installed(command)[0]) is not None
 
 
 def require_program(command: Sequence[str]) -> None:

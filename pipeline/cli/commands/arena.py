@@ -155,9 +155,9 @@ class Judge(Common):
 
     def run(self) -> dict[str, Any]:
         """Evaluate what has no evaluation yet, compare, and return the table."""
+        from pipeline.evaluation.judgements import judged, judging
         from pipeline.executors.local import available_cores
-        from pipeline.matches.judge import judging, searchers, text_of, weigh
-        from pipeline.matches.judgements import judged
+        from pipeline.matches.judge import searchers, text_of, weigh
 
         sides, command, stop = [_side(words) for words in self.players], judging(self.engine), Interrupt()
         players = searchers(sides)  # refuses wrong options before minutes of evaluation

@@ -29,6 +29,8 @@ class Bench(Common):
     """scale: bytes of the largest stream; it is not stored, so 20_000_000_000 needs time and no disk."""
     planes: Literal["all", "compact"] = "all"
     """ingest, scale: how planes are stored; ingest measures compact beside all."""
+    history: int = 8
+    """ingest, scale: half-moves that rows keep, 1 to 8, as ingest has them."""
     chunk_mib: int = 0
     """scale: MiB of text of a chunk; 0: 8, since a stream's size is not known (a month's dump has 64)."""
     address: str | None = None
@@ -36,6 +38,9 @@ class Bench(Common):
 
     def run(self) -> dict[str, Any]:
         """Run one benchmark."""
+        from pipeline.ingest.chunk import IngestConfig
+
+        config = IngestConfig(planes=self.planes, history=self.history, chunk_mib=self.chunk_mib)
         with bar(f"bench {self.what}") as progress:
             return run(
                 self.what,
@@ -44,6 +49,5 @@ class Bench(Common):
                 progress,
                 (self.smallest, self.largest),
                 self.address,
-                self.planes,
-                self.chunk_mib,
+                config,
             )

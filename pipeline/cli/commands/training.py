@@ -11,6 +11,7 @@ from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import reported, trained
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
+from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.storage.claims import REPORT
 
@@ -103,8 +104,15 @@ class Report(Common):
     """Directory for the report: one HTML page, JSON, text and a picture."""
     puzzles: Path | None = None
     """CSV file of Lichess puzzles (perhaps compressed) that the networks solve without search."""
+    baselines: bool = False
+    """Also fit two baselines on train, all of which is read: a logistic regression on move features, and the moves played in
+    the same position."""
+    judgements: Path | None = None
+    """Directory that keeps what the engine of --judged says: the same command continues a judging that was stopped."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
     """Which positions count."""
+    ratings: tyro.conf.OmitArgPrefixes[RatingsConfig] = field(default_factory=RatingsConfig)
+    """What is measured of told ratings."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -127,6 +135,9 @@ class Report(Common):
                 rule=self.rule,
                 players=self.players,
                 puzzles=self.puzzles,
+                ratings=self.ratings,
+                judgements=self.judgements,
+                baselines=self.baselines,
                 progress=progress,
             )
         if len(checkpoints) > 1:

@@ -14,6 +14,7 @@ from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.defs.launchpad.forms import Between, Choice
 from pipeline.errors import ConfigError, DatasetError
+from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
@@ -93,6 +94,10 @@ class ReportOptions:
     """Split to measure on."""
     rule: Rule = field(default_factory=Rule)
     """Which positions of the split count, as `fianchetto report` has it."""
+    ratings: RatingsConfig = field(default_factory=RatingsConfig)
+    """What is measured of told ratings where the network reads them, as `fianchetto report` has it."""
+    baselines: bool = False
+    """Also fit a logistic regression on train, and count the moves played there in the same position."""
     drawn: Annotated[int, Between(0, 64)] = 6
     """Positions drawn as boards with the network's first choices."""
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.dataset.strata import CLASSES
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import SECTIONS, board_svg, caption
+from pipeline.evaluation.page.told import losses_page, told_page
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -98,6 +99,7 @@ def _page(name: str, report: Report) -> dict[str, Any]:
     speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
     heat_rows = [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()]
     puzzles = more.get("puzzles")
+    losses = losses_page(more.get("losses_told") or {"rows": []})
     return {
         "name": name,
         "report": report,
@@ -117,7 +119,8 @@ def _page(name: str, report: Report) -> dict[str, Any]:
         "speeds": speeds,
         "heat": [(rating, [cells.get((rating, speed)) for speed in speeds]) for rating in ratings],
         "heat_rows": heat_rows,
-        "told": more.get("ratings_told"),
+        "told": told_page(more.get("ratings_told") or {"rows": []}),
+        "losses": losses | {"charts": [(title, safe(chart)) for title, chart in losses["charts"]]},
         "puzzles": puzzles
         and [safe(charts.bars(puzzles[by], "solved", "puzzles")) for by in ("by_rating", "by_theme")],
         "boards": [

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from engine.encoding.views import LAST_MOVES
 from pipeline.bench import ingest as bench_ingest
 from pipeline.bench import run
 from pipeline.dataset.files.shards import schema
 from pipeline.errors import ConfigError
+from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline.datasets import random_game
 
 
@@ -29,19 +31,22 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, 
     )
     assert 20 < figures["plane_bytes_per_position"] < figures["bytes_per_position"]
     assert "ratio_all" not in figures
-    seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path)
+    seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path, 8)
     assert rows == figures["positions"]
     import pyarrow.parquet as pq
 
-    assert pq.read_schema(tmp_path / "beside.parquet").equals(schema("bytes"), check_metadata=False)
+    assert pq.read_schema(tmp_path / "beside.parquet").equals(schema("bytes", LAST_MOVES), check_metadata=False)
     assert seconds > 0
 
 
 def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.bench.batches.ROWS_AT_LEAST", 100_000)
     monkeypatch.setattr("pipeline.bench.batches.SECONDS_BESIDE", 0.5)
-    made = run("ingest", dump, None, planes="compact")
+    made = run("ingest", dump, None, config=IngestConfig(planes="compact", history=3))
     assert made["ratio_all"] > 0
+    assert (made["planes"], made["history"]) == ("compact", 3)
+    assert "last_move_3" in made["column_bytes_per_position"]
+    assert "last_move_4" not in made["column_bytes_per_position"]
     assert made["plane_bytes_per_position"] < 32
     read = run("batches", dump, None)
     assert read["ratio_compact"] == pytest.approx(

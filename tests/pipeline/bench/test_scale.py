@@ -10,6 +10,7 @@ import pytest
 from pipeline.bench import run
 from pipeline.bench.stream import VARIANTS, Repeats
 from pipeline.errors import ConfigError
+from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 from tests.pipeline.loopback import serving
@@ -60,7 +61,14 @@ def test_scale_is_measured(dump: Path) -> None:
     with serving() as server:
         server.publish("dump.pgn", dump.read_bytes())
         address = f"{server.url}/standard/dump.pgn"
-        found = run("scale", dump, None, sizes=(100_000, 300_000), address=address, planes="compact", chunk_mib=1)
+        found = run(
+            "scale",
+            dump,
+            None,
+            sizes=(100_000, 300_000),
+            address=address,
+            config=IngestConfig(planes="compact", chunk_mib=1),
+        )
         assert [path for path, _, _ in server.asked].count("/standard/dump.pgn") >= 2, "it was read from there"
     assert found["address"] == address
     assert found["address_over_file"] == pytest.approx(

@@ -1,20 +1,29 @@
 """What a report is of: a sample drawn across all games, however they are given."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import chess.pgn
 import pytest
 
+from engine.progress import silent
+from model.network.presets import preset
 from pipeline.dataset.convert import convert
 from pipeline.errors import ConfigError
-from pipeline.evaluation.report import Rule, _seen, report
+from pipeline.evaluation.ratings.config import RatingsConfig
+from pipeline.evaluation.ratings.sample import BandSample
+from pipeline.evaluation.render import write_report
+from pipeline.evaluation.report import Rule, _How, _seen, _told, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import data_of
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.datasets import random_game
+
+if TYPE_CHECKING:
+    from model.inference.evaluator import NetworkEvaluator
 
 NETWORK = REPOSITORY / "datasets" / "embedded"
 GAMES = 120
@@ -63,6 +72,26 @@ def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -
     (tmp_path / "one.pgn").write_text(random_game(1, 16))
     with pytest.raises(ConfigError, match=r"lower min_ply or min_clock, or raise limit$"):
         report(NETWORK, pgn=tmp_path / "one.pgn", rule=Rule(min_ply=200, limit=2), players=False)
+
+
+def test_what_cannot_be_measured_of_ratings_is_one_line(pgn: Path, tmp_path: Path) -> None:
+    """A network that reads none, and an engine that is not there; baselines need a train split, and refuse at once."""
+    told, cut, more = _told(
+        cast("NetworkEvaluator", SimpleNamespace(preset=preset("fianchetto-xs"))),
+        BandSample(1),
+        _How(Rule(), True, None, RatingsConfig(), None, ()),
+        silent,
+    )
+    assert (told, cut, more) == ({"told_ratings": "left out: fianchetto-xs reads no ratings"}, {}, {})
+    absent = RatingsConfig(rating_rows=0, judged=5, engine="no-such-engine")
+    found = report(NETWORK, pgn=pgn, rule=Rule(limit=20), ratings=absent)
+    assert found["told_losses"] == "left out: no-such-engine is not installed"
+    assert "told_ratings" not in found
+    write_report(found, tmp_path / "out")
+    for name in ("report.html", "report.txt"):
+        assert "eft out: no-such-engine is not installed" in (tmp_path / "out" / name).read_text()
+    with pytest.raises(ConfigError, match="fitted on the train split"):
+        report(NETWORK, pgn=pgn, rule=Rule(limit=20), baselines=True)
 
 
 def test_games_are_known_again_in_a_converted_dataset(tmp_path: Path) -> None:

@@ -93,13 +93,13 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     from model.training.config import TrainConfig
     from pipeline.dataset.join import join
     from pipeline.evaluation.compare import compare
+    from pipeline.evaluation.judgements import judged
     from pipeline.evaluation.render import write_report
     from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.loop import finetune
     from pipeline.ingest.job import ingest
     from pipeline.matches.arena import arena
     from pipeline.matches.config import ArenaConfig, SideConfig
-    from pipeline.matches.judgements import judged
     from pipeline.matches.ladder import ladder
     from pipeline.selfplay.config import ExploreConfig
     from pipeline.selfplay.play import explore

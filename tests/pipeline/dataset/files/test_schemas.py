@@ -9,11 +9,11 @@ import pytest
 
 from pipeline.dataset.files.sweep import sweep
 from pipeline.errors import DatasetError, Stopped
+from pipeline.evaluation.judgements import read
 from pipeline.finetune.state import STATE, FinetuneError, State
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.matches.files import JOURNAL, MatchFilesError, read_games
-from pipeline.matches.judgements import read
 from tests.pipeline import datasets
 from tests.pipeline.dataset.files.test_shard_files import NO_JSON
 

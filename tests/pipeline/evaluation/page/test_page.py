@@ -17,12 +17,14 @@ from pipeline.evaluation.measure import Rule
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page import page as pages
 from pipeline.evaluation.page.page import LARGEST_PAGE
+from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.render import write_report, write_reports
 from pipeline.evaluation.report import report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
+from tests.pipeline.judging import engine
 
 NETWORK = REPOSITORY / "datasets" / "embedded"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -67,8 +69,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ingest([str(dumps / "hostile.pgn")], folder / "positions" / "games", IngestConfig(test_share=0.5), workers=1)
     (folder / "puzzles.csv").write_text(PUZZLES)
     twin = shutil.copytree(NETWORK, folder / "twin")
-    rule, puzzles = Rule(limit=200), folder / "puzzles.csv"
-    return reports([NETWORK, twin], positions=folder / "positions" / "games", rule=rule, puzzles=puzzles)
+    (folder / "engine").mkdir()
+    command = " ".join(engine(folder / "engine"))
+    words: dict[str, Any] = {"rule": Rule(limit=200), "puzzles": folder / "puzzles.csv", "baselines": True}
+    words["ratings"] = RatingsConfig(judged=3, engine=command, depth=1, workers=1)
+    return reports([NETWORK, twin], positions=folder / "positions" / "games", **words)
 
 
 @pytest.fixture(scope="module")
@@ -86,13 +91,18 @@ def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], w
     report = found["reports"][0]
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
     assert report["rule"] in text
-    assert "most frequent move" in text
+    for name in ("most frequent move", "logistic regression", "same position in train"):
+        assert name in text
+    assert report["fitted_baselines"] in text
     for title in (
         "Calibration by position and move",
         "Rating bands weighted equally",
         "Accuracy by position and move",
         "Rating band and time control",
-        "Rating told",
+        "Ratings told and ratings of people",
+        "What drawn moves lose",
+        "expected score lost",
+        "share of blunders",
         "Puzzles",
         "Surest",
     ):
@@ -137,12 +147,14 @@ def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> No
 
 
 def test_the_matrix_of_ratings_counts_its_rows(found: dict[str, Any]) -> None:
-    matrix = found["reports"][0]["details"]["ratings_told"]
-    positions = matrix["rows"][0]["positions"]
-    assert sum(positions) == found["reports"][0]["positions"]
-    for row in matrix["rows"]:
-        assert all(hits <= count for hits, count in zip(row["hits"], positions, strict=True))
-    assert len({tuple(row["hits"]) for row in matrix["rows"]}) > 1, "what it is told changes what it plays"
+    details = found["reports"][0]["details"]
+    rows = details["ratings_told"]["rows"]
+    assert sum(row["positions"] for row in rows) == found["reports"][0]["positions"], "100 of a band are not reached"
+    for row in rows:
+        assert len(set(row["log_likelihood"])) > 1, "what it is told changes what it plays"
+    assert len(found["reports"][0]["slices"]["told_ratings"]) == len(rows)
+    assert [row["positions"] for row in details["losses_told"]["rows"]] == [3] * len(rows)
+    assert found["reports"][0]["slices"]["told_losses"] == found["reports"][1]["slices"]["told_losses"], "twins"
 
 
 def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
@@ -179,7 +191,7 @@ def test_small_diagrams_hold_every_curve_and_count() -> None:
 
 def test_a_page_of_too_much_is_shortened_from_its_end(found: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     report = found["reports"][0]
-    monkeypatch.setattr(pages, "FRAME", LARGEST_PAGE - 700_000)
+    monkeypatch.setattr(pages, "FRAME", LARGEST_PAGE - 800_000)
     first, _, last = pages.report_page(["n0", "n1"], [report] * 2).decode().partition("<h1>n1</h1>")
     assert "Calibration by position and move" in first
     assert "To keep the page small" not in first
@@ -200,7 +212,8 @@ def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: P
     write_report(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "too few games" in page
-    assert "Rating told" not in page
+    assert "Ratings told" not in page
+    assert result["told_ratings"] == "left out: the players' ratings are hidden"
     json.loads((tmp_path / "out" / "report.json").read_text(), parse_constant=lambda name: pytest.fail(name))
 
 

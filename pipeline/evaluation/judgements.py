@@ -1,4 +1,4 @@
-"""A strong engine's scores of every legal move of many positions, by which `pipeline/matches/judge.py` measures players.
+"""A strong engine's scores of every legal move of many positions, by which moves of players and people are measured.
 
     games.pgn -> positions by chance -> the engine, all moves at one depth -> judged.jsonl, a line a position
 
@@ -8,6 +8,7 @@ the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/acc
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dumps.reader import open_text
 from pipeline.errors import DumpError
 from pipeline.storage.claims import JUDGEMENTS, claim, require_own
+from pipeline.storage.preflight import installed, require_program
 from pipeline.storage.stores import alone, file_hash
 
 FORMAT_VERSION = 1
@@ -37,6 +39,8 @@ NAMES = ("judge.json", "judged.jsonl")
 """The configuration of a judging, and its judgements."""
 CURVE = 0.00368208
 """Lichess's logistic slope, a centipawn."""
+DEPTH = 9
+"""Plies that the engine searches when it judges a move unless told otherwise, as in `fianchetto judge`."""
 FIRST_PLY = 4
 """First ply that is judged: earlier positions are the same in most games."""
 A_GAME = 2
@@ -59,6 +63,15 @@ class Judged:
     def best(self) -> float:
         """Return the best move's score."""
         return max(self.scores.values())
+
+
+def judging(engine: str) -> tuple[str, ...]:
+    """Return the command of the judging engine, looked up in Debian's folder of games too; raises JudgeError."""
+    command = tuple(shlex.split(engine))
+    if not command:
+        raise JudgeError("give the command that starts the engine, as in --engine stockfish")
+    require_program(command := installed(command))
+    return command
 
 
 def expected(score: chess.engine.Score) -> float:

@@ -1,0 +1,1 @@
+"""Networks that are told ratings: do they find, and blunder, as people of that rating do?"""

@@ -1,0 +1,131 @@
+"""The matrix of told ratings against likelihoods in closed form and torch's, and the sample that it is measured on."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.progress import silent
+from model.data.playouts import playout_rows
+from pipeline.evaluation.ratings.losses import boards_of
+from pipeline.evaluation.ratings.matrix import NOBODY, matrix_sentence, matrix_table, told_matrix, verdict
+from pipeline.evaluation.ratings.sample import CONDITIONS, NAMES, TOLD, BandSample, answers
+from tests.pipeline.evaluation.ratings.stubs import Stub, legal_labels
+
+A_BAND = 20
+"""Positions of each band; people of band b play the lowest label in b + 4 of them."""
+
+
+def skill(elo: Any) -> Any:
+    """Return the share of positions where people of a rating play the lowest label: 0.2 at 700 to 0.7 at 2700."""
+    return np.where(elo == 0, 0.5, 0.2 + 0.05 * (elo - 700) / 200)
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Any]:
+    """Give 20 positions of several moves for each band, in which people play as often as their skill the lowest label."""
+    rows = playout_rows(400, seed=3)
+    labels = [legal_labels(board) for board in boards_of(rows)]
+    chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(TOLD)]
+    rows = {name: values[chosen] for name, values in rows.items()}
+    number = np.arange(len(chosen))
+    band, place = number // A_BAND, number % A_BAND
+    rows["elo"] = rows["opponent_elo"] = np.array(TOLD, dtype=np.uint16)[band]
+    first = place < np.rint(skill(rows["elo"].astype(float)) * A_BAND)
+    own = [labels[at] for at in chosen]
+    rows["label"] = np.array([found[0] if it else found[-1] for found, it in zip(own, first, strict=True)], np.uint16)
+    rows["promotion"] = np.zeros(len(chosen), dtype=np.uint8)
+    return rows
+
+
+def sampled(rows: dict[str, Any], count: int, order: Any = None) -> BandSample:
+    """Return a sample of rows that came in small batches, each row of a game of its own."""
+    sample = BandSample(count)
+    order = np.arange(len(rows["elo"])) if order is None else order
+    for part in np.array_split(order, 7):
+        sample.add({name: values[part] for name, values in rows.items()}, part.astype(np.uint64))
+    return sample
+
+
+def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likelihood_in_closed_form(
+    rows: dict[str, Any],
+) -> None:
+    matrix = told_matrix(Stub(skill), sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
+    assert matrix["told"] == list(TOLD)
+    others = np.array([len(legal_labels(board)) - 1 for board in boards_of(rows)])
+    for band, row in enumerate(matrix["rows"]):
+        assert (row["band"], row["told"], row["positions"], row["games"]) == (NAMES[band], TOLD[band], A_BAND, A_BAND)
+        share = skill(np.array(float(TOLD[band])))
+        mine = others[band * A_BAND + round(share * A_BAND) : (band + 1) * A_BAND]
+        for told, found in zip(TOLD, row["log_likelihood"], strict=True):
+            chance = skill(np.array(float(told)))
+            wanted = share * np.log(chance) + (np.log(1 - chance) * len(mine) - np.log(mine).sum()) / A_BAND
+            assert found == pytest.approx(wanted, abs=1e-5)
+        assert row["best"] == row["told"]
+        assert row["lead"] > 0
+        assert row["other"] in (row["told"] - 200, row["told"] + 200)
+        assert row["lead_low"] < row["lead"] < row["lead_high"]
+        assert row["true_log_likelihood"] == row["log_likelihood"][band], "both players have the rating of their band"
+    assert matrix_sentence(matrix).startswith("the own rating is the best one told in 11 of 11 bands")
+    table = matrix_table(matrix)
+    assert [row["log_likelihood"] for row in table] == [
+        row["log_likelihood"][band] for band, row in enumerate(matrix["rows"])
+    ]
+
+
+def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str, Any]) -> None:
+    sample = sampled(rows, 5)
+    batch, band_R = sample.take(5)
+    matrix = told_matrix(Stub(skill), sample, 5, silent)  # type: ignore[arg-type]
+    boards = boards_of(batch)
+    for number, part, _, logits_BA, _ in answers(Stub(skill), batch):  # type: ignore[arg-type]
+        assert (part.start, part.stop > len(band_R)) == (0, True), "all rows are of one batch"
+        masked = np.full_like(logits_BA, -np.inf)
+        for row, board in enumerate(boards):
+            masked[row, legal_labels(board)] = logits_BA[row, legal_labels(board)]
+        label = torch.from_numpy(batch["label"].astype(np.int64))
+        nll = torch.nn.functional.cross_entropy(torch.from_numpy(masked), label, reduction="none").numpy()
+        for band, found in enumerate(matrix["rows"] if number < len(TOLD) else ()):
+            assert found["log_likelihood"][number] == pytest.approx(-nll[band_R == band].mean(), abs=1e-5)
+            hits = masked.argmax(axis=1) == batch["label"]
+            assert found["top1"][number] == hits[band_R == band].mean()
+
+
+def test_a_network_that_hears_nothing_leads_nowhere(rows: dict[str, Any]) -> None:
+    deaf = Stub(lambda elo: np.full(len(elo), 0.4))
+    matrix = told_matrix(deaf, sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
+    assert {row["verdict"] for row in matrix["rows"]} == {"ties"}
+    assert "wins in 0 and loses in 0" in matrix_sentence(matrix)
+
+
+def test_a_verdict_needs_an_interval() -> None:
+    assert [verdict(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == ["wins", "loses"]
+    assert [verdict(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))] == [
+        "leads",
+        "leads",
+        "trails",
+    ]
+
+
+def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, Any]) -> None:
+    more = {name: np.concatenate([values, values[:50]]) for name, values in rows.items()}
+    more["elo"] = more["elo"].copy()
+    more["elo"][-10:] = 0
+    batch, band_R = sampled(more, 6).take(6)
+    assert np.bincount(band_R).tolist() == [6] * len(TOLD)
+    assert len(np.unique(batch["game_id"])) == len(band_R), "no row stands twice"
+    assert not np.isin(batch["game_id"], np.arange(len(more["elo"]) - 10, len(more["elo"]))).any(), "unknown ratings"
+    order = np.random.default_rng(0).permutation(len(more["elo"]))
+    again, _ = sampled(more, 6, order).take(6)
+    np.testing.assert_array_equal(batch["game_id"], again["game_id"])
+    fewer, _ = sampled(more, 6).take(2)
+    assert set(fewer["game_id"].tolist()) < set(batch["game_id"].tolist())
+    assert sampled(more, 0).take(5)[0] == {}
+
+
+def test_nobody_of_known_rating_is_one_line(rows: dict[str, Any]) -> None:
+    unknown = rows | {"elo": np.zeros_like(rows["elo"])}
+    matrix = told_matrix(Stub(skill), sampled(unknown, 5), 5, silent)  # type: ignore[arg-type]
+    assert matrix_sentence(matrix) == NOBODY
+    assert len(CONDITIONS) == len(TOLD) + 2
