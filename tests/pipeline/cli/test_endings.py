@@ -43,6 +43,8 @@ def test_a_report_says_what_was_measured_of_told_ratings_and_baselines() -> None
         "baselines: top-1 0.36",
     ]
     assert [line for line in more if line in plain] == plain
+    left_out = figures | {"told_ratings": "left out: bishop reads no ratings"}
+    assert reported(left_out, Path("net"), Path("out")).splitlines() == plain
 
 
 def test_the_next_command_can_be_copied() -> None:
