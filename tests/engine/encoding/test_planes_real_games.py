@@ -33,7 +33,7 @@ SOURCES = [
     ("robustness/lichess_from_position_395.pgn", 100),
 ]
 EACH = [
-    pytest.param(file, (games + part) // 3, part, marks=[pytest.mark.slow] if part else [])
+    pytest.param(file, (games + 2 - part) // 3, part, marks=[pytest.mark.slow] if part else [])
     for file, games in SOURCES
     for part in range(3)
 ]
