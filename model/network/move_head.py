@@ -108,5 +108,6 @@ class MoveHead(nn.Module):
         hidden_MC = F.relu(hidden_MC + self.facts(moves.features) + self.kinds(moves.kinds))
         scores_M = self.weight(hidden_MC).squeeze(1)
         if self.compare:
-            scores_M = scores_M + self.compare(hidden_MC, scores_M, moves.rows, len(logits_BA))
+            rows = logits_BA.shape[0]  # an export keeps it open, and would fix what len() says
+            scores_M = scores_M + self.compare(hidden_MC, scores_M, moves.rows, rows)
         return logits_BA.flatten().index_add(0, moves.places, scores_M).view_as(logits_BA)

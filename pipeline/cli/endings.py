@@ -69,15 +69,19 @@ def trained(card: Mapping[str, Any], out: Path, positions: Iterable[object]) -> 
 
 
 def reported(report: Mapping[str, Any], checkpoint: Path, out: Path) -> str:
-    """Describe a written report in five lines."""
+    """Describe a written report in five lines, and one more for each of what was measured besides."""
     low, high = report["top1_low"], report["top1_high"]
     within = "" if low is None else f" (95 %: {low:.3f} to {high:.3f})"
+    besides = {"told ratings": "told_ratings", "told losses": "told_losses", "baselines": "fitted_baselines"}
+    if report.get("told_ratings", "").startswith("left out"):  # nobody asked: the report's text says why
+        del besides["told ratings"]
     return "\n".join(
         [
             f"top-1 {report['top1']:.4f}{within} on {report['positions']:,} positions",
             f"top-3 {report['top3']:.4f}, top-5 {report['top5']:.4f}; the hand-written evaluator's top-1 is"
             f" {report['hand_written_top1']:.4f}, chance {report['chance_top1']:.4f}",
             f"rule: {report['rule']}",
+            *(f"{title}: {report[name]}" for title, name in besides.items() if name in report),
             f"report: {out}/report.html (the same as text, JSON and picture beside it)",
             command("uci", "--checkpoint", checkpoint),
         ]

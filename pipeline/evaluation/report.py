@@ -159,7 +159,7 @@ def reports(
     A difference is paired: of both networks on the same positions, with the interval by games.
     """
     from model.checkpoint import read_card
-    from pipeline.evaluation.details import paired
+    from pipeline.evaluation.details import BASELINES, paired
     from pipeline.evaluation.puzzles import read_puzzles
 
     if (positions is None) == (pgn is None):
@@ -178,7 +178,11 @@ def reports(
         found = [_measured(path, where, how, progress) for path in checkpoints]
         if fitted is not None:
             for one in found:
-                one.result["fitted_baselines"] = fitted.words
+                top1 = {row["name"]: row["top1"] for row in one.result["details"]["baselines"]}
+                figures = ", ".join(
+                    f"{title} {top1[title]:.4f}" for title in (BASELINES["logistic"], BASELINES["book"])
+                )
+                one.result["fitted_baselines"] = f"top-1 {figures} ({fitted.words})"
     names = _names(checkpoints)
     differences = [
         {"name": name, "against": names[0], **paired(found[0].table, one.table)}

@@ -44,7 +44,7 @@ from pipeline.dataset.files.stored_planes import packed, positions_of
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.ingest.chunk import IngestConfig, part_name
 from pipeline.ingest.manifest import build_manifest
-from pipeline.reanalyse.config import ReanalyseConfig, ReanalyseError
+from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.reanalyse.draw import KEPT, POSITIONS
 from pipeline.selfplay.dataset import clear, visits_column
 from pipeline.selfplay.journal import FOLDER, Journals
@@ -125,16 +125,6 @@ def build(
 def _copied(path: Path, target: Any) -> None:
     with path.open("rb") as file:
         shutil.copyfileobj(file, target)
-
-
-def thoughts_of(out: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a reanalysis's searches.jsonl; raises ReanalyseError where there is none."""
-    try:
-        with (out / SEARCHES).open("rb") as file:
-            for line in file:
-                yield json.loads(line)
-    except (OSError, ValueError) as error:
-        raise ReanalyseError(f"{out / SEARCHES} cannot be read: {error}") from error
 
 
 def _tables(positions: Path, groups: Sequence[Any], config: ReanalyseConfig) -> Iterator[pa.Table]:

@@ -173,7 +173,7 @@ def _at(found: _Measured, temperature_R: NDArray[np.float64]) -> dict[str, NDArr
 def _matched(found: _Measured) -> dict[int, float | None]:
     """Return for each band the temperature at which drawn moves lose as much as people's; None where none does.
 
-    By bisection: the hotter, the more is lost.
+    By bisection: the hotter, the more is lost. Where people lose less than the first choice does, no temperature helps.
     """
     bands = np.unique(found.band)
     place_R = np.searchsorted(bands, found.band)
@@ -205,8 +205,10 @@ def _row(found: _Measured, band: int, temperature: float | None) -> dict[str, An
         values |= {"untold": drawn_TR[CONDITIONS.index(UNKNOWN)]}
         values |= {"difference": values["network"] - values["people"]}
         for name, values_R in values.items():
-            ends = clustered_mean(values_R[mine_R], games)
-            row |= dict(zip((f"{name}_{term}", f"{name}_{term}_low", f"{name}_{term}_high"), ends, strict=True))
+            mean, low, high = clustered_mean(values_R[mine_R], games)
+            if low is not None and name != "difference":
+                low = max(low, 0.0)
+            row |= {f"{name}_{term}": mean, f"{name}_{term}_low": low, f"{name}_{term}_high": high}
     row["score_by_told"] = found.drawn["score"][: len(TOLD), mine_R].mean(axis=1).tolist()
     row["matched_temperature"] = temperature
     return row

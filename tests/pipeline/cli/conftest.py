@@ -49,19 +49,32 @@ def journey(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> dict[st
     return results | {"folder": folder}
 
 
+ONE_AFTER_ANOTHER = """
+import json, sys
+from pipeline.cli.main import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["fianchetto", *words, "--json"]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, words
+    print("ended", flush=True)
+"""
+"""Commands in one process, which starts once."""
+
+
 def travelled(folder: Path) -> dict[str, Any]:
     """Run the three commands in a folder, and give what each printed last."""
-    results: dict[str, Any] = {}
-    commands = {
-        "ingest": ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"],
-        "train": ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, *SMALLEST],
-        "report": [*("report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions"))],
+    ingest = ["ingest", str(SAMPLE), "--out", str(folder / "positions"), "--workers", "1"]
+    train = ["train", "--positions", str(folder / "positions"), "--out", str(folder / "net"), *STEPS, *SMALLEST]
+    report = ["report", "--checkpoint", str(folder / "net"), "--positions", str(folder / "positions")]
+    commands = json.dumps([ingest, train, [*report, "--limit", "2000", "--out", str(folder / "report")]])
+    words = [sys.executable, "-c", ONE_AFTER_ANOTHER, commands]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    loud = [line for line in done.stderr.splitlines() if not SLOW.match(line)]
+    assert not loud, "a command is not quiet without a terminal"
+    said = done.stdout.split("ended\n")
+    return {
+        name: json.loads(part.splitlines()[-1]) for name, part in zip(("ingest", "train", "report"), said, strict=False)
     }
-    commands["report"] += ["--limit", "2000", "--out", str(folder / "report")]
-    for name, words in commands.items():
-        done = subprocess.run([*COMMAND, *words, "--json"], capture_output=True, text=True, cwd=folder, check=False)
-        assert done.returncode == 0, done.stderr
-        loud = [line for line in done.stderr.splitlines() if not SLOW.match(line)]
-        assert not loud, f"{name} is not quiet without a terminal"
-        results[name] = json.loads(done.stdout.splitlines()[-1])
-    return results

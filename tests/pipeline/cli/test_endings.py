@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.endings import command, fetched, first_run
+from pipeline.cli.endings import command, fetched, first_run, reported
 from pipeline.cli.parsing import parse
 from pipeline.dataset import join
 from pipeline.errors import Stopped
@@ -31,6 +31,20 @@ def test_of_ones_own_games_nothing_is_said_of_the_sample() -> None:
     text = first_run(FIGURES, 60, False, Path("r"), Path("c"))
     assert "sample" not in text
     assert "usual" not in text
+
+
+def test_a_report_says_what_was_measured_of_told_ratings_and_baselines() -> None:
+    figures = FIGURES | {"top1_low": None, "top1_high": None, "top3": 0.5, "top5": 0.6, "rule": "every ply"}
+    plain = reported(figures, Path("net"), Path("out")).splitlines()
+    said = {"told_ratings": "best in 9 of 11 bands", "fitted_baselines": "top-1 0.36"}
+    more = reported(figures | said, Path("net"), Path("out")).splitlines()
+    assert [line for line in more if line not in plain] == [
+        "told ratings: best in 9 of 11 bands",
+        "baselines: top-1 0.36",
+    ]
+    assert [line for line in more if line in plain] == plain
+    left_out = figures | {"told_ratings": "left out: bishop reads no ratings"}
+    assert reported(left_out, Path("net"), Path("out")).splitlines() == plain
 
 
 def test_the_next_command_can_be_copied() -> None:

@@ -21,7 +21,7 @@ from pipeline.finetune.state import FinetuneError
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.play import explore
 from tests.pipeline import datasets
-from tests.pipeline.matches.test_judge import engine
+from tests.pipeline.judging import engine
 from tests.pipeline.reanalyse.reanalyses import prepare, small
 
 LOOP = FinetuneConfig(

@@ -17,7 +17,7 @@ from pipeline.finetune.strength_page import generations, targets
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.play import explore
 from tests.pipeline.finetune.fakes import network
-from tests.pipeline.matches.test_judge import ENGINE
+from tests.pipeline.judging import ENGINE
 from tests.pipeline.selfplay.generations import SMALL
 
 ROWS = [
