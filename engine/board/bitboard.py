@@ -24,6 +24,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from engine.kernels import BORROWING
+
 U = np.uint64
 
 EMPTY = U(0)
@@ -76,13 +78,13 @@ flip = _unary("bswap")
 """Mirror top to bottom, uint64 -> uint64: a byte swap (inside compiled code)."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def bit(square: Any) -> Any:
     """Return the board with one square, uint64."""
     return ONE << U(square)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def knight_attacks(board: Any) -> Any:
     """Return every square a knight of `board` attacks, uint64."""
     one_west = (board >> U(1)) & NOT_H
@@ -94,7 +96,7 @@ def knight_attacks(board: Any) -> Any:
     return (near << U(16)) | (near >> U(16)) | (far << U(8)) | (far >> U(8))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def king_attacks(board: Any) -> Any:
     """Return every square next to a square of `board`, uint64."""
     row = board | ((board << U(1)) & NOT_A) | ((board >> U(1)) & NOT_H)

@@ -41,6 +41,7 @@ from engine.board.simd import (
     turns,
     where,
 )
+from engine.kernels import BORROWING
 
 MOVE_PLANES = 13
 """Index of the first move plane: planes 0..12 are the pieces and the turn."""
@@ -57,7 +58,7 @@ _CASTLE_EAST_EMPTY, _CASTLE_WEST_EMPTY = U(0b110 << 60), U(0b1110 << 56)
 _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     """Return every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
 
@@ -74,20 +75,20 @@ def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     return pawns | knight_attacks(position[KNIGHT + side]) | king_attacks(position[KING + side]) | any_lane(found)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def pawns_down(pawns: Any) -> Any:
     """Return what the opponent's pawns attack, uint64."""
     return ((pawns << U(9)) & NOT_A) | ((pawns << U(7)) & NOT_H)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def pawns_up(pawns: Any) -> Any:
     """Return what the mover's pawns attack, uint64."""
     return ((pawns >> U(7)) & NOT_A) | ((pawns >> U(9)) & NOT_H)
 
 
-@njit(cache=True, nogil=True)
-def _rays(position: Any, own: Any, occupied: Any) -> Any:
+@njit(**BORROWING)
+def rays(position: Any, own: Any, occupied: Any) -> Any:
     """Walk the eight rays out of the king: return (check mask, checkers, pinned), boards and Lanes.
 
     The check mask holds the squares that answer a sliding check: those between, and the checker. What is pinned in a lane
@@ -107,7 +108,7 @@ def _rays(position: Any, own: Any, occupied: Any) -> Any:
     return any_lane(where(checking, ray)), any_lane(checking), pinned
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> None:
     """Add the en-passant capture in one direction (NE or NW) if the king is not left in check.
 
@@ -125,7 +126,7 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
         planes[MOVE_PLANES + direction] |= source
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
     """Add pushes and captures of the mover's pawns; `stuck` (Lanes) may not move in the lane's direction."""
     pawns = position[PAWN]
@@ -139,7 +140,7 @@ def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, s
     planes[MOVE_PLANES + 7] |= west << U(9)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, king_to: Any) -> None:
     """Write all move planes: bishops, rooks, queens and knights to `target`, the king to squares of `king_to`."""
     straight = position[ROOK] | position[QUEEN]
@@ -156,7 +157,7 @@ def _pieces(position: Any, planes: Any, empty: Any, target: Any, stuck: Any, kin
     store(planes, MOVE_PLANES + KNIGHT_TYPES, knight_step_back(knight_step(knights) & wanted))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
     """Add castling of a king that is not in check."""
     rights = position[CASTLING]
@@ -172,7 +173,7 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
         planes[MOVE_PLANES + CASTLE_WEST] |= position[KING]
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def legal_planes(position: Any, planes: Any) -> Any:
     """Write planes 0..76 of a position into `planes` (uint64[77]) and return the number of checkers (0, 1, 2).
 
@@ -186,7 +187,7 @@ def legal_planes(position: Any, planes: Any) -> Any:
         planes[index] = position[index]
     occupied = own | opponent
     king = position[KING]
-    mask, checking, pinned = _rays(position, own, occupied)
+    mask, checking, pinned = rays(position, own, occupied)
     leapers = knight_attacks(king) & position[KNIGHT + 1]
     leapers |= pawns_up(king) & position[PAWN + 1]
     checkers = np.int64(popcount(checking | leapers))
@@ -205,7 +206,7 @@ def legal_planes(position: Any, planes: Any) -> Any:
     return checkers
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def en_passant_legal(position: Any, planes: Any) -> Any:
     """Return whether an en-passant capture is among the legal moves of `planes` (uint64[77])."""
     if position[EN_PASSANT] == EMPTY:
@@ -215,13 +216,13 @@ def en_passant_legal(position: Any, planes: Any) -> Any:
     return ((east & NOT_A) | (west & NOT_H)) & position[EN_PASSANT] != EMPTY
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def legal_key(position: Any, planes: Any) -> Any:
     """Return engine.board.position.key (uint64) of a position whose planes (uint64[77]) are filled."""
     return key(position, U(en_passant_legal(position, planes)))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def no_moves(planes: Any) -> Any:
     """Return whether filled planes (uint64[77]) hold no legal move."""
     moves = EMPTY
@@ -230,7 +231,7 @@ def no_moves(planes: Any) -> Any:
     return moves == EMPTY
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def count_moves(position: Any, planes: Any) -> Any:
     """Count the legal moves of filled planes, a promotion as four, int64."""
     moves = U(0)
@@ -242,7 +243,7 @@ def count_moves(position: Any, planes: Any) -> Any:
     return np.int64(moves)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def step_target(kind: Any, source: Any) -> Any:
     """Return the landing square (uint64) of a move of type `kind` from bit index `source`."""
     return (U(source) + _TURNS[kind]) & U(63)

@@ -4,11 +4,13 @@ from typing import Any
 
 from numba import njit
 
+from engine.kernels import BORROWING
+
 CODE_BITS = 4
 """Words that the pieces take."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def piece_codes(board: Any) -> Any:
     """Return the four words (uint64) of a board's twelve (words 0..11 of a position or of planes)."""
     p1, p2, p3, p4, p5, p6 = board[0], board[1], board[2], board[3], board[4], board[5]

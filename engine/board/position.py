@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import ALL, EMPTY, RANK_1, RANK_2, RANK_8, U, bit, flip, lowest
 from engine.errors import UserError
+from engine.kernels import BORROWING
 
 WORDS = 16
 TURN = 12
@@ -133,7 +134,7 @@ def to_fen(position: Position) -> str:
     return to_board(position).fen(en_passant="fen")
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def mirror(position: Any) -> None:
     """Mirror the position in place: flip top to bottom, swap the colours, return the other side the move."""
     for index in range(0, 12, 2):
@@ -145,7 +146,7 @@ def mirror(position: Any) -> None:
     position[EN_PASSANT] = flip(position[EN_PASSANT])
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
     """Return the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
     for word in range(side, TURN, 2):
@@ -154,7 +155,7 @@ def word_on(board: Any, square: Any, side: Any) -> Any:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     """Play a legal move in place; the position is the opponent's view after it.
 
@@ -198,14 +199,14 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     mirror(position)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def _mixed(total: Any, word: Any) -> Any:
     """Stir a word into a running hash: a bijection of `total` for each word (splitmix64's multiplier)."""
     total = (total ^ word) * U(0xBF58_476D_1CE4_E5B9)
     return total ^ (total >> U(29))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def key(position: Any, en_passant_legal: Any) -> Any:
     """Hash what makes two positions the same: pieces, turn, castling rights and a *legal* en-passant capture, uint64.
 
@@ -228,7 +229,7 @@ def key(position: Any, en_passant_legal: Any) -> Any:
     return total ^ (total >> U(31))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def castling_bits(position: Any) -> Any:
     """Pack the rights into four bits, uint64: 1 own king's side, 2 own queen's, 4 opponent's king's, 8 opponent's queen's."""
     rights = position[CASTLING]
@@ -240,7 +241,7 @@ def castling_bits(position: Any) -> Any:
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def en_passant_file(position: Any) -> Any:
     """Return the file (0 = a) of the en-passant square after a double push, uint64; 255 for none."""
     board = position[EN_PASSANT]

@@ -11,12 +11,13 @@ import numpy as np
 from numba import njit
 
 from engine.board.bitboard import U
+from engine.kernels import BORROWING
 
 _GOLDEN = U(0x9E37_79B9_7F4A_7C15)
 _TINY = 2.0**-53
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def scrambled(word: Any) -> Any:
     """Stir a word, uint64 -> uint64: splitmix64's last step, a bijection."""
     word = (word ^ (word >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
@@ -24,39 +25,39 @@ def scrambled(word: Any) -> Any:
     return word ^ (word >> U(31))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def seeded(state: Any, seed: Any, game: Any) -> None:
     """Begin the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
     state[0] = scrambled(scrambled(seed + _GOLDEN) ^ (game * _GOLDEN + U(1)))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def draw(state: Any, below: Any) -> Any:
     """Return a random number in 0..below-1 (int64) and advance the stream."""
     state[0] += _GOLDEN
     return np.int64(scrambled(state[0]) % U(below))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def share(state: Any) -> Any:
     """Return a random float64 in the open interval (0, 1) and advance the stream."""
     state[0] += _GOLDEN
     return (np.float64(scrambled(state[0]) >> U(11)) + 0.5) * _TINY
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def gumbel(state: Any) -> Any:
     """Return a standard Gumbel number, float64."""
     return -log(-log(share(state)))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _normal(state: Any) -> Any:
     """Return a standard normal number, float64 (Box and Muller 1958)."""
     return sqrt(-2.0 * log(share(state))) * cos(2.0 * pi * share(state))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def gamma(state: Any, alpha: Any) -> Any:
     """Return a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of a uniform)."""
     boost = 1.0
@@ -72,7 +73,7 @@ def gamma(state: Any, alpha: Any) -> Any:
             return boost * wide * cube
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def dirichlet(state: Any, alpha: Any, out: Any) -> None:
     """Fill `out` (float64[M]) with one draw of a symmetric Dirichlet(alpha)."""
     total = 0.0

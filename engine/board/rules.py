@@ -7,6 +7,7 @@ from numba import njit
 from engine.board.bitboard import EMPTY, U, popcount
 from engine.board.movegen import no_moves
 from engine.board.position import BISHOP, COUNTERS, HALFMOVE_MASK, KNIGHT, PAWN, QUEEN, ROOK
+from engine.kernels import BORROWING
 
 GOES_ON = -1
 MATE, STALEMATE, MATERIAL, REPETITION, FIFTY = range(5)
@@ -27,7 +28,7 @@ FIFTY_MOVES = 100
 _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def insufficient(position: Any) -> Any:
     """Return whether neither side can mate: bare kings, one minor piece, or bishops on squares of one colour only."""
     bishops = position[BISHOP] | position[BISHOP + 1]
@@ -40,7 +41,7 @@ def insufficient(position: Any) -> Any:
     return bishops & _LIGHT == EMPTY or bishops & ~_LIGHT == EMPTY
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
     """Return how the rules end the game here, or GOES_ON; repetition, which takes the game's history, is left to the caller.
 

@@ -30,6 +30,7 @@ from engine.board.bitboard import DIRECTIONS, KNIGHT_STEPS, ONE, U, popcount
 from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
 from engine.board.position import KING, MAX_MOVES, from_board
 from engine.errors import UserError
+from engine.kernels import BORROWING
 
 ENCODING_VERSION = 1
 
@@ -110,7 +111,7 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
     return chess.Move(label % 64 ^ flip, target ^ flip, promotion or None)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _strange(planes_BP: Any) -> Any:
     """Return the first row (int64) that has not one king a side, or more moves than a position can have; -1 for none."""
     for row in range(len(planes_BP)):

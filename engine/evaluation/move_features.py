@@ -39,6 +39,7 @@ from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, TURN, WORDS, pu
 from engine.encoding.planes import LABELS, positions
 from engine.evaluation.static_evaluation import hanging
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
+from engine.kernels import BORROWING
 
 FEATURES_VERSION = 1
 """Of all numbers that a network is told here and by `model.network.move_head.known`: what was trained on others is refused."""
@@ -48,7 +49,7 @@ UNIT = 10
 """Centipawns of one step of an amount."""
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _occupied(position: Any) -> Any:
     found = EMPTY
     for word in range(TURN):
@@ -56,19 +57,20 @@ def _occupied(position: Any) -> Any:
     return found
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _amount(centipawns: Any) -> Any:
     return np.uint8(min(centipawns // UNIT, 255))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, facts: Any) -> None:
     """Write the facts of one legal move of `position`; `child`, `planes` and `gains` are scratch."""
     target = step_target(kind, source)
     start, end = bit(source), bit(target)
     taken = word_on(position, end, 1)
     pawn = position[PAWN] & start != EMPTY
-    child[:] = position
+    for word in range(WORDS):
+        child[word] = position[word]
     if pawn and taken < 0 and kind % 8 != 0:  # aslant to an empty square
         child[EN_PASSANT] = end
         taken = PAWN
@@ -96,7 +98,7 @@ def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, 
         facts[CHECK] = 2 if no_moves(planes) else 1
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _count(planes_BP: Any) -> Any:
     """Count the legal moves of all rows, int64."""
     count = U(0)
@@ -106,15 +108,13 @@ def _count(planes_BP: Any) -> Any:
     return np.int64(count)
 
 
-@njit(cache=True, nogil=True)
-def _fill(planes_BP: Any, moves_M: Any, facts_MF: Any) -> None:
-    """Write all rows' moves and facts."""
-    position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
-    answers = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64)
-    gains = np.zeros(MAX_EXCHANGE, dtype=np.int64)
+@njit(**BORROWING)
+def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, moves_M: Any, facts_MF: Any) -> None:
+    """Write all rows' moves and facts; `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains` are scratch."""
     count = 0
     for row in range(len(planes_BP)):
-        position[:MOVE_PLANES] = planes_BP[row, :MOVE_PLANES]
+        for word in range(MOVE_PLANES):
+            position[word] = planes_BP[row, word]
         occupied = _occupied(position)
         threats = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied)
         stands = _amount(hanging(position, 1, threats, occupied, gains)[0])
@@ -137,5 +137,7 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
     planes_BP = positions(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)
     facts_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
-    _fill(planes_BP, moves_M, facts_MF)
+    position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
+    answers, gains = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64), np.zeros(MAX_EXCHANGE, dtype=np.int64)
+    _fill(planes_BP, position, child, answers, gains, moves_M, facts_MF)
     return {"moves": moves_M, "facts": facts_MF}

@@ -31,19 +31,20 @@ from engine.board.movegen import MOVE_PLANES, TYPES, pawns_down, pawns_up
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
 from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, see, straight_attacks
+from engine.kernels import BORROWING
 
 PIECE_WORDS = 12
 MATE = 30_000
 """Centipawns lost by a side that is mated."""
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def _count(board: Any) -> Any:
     """Count squares as a signed number."""
     return np.int64(popcount(board))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     """Return the attacks of a mover's piece other than the king from a square."""
     if word == PAWN:
@@ -57,7 +58,7 @@ def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
     return diagonal_attacks(square, occupied) | straight_attacks(square, occupied)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def attacks_of(board: Any, occupied: Any) -> Any:
     """Return the squares that the mover's pieces attack, uint64."""
     attacks = king_attacks(board[KING])
@@ -69,7 +70,7 @@ def attacks_of(board: Any, occupied: Any) -> Any:
     return attacks
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def phase_of(board: Any) -> Any:
     """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings only."""
     phase = np.int64(0)
@@ -78,7 +79,7 @@ def phase_of(board: Any) -> Any:
     return min(phase, np.int64(FULL_PHASE))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def mirror_boards(board: Any, out: Any) -> None:
     """Write the twelve boards as the opponent sees them."""
     for word in range(0, PIECE_WORDS, 2):
@@ -86,7 +87,7 @@ def mirror_boards(board: Any, out: Any) -> None:
         out[word + 1] = flip(board[word])
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def passed_pawns(own: Any, theirs: Any) -> Any:
     """Return the mover's pawns that no opponent's pawn can stop or take, uint64."""
     down = theirs | (theirs << U(8))
@@ -95,7 +96,7 @@ def passed_pawns(own: Any, theirs: Any) -> Any:
     return own & ~((down << U(8)) | pawns_down(down))
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _pawns(board: Any, phase: Any) -> Any:
     """Score the mover's pawn structure and king's shelter, int64 centipawns."""
     own = board[PAWN]
@@ -117,7 +118,7 @@ def _pawns(board: Any, phase: Any) -> Any:
     return score + _count(shield & own) * np.int64(6) * phase // np.int64(FULL_PHASE)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _side(board: Any, occupied: Any, phase: Any) -> Any:
     """Score the mover's pieces alone (int64 centipawns) and return the squares they attack (uint64)."""
     own = EMPTY
@@ -150,7 +151,7 @@ def _side(board: Any, occupied: Any, phase: Any) -> Any:
     return score + _pawns(board, phase), attacks
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _drive(board: Any, attacks: Any) -> Any:
     """Return the bonus (int64 >= 0) for an opponent's king without pieces: near the edge, shut in, the king near."""
     for word in range(KNIGHT + 1, KING, 2):
@@ -164,7 +165,7 @@ def _drive(board: Any, attacks: Any) -> Any:
     return np.int64(30) * edge + np.int64(12) * shut + np.int64(12) * near
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _drawish(board: Any, score: Any) -> Any:
     """Shrink a lead that is too small to win without pawns."""
     if board[PAWN] != EMPTY and board[PAWN + 1] != EMPTY:
@@ -177,7 +178,7 @@ def _drawish(board: Any, score: Any) -> Any:
     return score
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def hanging(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
     """Return the most and the second most (int64 both) that `side` wins by one exchange on a square of `attacked`."""
     most = second = np.int64(0)

@@ -13,6 +13,7 @@ from numba import njit
 
 from engine.board.bitboard import EMPTY, NOT_A, NOT_H, U, bit, flip, king_attacks, knight_attacks
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
+from engine.kernels import BORROWING
 
 WORTH = np.array([100, 100, 320, 320, 330, 330, 500, 500, 950, 950, 0, 0], dtype=np.int64)
 """Centipawns of the piece of each word in an exchange; a king is never won."""
@@ -55,7 +56,7 @@ _FALLING = _lines(1, -1)
 _RANK = _rank_table()
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def _along(start: Any, line: Any, occupied: Any) -> Any:
     """Return the attacks of the square `start` both ways along a line with one square a row."""
     blockers = occupied & line
@@ -64,7 +65,7 @@ def _along(start: Any, line: Any, occupied: Any) -> Any:
     return (up ^ down) & line
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def straight_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a rook on bit index `square` (uint64) attacks, uint64."""
     row = square & U(56)
@@ -72,14 +73,14 @@ def straight_attacks(square: Any, occupied: Any) -> Any:
     return _along(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def diagonal_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a bishop on bit index `square` (uint64) attacks, uint64."""
     start = bit(square)
     return _along(start, _RISING[square], occupied) | _along(start, _FALLING[square], occupied)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
     """Return the pieces of both sides that attack bit index `square` (uint64) when the board holds `occupied`, uint64."""
     target = bit(square)
@@ -94,7 +95,7 @@ def attackers(board: Any, square: Any, occupied: Any) -> Any:
     return found & occupied
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def _cheapest(board: Any, reach: Any, side: Any) -> Any:
     """Return the word index (without the side) of the least valuable piece of `side` in `reach`; -1 for none."""
     for word in range(0, 12, 2):
@@ -103,7 +104,7 @@ def _cheapest(board: Any, reach: Any, side: Any) -> Any:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
     """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first on `square` (SEE).
 

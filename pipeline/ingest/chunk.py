@@ -29,6 +29,7 @@ from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
 from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
+    earlier_columns,
     game_numbers,
     publish_json,
     read_note,
@@ -264,7 +265,7 @@ def _write_block(
     if kept is not None:
         splits[np.delete(np.arange(filled), kept)] = len(SPLITS)  # of none
     shards, loose = [], []
-    earlier = replay.earlier_moves(rows, filled, task.config.history)
+    earlier_RH = replay.earlier_moves(rows, filled, task.config.history)
     for number, split in enumerate(SPLITS):
         picked = np.flatnonzero(splits == number)
         if not len(picked):
@@ -277,7 +278,7 @@ def _write_block(
             picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
         taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
         columns, packed_RW = _columns(tagged, taken, task.chunk.first_game), packed_of(taken)
-        columns |= {column: moves_R[picked] for column, moves_R in earlier.items()}
+        columns |= earlier_columns(earlier_RH, picked)
         name = f"{split}-{task.chunk.index:05d}-{block}"
         if task.config.shard_rows:
             write = partial(write_buckets, columns, packed_RW, rows_B, task.config.history)

@@ -7,7 +7,7 @@ Two passes over a chunk of whole games (uint8 text and the games' starts):
 What counts as a move follows python-chess's reader (chess.pgn), which the tests compare with: comments, variations, NAGs,
 move numbers or none, `e2-e4` and `e8Q` are read; `0-0` castles; a promotion needs its piece; an unclear SAN is an error.
 
-Axes: G games, F tags, R rows.
+Axes: G games, F tags, R rows, H earlier moves.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY, U
-from engine.board.movegen import count_moves, en_passant_legal, legal_planes
+from engine.board.movegen import count_moves, legal_planes
+from engine.board.movers import may_capture_en_passant
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
 from engine.encoding.planes import PLANES
-from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE, TURNED_SQUARES
+from engine.encoding.views import NO_LAST_MOVE, TURNED_SQUARES
+from engine.kernels import BORROWING
 from pipeline.pgn.san import (
     AMBIGUOUS,
     ILLEGAL,
@@ -172,14 +174,14 @@ def columns_of(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name: rows[name] for name in REPLAYED}
 
 
-def earlier_moves(rows: Rows, filled: int, history: int) -> dict[str, NDArray[np.uint16]]:
-    """Return the columns LAST_MOVES but the first of the first `filled` rows, [R] each, so that a row has `history` moves."""
+def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
+    """Return the moves before the last one of the first `filled` rows, [R, H], so that a row has `history` in all."""
     earlier_RH = np.empty((filled, history - 1), dtype=np.uint16)
     _earlier_moves(rows.view(ROW, np.ndarray), earlier_RH)
-    return dict(zip(LAST_MOVES[1:], earlier_RH.T, strict=False))
+    return earlier_RH
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _earlier_moves(rows: Any, out_RH: Any) -> None:
     """Write the moves before the last one: column H is `last_move` of the row H + 1 rows before, seen by this row's mover."""
     for row in range(len(out_RH)):
@@ -192,7 +194,7 @@ def _earlier_moves(rows: Any, out_RH: Any) -> None:
             out_RH[row, column] = move
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
     """Count how often the position of `row` stood before in its game (rows of a game are consecutive)."""
     count, keys = 0, rows.key
@@ -203,7 +205,14 @@ def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
     return count
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
+def _too_many_moves(position: Any, planes: Any) -> Any:
+    """Return whether a position has more than MAX_MOVES; `planes` (uint64[77]) are filled."""
+    legal_planes(position, planes)
+    return count_moves(position, planes) > MAX_MOVES
+
+
+@njit(**BORROWING)
 def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any) -> None:
     """Write what is known of a row when its move (kind, source, promotion) is read."""
     kind, source, promotion = move
@@ -217,14 +226,14 @@ def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, 
     rows.castling[row] = castling_bits(position)
     rows.ep_file[row] = en_passant_file(position)
     rows.halfmove[row] = min(int(halfmove), 255)
-    rows.key[row] = key(position, U(en_passant_legal(position, planes)))
+    rows.key[row] = key(position, U(may_capture_en_passant(position, planes)))
     rows.repetition[row] = min(_repetitions(rows, row, ply, int(halfmove)), 255)
     rows.eval[row + 1] = NO_EVAL  # a comment after the move speaks of the next position,
     rows.clock[row + 2] = NO_CLOCK  # and of the time this player has at his next move
     rows.ply[row] = ply
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any) -> Any:
     """Replay one game into rows from `first` on: give (status, plies, result from the movetext, rows had a clock).
 
@@ -260,7 +269,6 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
         if result != UNKNOWN_RESULT:
             break
         row = first + ply
-        legal_planes(position, planes)
         kind, source, target, promotion, at = read_move(text, at, end, position, planes)
         if kind == NO_MOVE:
             continue
@@ -270,7 +278,7 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
         if ply == MAX_PLIES:
             status = TOO_LONG
             break
-        if games.setup[game] > 0 and count_moves(position, planes) > MAX_MOVES:
+        if games.setup[game] > 0 and _too_many_moves(position, planes):
             status = BAD_FEN  # no game leads to so many moves but one that a FEN began
             break
         _fill(rows, row, position, planes, ply, (kind, source, promotion), last_move)
@@ -283,7 +291,7 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
     return status, ply, result, clocks
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _judge(position: Any, planes: Any, result: Any) -> Any:
     """Return USED or CONTRADICTION for a final position and White's result: mate and stalemate decide the game."""
     checkers = legal_planes(position, planes)
@@ -347,7 +355,7 @@ def _replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any,
     return game, filled
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def read_results(text: Any, spans: Any, out: Any) -> None:
     """Read each Result tag (spans int64[G, 2]) into White's +1 / 0 / -1 (int8[G]), UNKNOWN_RESULT for `*` or none."""
     for game in range(len(spans)):

@@ -4,16 +4,19 @@ Every reader takes the text (uint8), the byte it begins at and the byte the game
 What is a move follows the grammar of python-chess's reader; squares come out in the mover's view.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, FILE_A, RANK_1, RANK_8, U, lowest
-from engine.board.movegen import MOVE_PLANES
+from engine.board.bitboard import EMPTY, FILE_A, RANK_1, RANK_8, U, bit, lowest
+from engine.board.movegen import MOVE_PLANES, legal_planes
+from engine.board.movers import legal_movers
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, TURN
 from engine.encoding.planes import ILLEGAL_TYPE, type_table
+from engine.kernels import BORROWING
 
 NO_EVAL, NO_CLOCK = -32768, 65535
 MATE = 32000
@@ -29,56 +32,49 @@ ANY = -1
 _TYPES = type_table()  # numba freezes module tables into the machine code
 
 
-@njit(cache=True, nogil=True)
-def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none, AMBIGUOUS for several."""
-    kind, found = ILLEGAL, U(0)
-    movers = position[word] & sources
+@njit(**BORROWING)
+def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
+    """Return which pieces of a word, on `sources`, may move to `target`, by all legal moves, uint64."""
+    legal_planes(position, planes)
+    found, movers = EMPTY, position[word] & sources
     while movers != EMPTY:
         source = lowest(movers)
         movers &= movers - U(1)
-        candidate = _TYPES[source, target]
-        if candidate != ILLEGAL_TYPE and (planes[MOVE_PLANES + candidate] >> source) & U(1) != EMPTY:
-            if kind >= 0:
-                return AMBIGUOUS, found
-            kind, found = int(candidate), source
-    return kind, found
+        kind = _TYPES[source, target]
+        if kind != ILLEGAL_TYPE:
+            found |= planes[MOVE_PLANES + kind] & bit(source)
+    return found
 
 
-@njit(cache=True, nogil=True)
-def _piece_word(char: Any) -> Any:
-    """Return the word of the mover's pieces for a SAN letter, -1 if it is none."""
-    if char == 78:  # N
-        return KNIGHT
-    if char == 66:  # B
-        return BISHOP
-    if char == 82:  # R
-        return ROOK
-    if char == 81:  # Q
-        return QUEEN
-    if char == 75:  # K
-        return KING
-    return -1
+@njit(**BORROWING)
+def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
+    """Return (kind, source) of the one legal move to `target` from `sources`; ILLEGAL for none, AMBIGUOUS for several.
+
+    `planes` is scratch, uint64[77].
+    """
+    movers = legal_movers(position, word, bit(target), sources)
+    if movers == EMPTY:  # castling, en passant, or no move
+        movers = _legal_sources(position, planes, word, target, sources)
+        if movers == EMPTY:
+            return ILLEGAL, U(0)
+    source = lowest(movers)
+    return (AMBIGUOUS if movers & (movers - U(1)) != EMPTY else int(_TYPES[source, target])), source
 
 
-@njit(cache=True, nogil=True)
-def _promotion(char: Any) -> Any:
-    """Return the python-chess piece type of a promotion letter, 0 if it is none; a king (6) is read, and never legal."""
-    upper = char & 0xDF
-    if upper == 78:
-        return 2
-    if upper == 66:
-        return 3
-    if upper == 82:
-        return 4
-    if upper == 81:
-        return 5
-    if upper == 75:
-        return 6
-    return 0
+def _by_letter(letters: str, values: Sequence[int], other: int) -> NDArray[np.int64]:
+    """Return a table of 256 bytes: the value of each letter, `other` elsewhere."""
+    table = np.full(256, other, dtype=np.int64)
+    table[[ord(letter) for letter in letters]] = values
+    return table
 
 
-@njit(cache=True, nogil=True)
+_WORDS = _by_letter("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
+"""Word of the mover's pieces for a SAN letter, -1 for none."""
+_PROMOTIONS = _by_letter("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
+"""python-chess piece type of a promotion letter, 0 for none; a king (6) is read, and never legal."""
+
+
+@njit(**BORROWING)
 def _castle(text: Any, at: Any, end: Any) -> Any:
     """Return how many bytes at `at` castle: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
     letter = text[at]
@@ -89,7 +85,7 @@ def _castle(text: Any, at: Any, end: Any) -> Any:
     return 3
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _zeros(text: Any, at: Any, end: Any) -> Any:
     """Return whether UCI's null move `0000` begins at `at`."""
     if at + 4 > end or (at + 4 < end and 48 <= text[at + 4] <= 57):
@@ -97,14 +93,14 @@ def _zeros(text: Any, at: Any, end: Any) -> Any:
     return text[at] == 48 and text[at + 1] == 48 and text[at + 2] == 48 and text[at + 3] == 48
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
     Gives (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view. The word is ANY
     for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes moves.
     """
-    word = _piece_word(text[at])
+    word = _WORDS[text[at]]
     if word >= 0 or text[at] == 80:  # P
         at += 1
     word = max(word, 0)
@@ -142,12 +138,12 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     if word == PAWN and from_file >= 0 and from_rank >= 0:
         word = ANY
     if at < end:  # behind a piece's move too, which is then none: `Ra7k`
-        promotion = _promotion(text[at])
+        promotion = _PROMOTIONS[text[at]]
         at += promotion > 0
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _skip_variation(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after the `)` that closes the `(` at `at`, or `end`; depth is a counter, so it may be any."""
     depth = 0
@@ -169,7 +165,7 @@ def _skip_variation(text: Any, at: Any, end: Any) -> Any:
     return end
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
     """Read the number after `[%eval `: give (White's centipawns clipped to +-MATE or NO_EVAL, byte after it)."""
     mate = at < end and text[at] == 35
@@ -197,7 +193,7 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
     return (-value if negative else value), at
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
     """Read `H:MM:SS` (fractions dropped) after `[%clk `: give (seconds up to 65534 or NO_CLOCK, byte after it)."""
     total, part, digits = 0, 0, 0
@@ -211,7 +207,7 @@ def _read_clock(text: Any, at: Any, end: Any) -> Any:
     return (min(total + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK), at
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def read_comment(text: Any, at: Any, end: Any) -> Any:
     """Read from `{` to its `}`: give (byte after it, eval, clock); the byte is -1 for a comment that never ends."""
     value, clock = NO_EVAL, NO_CLOCK
@@ -230,7 +226,7 @@ def read_comment(text: Any, at: Any, end: Any) -> Any:
     return -1, value, clock
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def read_result(text: Any, at: Any, end: Any) -> Any:
     """Return White's result where `1-0`, `0-1` or `1/2-1/2` begins at `at`, UNKNOWN_RESULT elsewhere."""
     if at + 2 < end and text[at + 1] == 45:
@@ -243,11 +239,12 @@ def read_result(text: Any, at: Any, end: Any) -> Any:
     return UNKNOWN_RESULT
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """Read a SAN at `at`: give (kind, source, target, promotion, next byte).
 
-    Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here).
+    Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here). `planes` is scratch,
+    uint64[77].
     """
     char = text[at]
     if char == 79 or char == 48:  # O 0
@@ -263,7 +260,7 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
         (char == 45 and following == 45) or (char == 90 and following == 48) or (char == 64 and following == 64)
     ):  # -- Z0 @@
         return NULL, U(0), U(0), 0, at + 2
-    letter = 1 if _piece_word(char) >= 0 or char == 80 else 0
+    letter = 1 if _WORDS[char] >= 0 or char == 80 else 0
     if at + letter + 1 < end and text[at + letter] == 64 and 97 <= text[at + letter + 1] <= 104:
         return ILLEGAL, U(0), U(0), 0, at + letter  # a drop, as in crazyhouse: N@f3
     if not (97 <= char <= 104 or 66 <= char <= 82):
@@ -303,7 +300,7 @@ def _byte_kinds() -> NDArray[np.uint8]:
 _BYTES = _byte_kinds()
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
     """Skip what is neither move, comment nor result: give the byte where the next of these begins, or `end`."""
     while at < end:

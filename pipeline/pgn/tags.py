@@ -14,6 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import U
+from engine.kernels import BORROWING
 
 TAGS = (
     "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
@@ -40,7 +41,7 @@ class Splitter:
         """State; whether the line before was blank; where the game that is open began."""
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def is_space(char: Any) -> Any:
     """Return whether a byte is white space, line ends included."""
     return char == 32 or 9 <= char <= 13
@@ -50,7 +51,7 @@ LOOK = 64
 """Bytes that are looked at together: no more than a line of tags has, and a register's fill for the compiler."""
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _line_stop(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
     while at + LOOK <= end:
@@ -66,7 +67,7 @@ def _line_stop(text: Any, at: Any, end: Any) -> Any:
     return at
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _line_end(text: Any, at: Any, end: Any) -> Any:
     """Return the byte after the line end that follows `at` (LF, CR LF or CR alone), or `end`."""
     at = _line_stop(text, at, end)
@@ -77,7 +78,7 @@ def _line_end(text: Any, at: Any, end: Any) -> Any:
     return min(at + 1, end)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _is_event(text: Any, at: Any, end: Any) -> Any:
     """Return whether `[Event ` begins at `at`."""
     return (
@@ -91,13 +92,13 @@ def _is_event(text: Any, at: Any, end: Any) -> Any:
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _is_letter(char: Any) -> Any:
     """Return whether a byte is an ASCII letter."""
     return 65 <= (char & 0xDF) <= 90
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
     """Walk one line of movetext: give (first byte of the next line, whether a comment is open there)."""
     stop = _line_stop(text, at, end)
@@ -111,7 +112,7 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
     return _line_end(text, stop, end), commented
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
     """Walk a line as `_walk_moves` does, one in which a semicolon may begin a comment."""
     while at < end:
@@ -128,7 +129,7 @@ def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
     return end, commented
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
     """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and give how many.
 
@@ -192,7 +193,7 @@ def _names() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 _NAMES, _LENGTHS = _names()
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _tag_index(text: Any, at: Any, length: Any) -> Any:
     """Return the index in TAGS of the name at `at`, -1 for another tag."""
     for index in range(len(_LENGTHS)):
@@ -207,7 +208,7 @@ def _tag_index(text: Any, at: Any, length: Any) -> Any:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def _scan_tag(text: Any, at: Any, end: Any, spans: Any) -> None:
     """Read one line `[Name "value"]` and keep the value's span if the tag is wanted; a broken line is passed over."""
     at += 1
@@ -227,7 +228,7 @@ def _scan_tag(text: Any, at: Any, end: Any, spans: Any) -> None:
             spans[index, 1] = last
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
     """Fill `spans` (int64[G, F, 2], zeros: absent) and `movetext` (int64[G]) for games at `starts` (int64[G + 1])."""
     for game in range(len(starts) - 1):
@@ -248,7 +249,7 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
         movetext[game] = at
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
     """Read the number that begins each span (int64[G, 2]) into `out` (int32[G]); `missing` where there is none."""
     for game in range(len(spans)):
@@ -272,7 +273,7 @@ def after(text: Any, spans: Any, char: Any) -> Any:
     return rest
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def gather(text: Any, spans: Any, out: Any, offsets: Any) -> None:
     """Copy the bytes of each span (int64[G, 2]) one behind the other: `out` uint8, `offsets` int32[G + 1]."""
     total = 0
@@ -284,7 +285,7 @@ def gather(text: Any, spans: Any, out: Any, offsets: Any) -> None:
         offsets[game + 1] = total
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def hash_spans(text: Any, spans: Any, out: Any) -> None:
     """Hash each span's bytes (FNV-1a, 64 bits) into `out` (uint64[G])."""
     for game in range(len(spans)):

@@ -26,6 +26,7 @@ from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.shards import (
     PARTS,
     SPLITS,
+    earlier_columns,
     game_numbers,
     number_array,
     packed_table,
@@ -185,7 +186,7 @@ def _write(
 ) -> list[dict[str, Any]]:
     """Write a shard a split, its rows shuffled: give the files."""
     files = []
-    earlier = pgn.earlier_moves(rows, int(rows_T.max(initial=-1)) + 1, task.config.history)
+    earlier_RH = pgn.earlier_moves(rows, int(rows_T.max(initial=-1)) + 1, task.config.history)
     for number, split in enumerate(SPLITS):
         mine = np.flatnonzero(splits_T == number)
         if not len(mine):
@@ -193,7 +194,7 @@ def _write(
         mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
         picked = rows_T[mine]
         taken = Records(rows.view(pgn.ROW, np.ndarray)).take(picked)
-        columns = pgn.columns_of(taken) | {name: moves_R[picked] for name, moves_R in earlier.items()}
+        columns = pgn.columns_of(taken) | earlier_columns(earlier_RH, picked)
         columns["game"] = game_numbers(taken["game"], task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
         table = packed_table(packed_of(taken), columns, task.config.planes)

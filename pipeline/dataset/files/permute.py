@@ -13,8 +13,13 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-AHEAD = 6
+from engine.board.bitboard import U
+from engine.kernels import BORROWING
+
+AHEAD = 16
 """Rows that are asked of memory before they are copied."""
+TILE_ROWS = 256
+"""Records that are split into columns together: with the next ones 32 kB, which a processor's nearest memory holds."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
 WIDTHS = (8, 4, 2, 1)
@@ -42,7 +47,7 @@ def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
 prefetch: Any = intrinsic(_prefetch_line)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
     """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) one behind the other into `out_RP`."""
     count, width = len(picked_R), rows_RP.shape[1]
@@ -56,29 +61,54 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
             out_RP[row, word] = rows_RP[source, word]
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
+def _take_columns(numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any) -> None:
+    """Copy numbers of the picked records, from number `first` on, to the rows `begin` to `end` of `out_CK`."""
+    numbers, width = numbers_RC.reshape(-1), U(numbers_RC.shape[1])
+    for column in range(len(out_CK)):
+        out, number = out_CK[column], U(first + column)
+        for row in range(U(begin), U(end)):  # unsigned: an index that might be negative takes several times as long
+            out[row] = numbers[U(picked_K[row]) * width + number]
+
+
+@njit(**BORROWING)
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`.
+    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`. While
+    the columns of a tile of records are copied one by one, memory is asked for the next tile's.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
-    count, words = len(picked_K), eights.reshape(-1)
+    count, words, width = len(picked_K), eights.reshape(-1), eights.shape[1]
     first4 = 2 * len(out8_CK)
     first2 = 2 * (first4 + len(out4_CK))
     first1 = 2 * (first2 + len(out2_CK))
-    for row in range(count):
-        prefetch(words, picked_K[min(row + AHEAD, count - 1)] * eights.shape[1])
-        source = picked_K[row]
-        for column in range(len(out8_CK)):
-            out8_CK[column, row] = eights[source, column]
-        for column in range(len(out4_CK)):
-            out4_CK[column, row] = fours[source, first4 + column]
-        for column in range(len(out2_CK)):
-            out2_CK[column, row] = twos[source, first2 + column]
-        for column in range(len(out1_CK)):
-            out1_CK[column, row] = ones[source, first1 + column]
+    asked = 0
+    for begin in range(0, count, TILE_ROWS):
+        end = min(begin + TILE_ROWS, count)
+        while asked < min(end + TILE_ROWS, count):
+            for word in range(0, width, LINE_WORDS):
+                prefetch(words, picked_K[asked] * width + word)
+            asked += 1
+        _take_columns(eights, 0, picked_K, begin, end, out8_CK)
+        _take_columns(fours, first4, picked_K, begin, end, out4_CK)
+        _take_columns(twos, first2, picked_K, begin, end, out2_CK)
+        _take_columns(ones, first1, picked_K, begin, end, out1_CK)
+
+
+@njit(**BORROWING)
+def _gather_tiles(numbers_RC: Any, picked_K: Any, out_CK: Any) -> None:
+    """Copy the picked rows (int64) of some numbers to columns."""
+    for begin in range(0, len(picked_K), TILE_ROWS):
+        _take_columns(numbers_RC, 0, picked_K, begin, min(begin + TILE_ROWS, len(picked_K)), out_CK)
+
+
+def gather_columns(numbers_RC: NDArray[Any], picked_K: NDArray[np.int64]) -> NDArray[Any]:
+    """Return the picked rows of contiguous numbers as columns, [C, K]."""
+    out_CK = np.empty((numbers_RC.shape[1], len(picked_K)), dtype=numbers_RC.dtype)
+    _gather_tiles(numbers_RC, picked_K, out_CK)
+    return out_CK
 
 
 class Records:
@@ -101,8 +131,9 @@ class Records:
         _gather_columns(self.views, picked_K, outs)
         taken: dict[str, NDArray[Any]] = {}
         for some, columns in zip(self.fields, outs, strict=True):
-            for (name, kind), column in zip(some, columns, strict=True):
-                taken[name] = column.view(kind)
+            for column, (name, kind) in enumerate(some):
+                values = columns[column]
+                taken[name] = values.view(kind) if kind.kind != "u" else values  # a view takes long where rows are few
         return taken
 
 

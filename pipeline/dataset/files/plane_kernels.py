@@ -14,6 +14,7 @@ from engine.board.bitboard import ALL, EMPTY, ONE, U, popcount
 from engine.board.movegen import MOVE_PLANES, TYPES, legal_planes
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import CASTLING, EN_PASSANT, KING, MAX_MOVES, TURN, WORDS
+from engine.kernels import BORROWING
 
 ROWS_OF_WORD = 8
 """Rows whose bytes of one stream are one word."""
@@ -23,14 +24,14 @@ TILE_WORDS = 8
 _BYTES, _PAIRS, _FOURS = U(0x00FF00FF00FF00FF), U(0x0000FFFF0000FFFF), U(0x00000000FFFFFFFF)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(**BORROWING, inline="always")
 def _swapped(one: Any, other: Any, by: Any, mask: Any) -> Any:
     """Swap the upper parts of `one` with the lower ones of `other` (Hacker's Delight, 7-3)."""
     crossed = ((one >> by) ^ other) & mask
     return one ^ (crossed << by), other ^ crossed
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def join_streams(streams_SC: Any, out_RP: Any) -> None:
     """Bring the bytes of a page's streams, uint64[8 * P, C], together as rows: `out_RP`, uint64[8 * C, P]."""
     for first in range(0, streams_SC.shape[1], TILE_WORDS):
@@ -69,7 +70,7 @@ _ROW = PIECES + sum(WIDTHS)
 assert _ROW == MOVE_PLANES + TYPES
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
     """Copy rows of planes, uint64[R, 77], to columns: planes 0..12 to `pieces_CR`, uint64[13, R].
 
@@ -96,7 +97,7 @@ def split_planes(rows_RP: Any, pieces_CR: Any, groups: Any) -> None:
             f[narrow + plane] = words[at + 69 + plane]
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def join_planes(pieces_CR: Any, groups: Any, out_RP: Any) -> None:
     """Write the planes, contiguous uint64[R, 77], of columns as `split_planes` makes them."""
     words = out_RP.reshape(-1)
@@ -131,7 +132,7 @@ WELL, NO_KINGS, MANY_MOVES, ILLEGAL_LABEL = range(4)
 """What may be wrong with a packed position."""
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> None:
     """Pack rows of planes, with their castling rights and en-passant files (uint8[R]), to `out_RW`, uint64[R, PACKED]."""
     for row in range(len(rows_RP)):
@@ -140,7 +141,22 @@ def pack_positions(rows_RP: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -
         out_RW[row, 4] = planes[TURN] & U(1) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
+def pack_columns(boards: Any, black_R: Any, castling_R: Any, ep_file_R: Any, out_RW: Any) -> Any:
+    """Pack the columns of a compact shard to `out_RW`: four uint64[R]; turn (0 or 1), castling and en-passant file, uint8[R].
+
+    Returns the first row (int64) that has a piece code beyond 12; -1 for none.
+    """
+    a, b, c, d = boards
+    for row in range(U(len(out_RW))):
+        if d[row] & c[row] & (b[row] | a[row]) != EMPTY:
+            return np.int64(row)
+        out_RW[row, 0], out_RW[row, 1], out_RW[row, 2], out_RW[row, 3] = a[row], b[row], c[row], d[row]
+        out_RW[row, 4] = U(black_R[row]) | U(castling_R[row]) << U(8) | U(ep_file_R[row]) << U(16)
+    return np.int64(-1)
+
+
+@njit(**BORROWING)
 def _set_up(packed_W: Any, position: Any) -> None:
     """Write the words of a position (uint64[16], counters left as they are) that a packed one stands for."""
     a, b, c, d = packed_W[0], packed_W[1], packed_W[2], packed_W[3]
@@ -170,14 +186,13 @@ def _set_up(packed_W: Any, position: Any) -> None:
     position[EN_PASSANT] = U(1) << (U(16) + file) if file < U(8) else EMPTY
 
 
-@njit(cache=True, nogil=True)
-def unpack_positions(packed_RW: Any, labels_R: Any, out_RP: Any) -> Any:
-    """Write the planes uint64[R, 77] of packed positions: all bits that ingest would store.
+@njit(**BORROWING)
+def unpack_positions(packed_RW: Any, labels_R: Any, position: Any, out_RP: Any) -> Any:
+    """Write the planes uint64[R, 77] of packed positions: all bits that ingest would store. `position` is scratch, uint64[16].
 
     Returns the first row (int64) that no row of a shard is, and why; (-1, WELL) for none. Labels (uint16) are held against the
     legal moves, where there are any. Rows from that one on are not written.
     """
-    position = np.zeros(WORDS, dtype=np.uint64)
     for row in range(len(packed_RW)):
         _set_up(packed_RW[row], position)
         if popcount(position[KING]) != ONE or popcount(position[KING + 1]) != ONE:
@@ -204,16 +219,16 @@ TILE_ROWS = 64
 def split_positions(packed_RW: Any, pieces_CR: Any, groups: Any) -> None:
     """Write the planes of packed positions, all of them well, to columns as `split_planes` does."""
     scratch = np.empty((TILE_ROWS, _ROW), dtype=np.uint64)
-    none = np.empty(0, dtype=np.uint16)
+    none, position = np.empty(0, dtype=np.uint16), np.zeros(WORDS, dtype=np.uint64)
     a, b, c, d, e, f = groups
     for first in range(0, len(packed_RW), TILE_ROWS):
         last = min(first + TILE_ROWS, len(packed_RW))
-        unpack_positions(packed_RW[first:last], none, scratch)
+        unpack_positions(packed_RW[first:last], none, position, scratch)
         tile = a[first:last], b[first:last], c[first:last], d[first:last], e[first:last], f[first:last]
         split_planes(scratch[: last - first], pieces_CR[:, first:last], tile)
 
 
-@njit(cache=True, nogil=True)
+@njit(**BORROWING)
 def set_up_positions(packed_RW: Any, positions_RW: Any) -> None:
     """Write the positions (uint64[R, 16], counters 0) of packed ones."""
     for row in range(len(packed_RW)):

@@ -27,6 +27,7 @@ from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import RUN as RUN
 from pipeline.dataset.files.layout import SHARD_NOTE as SHARD_NOTE
 from pipeline.dataset.files.layout import SPLITS as SPLITS
+from pipeline.dataset.files.permute import gather_columns
 from pipeline.dataset.files.stored_planes import (
     COMPACT_BY,
     DICTIONARIES,
@@ -82,6 +83,11 @@ EARLIER = dict.fromkeys(LAST_MOVES[1:], pa.uint16())
 """Columns of the half-moves before the last one, as many as `ingest --history` keeps."""
 BESIDES = EARLIER | {"best_value": pa.float32(), "simulations": pa.uint16()}
 """Columns that some shards have behind the others, null of rows of those that do not; the last two are of a reanalysis."""
+
+
+def earlier_columns(earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]) -> dict[str, NDArray[np.uint16]]:
+    """Return the columns of EARLIER of some rows, of what `pipeline.pgn.replay.earlier_moves` gives of all."""
+    return dict(zip(EARLIER, gather_columns(earlier_RH, picked_K), strict=False))
 
 
 def schema(form: Stored = "all", besides: Collection[str] = ()) -> pa.Schema:

@@ -31,6 +31,7 @@ from pipeline.dataset.files.plane_kernels import (
     PIECES,
     WIDTHS,
     join_planes,
+    pack_columns,
     pack_positions,
     set_up_positions,
     split_planes,
@@ -191,7 +192,7 @@ def unpacked(
     Raises StrangeRowError for a row that is no position, or where one of the labels, if there are any, is not legal.
     """
     planes_RP = np.empty((len(packed_RW), PLANES), dtype=np.uint64) if out_RP is None else out_RP
-    row, why = unpack_positions(packed_RW, labels_R, planes_RP)
+    row, why = unpack_positions(packed_RW, labels_R, np.zeros(WORDS, dtype=np.uint64), planes_RP)
     if row >= 0:
         raise StrangeRowError(int(row), int(why))
     return planes_RP
@@ -213,20 +214,14 @@ def packed_of(table: pa.Table) -> NDArray[np.uint64]:
     Raises ValueError for a piece code beyond 12.
     """
     out_RW = np.empty((len(table), PACKED), dtype=np.uint64)
-    for board, name in enumerate(BOARD_COLUMNS):
-        out_RW[:, board] = array_numbers(whole_column(table.column(name)))
+    boards = tuple(array_numbers(whole_column(table.column(name))) for name in BOARD_COLUMNS)
+    castling, ep_file = (array_numbers(whole_column(table.column(name))) for name in COMPACT_BY)
     array = whole_column(table.column(BLACK))
     bytes_of = np.frombuffer(array.buffers()[1], dtype=np.uint8) if len(array) else np.empty(0, dtype=np.uint8)
-    bits = np.unpackbits(bytes_of, bitorder="little")[array.offset : array.offset + len(array)]
-    state = bits.astype(np.uint64)
-    for shift, name in zip((8, 16), COMPACT_BY, strict=True):
-        state |= array_numbers(whole_column(table.column(name))).astype(np.uint64) << np.uint64(shift)
-    out_RW[:, BOARDS] = state
-    none_R = out_RW[:, 3] & out_RW[:, 2] & (out_RW[:, 1] | out_RW[:, 0])
-    if none_R.any():
-        raise ValueError(
-            f"planes: row {int(np.argmax(none_R != 0))} of a row group has a piece code that does not exist"
-        )
+    black = np.unpackbits(bytes_of, bitorder="little")[array.offset : array.offset + len(array)]
+    row = pack_columns(boards, black, castling, ep_file, out_RW)
+    if row >= 0:
+        raise ValueError(f"planes: row {row} of a row group has a piece code that does not exist")
     return out_RW
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import njit, types
 
-from engine.board import bitboard, movegen, position
+from engine.board import bitboard, movegen, movers, position
 from engine.board.bitboard import flip, king_attacks, knight_attacks, lowest, popcount
 from tests.engine.compiled import kernels, not_unsigned
 from tests.engine.oracle import ascii_board
@@ -75,6 +75,8 @@ def _exercise() -> None:
     movegen.en_passant_legal(words, planes)
     movegen.legal_key(words, planes)
     movegen.no_moves(planes)
+    movers.legal_movers(words, 0, U(1 << 36), U(2**64 - 1))
+    movers.may_capture_en_passant(words, planes)
     movegen.perft(words, 1)
     position.push(words, 52, 36, 0)
     position.mirror(words)
@@ -82,7 +84,7 @@ def _exercise() -> None:
 
 def test_every_kernel_stays_unsigned():
     _exercise()
-    found = kernels(bitboard, position, movegen)
+    found = kernels(bitboard, position, movegen, movers)
     assert len(found) > 15
     seen: set[tuple[str, Any]] = set()
     while new := [(name, s) for name, kernel in found.items() for s in kernel.signatures if (name, s) not in seen]:
