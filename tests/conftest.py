@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 TOGETHER = ("tests/pipeline/defs", "tests/pipeline/cli")
-"""Folders whose tests share what is costly to make: one worker runs all of a folder."""
+"""Folders whose files share what is costly to make: one worker runs them all."""
 LONGEST = (
     *TOGETHER,
     "tests/model/inference/test_export.py",
@@ -35,7 +35,9 @@ class Scheduling(LoadScopeScheduling):
     """Give a worker whole files, so that what a module's tests share is made once, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in TOGETHER if nodeid.startswith(f"{folder}/")), nodeid.partition("::")[0])
+        file = nodeid.partition("::")[0]
+        folder = file.rpartition("/")[0]
+        return folder if folder in TOGETHER else file
 
 
 @pytest.hookimpl(optionalhook=True)
