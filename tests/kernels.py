@@ -6,6 +6,7 @@ Processes that start together with nothing compiled would each compile all of it
 import tempfile
 from pathlib import Path
 
+from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import evaluate
 from engine.evaluation.move_features import legal_move_features
 from engine.search import SearchConfig
@@ -28,7 +29,8 @@ def compiled() -> None:
         # a dump of frames gives its text as another kind of array
         ingest([str(SAMPLE)], Path(folder) / "sample", IngestConfig(), workers=1)
         legal_move_features(next(Batches([out], "train", batch_size=1).from_step(0))["planes"])
-    warm_up(evaluate)
+    for evaluator in (evaluate, uniform):  # whose answers are another kind of array
+        warm_up(evaluator)
     for algorithm in ("puct", "gumbel"):
         search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)
         next(play_games(evaluate, search, SelfPlayConfig(width=2, most_plies=2), games=2))

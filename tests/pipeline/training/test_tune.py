@@ -179,7 +179,7 @@ def test_the_policys_target_is_the_shards_visits(
     """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
     config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature, visits_share=share)
     stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
-    rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config)).from_step(3))
+    rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config, TINY)).from_step(3))
     columns = step_columns(config, TINY, rows, torch.device("cpu"))
     _, targets = inputs_and_targets(TINY, columns, torch.float32, draw=0)
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
