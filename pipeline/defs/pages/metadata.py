@@ -250,16 +250,14 @@ def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] 
 
 def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     """Describe the columns of a dataset's shards, those of the planes as the manifest says that they are stored."""
+    form = manifest.get("planes") or "bytes"  # a manifest of format version 2 does not say
     history = (manifest.get("config") or {}).get("history", 1)
-    stored = schema(
-        manifest.get("planes") or "bytes", LAST_MOVES[:history]
-    )  # a manifest of format version 2 does not say
     return dg.TableSchema(
         [
             dg.TableColumn(
                 field.name, str(field.type), _described(field.name), dg.TableColumnConstraints(field.nullable)
             )
-            for field in stored
+            for field in schema(form, LAST_MOVES[:history])
         ]
     )
 
