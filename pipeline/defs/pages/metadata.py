@@ -16,7 +16,7 @@ from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
-from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS
+from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS, Stored
 from pipeline.defs.pages import pictures
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
@@ -250,7 +250,7 @@ def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] 
 
 def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     """Describe the columns of a dataset's shards, those of the planes as the manifest says that they are stored."""
-    form = manifest.get("planes") or "bytes"  # a manifest of format version 2 does not say
+    form: Stored = manifest.get("planes") or "bytes"  # a manifest of format version 2 does not say
     history = (manifest.get("config") or {}).get("history", 1)
     return dg.TableSchema(
         [
