@@ -289,7 +289,9 @@ def warm_up(evaluator: Evaluator) -> None:
     board = chess.Board()
     search = Search(evaluator, SearchConfig(nodes=1024, leaves=2))
     search.start(0, *of_board(board))
-    search.run(simulations=1)
+    search.run(
+        simulations=4
+    )  # so that two rows are asked at once: uniform's answer of one row is another kind of array
     search.root(0), search.line(0), search.refused(0)
     labels, promotions = search.choose(temperature=0.0)
     search.play(0, int(labels[0]), int(promotions[0]))

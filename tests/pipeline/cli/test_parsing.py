@@ -18,6 +18,7 @@ from engine.errors import UserError
 from pipeline.cli.commands.base import Common
 from pipeline.cli.help import descriptions
 from pipeline.cli.parsing import COMMANDS, command_class, parse
+from tests import forked
 from tests.conftest import REPOSITORY
 
 
@@ -178,7 +179,7 @@ def test_help_has_colours_on_a_terminal_that_wants_them() -> None:
     def shown(**environment: str) -> str:
         told = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "80", **environment}
         leader, follower = pty.openpty()
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "pipeline", "show", "--help"], cwd=REPOSITORY, stdout=follower, env=told, check=False
         )
         os.close(follower)
@@ -200,7 +201,7 @@ def test_help_has_colours_on_a_terminal_that_wants_them() -> None:
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     script = tmp_path / "fianchetto.bash"
     command = [sys.executable, "-m", "pipeline", "completion", "bash"]
-    script.write_text(subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout)
+    script.write_text(forked.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout)
 
     def completed(*words: str) -> list[str]:
         line = " ".join(f"'{word}'" for word in words)

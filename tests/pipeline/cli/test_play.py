@@ -20,6 +20,7 @@ from engine.encoding.planes import PLANES
 from model.inference.evaluator import evaluator
 from model.network.preset import Preset
 from pipeline.cli.commands.play import loader
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 
@@ -78,7 +79,7 @@ def opened(*words: str) -> chess.engine.SimpleEngine:
 
 def converse(text: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
     """Give the engine a whole input at once and take all that it answers."""
-    return subprocess.run(
+    return forked.run(
         [*COMMAND, *words], input=text, capture_output=True, cwd=REPOSITORY, check=False, timeout=FIRST_PATIENCE
     )
 
@@ -225,7 +226,8 @@ def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path
 
 @pytest.mark.parametrize("words", [["--evaluator", "hand-written"], ["--checkpoint"]])
 def test_quit_does_not_wait_for_what_is_being_loaded(words: list[str], network: Path) -> None:
-    done = converse(b"uci\nquit\n", *words, *([str(network)] if words[-1] == "--checkpoint" else []))
+    command = [*COMMAND, *words, *([str(network)] if words[-1] == "--checkpoint" else [])]
+    done = subprocess.run(command, input=b"uci\nquit\n", capture_output=True, cwd=REPOSITORY, check=False, timeout=60)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == b"uciok"
     assert done.stderr == b""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
 
@@ -22,7 +23,7 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
 ) -> None:
     words = ["train", "--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path), "--minutes", "10"]
     words += [*SMALLEST, "--batch-size", "16", "--report-every-steps", "5", "--validation-positions", "64"]
-    run = subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
+    run = forked.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "metrics.jsonl"
     for _ in range(600):
         if journal.exists() and journal.read_text().count("\n"):

@@ -26,6 +26,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.validation.audit.audit import audit
 from pipeline.validation.verify import verify_dataset
+from tests import forked
 from tests.pipeline import datasets
 from tests.pipeline.hostile import column, stored
 from tests.pipeline.version_2 import as_version_2
@@ -111,7 +112,7 @@ def test_a_killed_conversion_is_continued_to_the_same_bytes(made: dict[str, Path
         "--out",
         str(tmp_path / "o"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not list((tmp_path / "o").glob("*-*.parquet")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.005)

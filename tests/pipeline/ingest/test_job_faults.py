@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from pipeline.errors import DatasetError, IngestError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
-from tests.pipeline.ingest.forks import FINISHED, STOPPED, Forks, forks
+from tests.pipeline.ingest.begun import FINISHED, STOPPED, begin
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 YEAR = 365.25 * 86400
@@ -36,13 +36,6 @@ def undisturbed(dump: Path) -> dict[str, str]:
     return datasets.content(dump.parent / "undisturbed")
 
 
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Forks]:
-    """Hold the server that forks ingests."""
-    with forks() as server:
-        yield server
-
-
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     """Wait until something is so."""
     end = time.monotonic() + seconds
@@ -59,13 +52,13 @@ def stop_after(chunks: int) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sigterm_stops_it_and_what_was_done_is_kept(
-    workers: int, dump: Path, undisturbed: dict[str, str], forked: Forks, tmp_path: Path
+    workers: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    process = forked.start(dump, out, CONFIG, workers)
+    process = begin(dump, out, CONFIG, workers)
     wait_for(lambda: list(out.glob(".parts/run.json")))
-    os.kill(process, signal.SIGTERM)
-    assert forked.wait(process) == STOPPED, "it was finished before it heard"
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait() == STOPPED, "it was finished before it heard"
     assert list(out.glob(".parts/[0-9]*.json"))
     assert not (out / "manifest.json").exists()
     assert not list(out.rglob("*.tmp"))
@@ -74,18 +67,18 @@ def test_sigterm_stops_it_and_what_was_done_is_kept(
 
 
 def test_one_that_is_frozen_keeps_others_out_and_its_death_lets_them_in(
-    dump: Path, undisturbed: dict[str, str], forked: Forks, tmp_path: Path
+    dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     for last_word, ended in ((signal.SIGCONT, FINISHED), (signal.SIGKILL, -signal.SIGKILL)):
         shutil.rmtree(out, ignore_errors=True)
-        process = forked.start(dump, out, CONFIG)
+        process = begin(dump, out, CONFIG)
         wait_for(lambda: list(out.glob(".parts/run.json")))
-        os.kill(process, signal.SIGSTOP)
+        os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(IngestError, match="another ingest is writing"):
             ingest([str(dump)], out, CONFIG, workers=1)
-        os.kill(process, last_word)
-        assert forked.wait(process) == ended
+        os.kill(process.pid, last_word)
+        assert process.wait() == ended
         ingest([str(dump)], out, CONFIG, workers=1)
         assert datasets.content(out) == undisturbed
 
@@ -134,9 +127,7 @@ def test_a_dump_replaced_under_the_same_name_size_and_time_is_noticed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_disk_that_is_really_full(
-    workers: int, dump: Path, undisturbed: dict[str, str], forked: Forks, tmp_path: Path
-) -> None:
+def test_a_disk_that_is_really_full(workers: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)

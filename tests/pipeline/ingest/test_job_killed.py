@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +17,10 @@ from pipeline.dataset.files.shards import verify
 from pipeline.errors import IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
-from tests.pipeline.ingest.forks import FINISHED, Forks, forks
+from tests.pipeline.ingest.begun import FINISHED, begin, kill
 from tests.processes import workers_of
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
@@ -90,7 +90,7 @@ def start(dump: Path, out: Path, workers: int = 1, kill_at: int = 0, file_limit:
     """Start an ingest in a process of its own, and come back when it is about to begin."""
     arguments = [sys.executable, "-c", RUN, str(dump), str(out), CONFIG.planes]
     arguments += [str(workers), str(kill_at), str(file_limit)]
-    process = subprocess.Popen(arguments, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+    process = forked.Popen(arguments, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     return process
@@ -104,31 +104,24 @@ def whole_files(out: Path, expected: dict[str, str]) -> int:
     return len(shards)
 
 
-@pytest.fixture(scope="module")
-def forked() -> Iterator[Forks]:
-    """Hold the server that forks ingests."""
-    with forks() as server:
-        yield server
-
-
-def seconds_of(forked: Forks, dump: Path, out: Path, workers: int) -> float:
+def seconds_of(dump: Path, out: Path, workers: int) -> float:
     """Measure a run that is not disturbed."""
     began = time.monotonic()
-    assert forked.wait(forked.start(dump, out, CONFIG, workers)) == FINISHED
+    assert begin(dump, out, CONFIG, workers).wait() == FINISHED
     return time.monotonic() - began
 
 
 def test_killed_ten_times_at_random_moments_and_started_again(
-    dump: Path, undisturbed: tuple[dict[str, str], float], forked: Forks, tmp_path: Path
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, _ = undisturbed
-    seconds = seconds_of(forked, dump, tmp_path / "whole", 1)
+    seconds = seconds_of(dump, tmp_path / "whole", 1)
     chance, killed, finished = random.Random(7), 0, 0
     while killed < 10:
         out = tmp_path / str(finished)
-        process = forked.start(dump, out, CONFIG)
+        process = begin(dump, out, CONFIG)
         time.sleep(chance.uniform(0.02, 0.5) * seconds)
-        killed += (by_us := forked.kill(process))
+        killed += (by_us := kill(process))
         finished += not by_us
         assert finished < 50, "the runs were over before they could be killed"
         whole_files(out, expected)
@@ -141,23 +134,23 @@ def test_killed_ten_times_at_random_moments_and_started_again(
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_drivers_and_workers_killed_a_hundred_times(
-    dump: Path, undisturbed: tuple[dict[str, str], float], forked: Forks, tmp_path: Path
+    dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, _ = undisturbed
-    seconds = {workers: seconds_of(forked, dump, tmp_path / f"whole-{workers}", workers) for workers in (1, 2)}
+    seconds = {workers: seconds_of(dump, tmp_path / f"whole-{workers}", workers) for workers in (1, 2)}
     chance, drivers, workers_killed, datasets_made = random.Random(11), 0, 0, 0
     while drivers < 70 or workers_killed < 30:
         out = tmp_path / str(datasets_made)
         workers = 2 if workers_killed < 30 and chance.random() < 0.7 else 1
-        process = forked.start(dump, out, CONFIG, workers)
+        process = begin(dump, out, CONFIG, workers)
         time.sleep(chance.uniform(0.02, 0.9 if workers == 2 else 0.5) * seconds[workers])
-        if workers == 2 and (pool := workers_of(process)):
+        if workers == 2 and (pool := workers_of(process.pid)):
             victim = chance.choice(pool)
             victim.kill()
             gone, _ = psutil.wait_procs([victim], 30)
             workers_killed += len(gone)
             time.sleep(chance.uniform(0, 0.5) * seconds[2])
-        drivers += (by_us := forked.kill(process))
+        drivers += (by_us := kill(process))
         whole_files(out, expected)
         if not by_us:
             assert datasets.content(out) == expected

@@ -27,7 +27,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage.stores import place, read_span
 from pipeline.validation.verify import verify_dataset
 from tests.pipeline import datasets
-from tests.pipeline.ingest.forks import FINISHED, forks
+from tests.pipeline.ingest.begun import FINISHED, begin, kill
 
 CHUNKS = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 CONFIG = replace(CHUNKS, shard_rows=5000)
@@ -179,25 +179,24 @@ def test_what_was_stopped_is_continued_where_it_was(
 
 def test_what_killed_it_changes_nothing(dump: Path, drawn: Path, tmp_path: Path) -> None:
     expected, chance, kills, number = datasets.content(drawn), random.Random(5), 0, 0
-    with forks() as forked:
-        began = time.monotonic()
-        assert forked.wait(forked.start(dump, tmp_path / "whole", CONFIG)) == FINISHED
-        seconds = time.monotonic() - began
-        assert datasets.content(tmp_path / "whole") == expected
-        while kills < 5:
-            out = tmp_path / str(number)
-            process = forked.start(dump, out, CONFIG)
-            moment = time.monotonic() + chance.uniform(0.05, 0.9) * seconds
-            while time.monotonic() < moment or kills == 4:  # the last one in the second half of the work
-                if (kills == 4 and any(out.glob(".parts/shard-*.json"))) or (out / MANIFEST).exists():
-                    break
-                time.sleep(0.001)
-            killed = forked.kill(process)
-            kills += killed
-            number += not killed
-            finished = {name for name in datasets.content(out) if name.endswith(".parquet") and "/" not in name}
-            assert {name: datasets.content(out)[name] for name in finished}.items() <= expected.items()
-            assert number < 60, "the runs were over before they could be killed"
+    began = time.monotonic()
+    assert begin(dump, tmp_path / "whole", CONFIG).wait() == FINISHED
+    seconds = time.monotonic() - began
+    assert datasets.content(tmp_path / "whole") == expected
+    while kills < 5:
+        out = tmp_path / str(number)
+        process = begin(dump, out, CONFIG)
+        moment = time.monotonic() + chance.uniform(0.05, 0.9) * seconds
+        while time.monotonic() < moment or kills == 4:  # the last one in the second half of the work
+            if (kills == 4 and any(out.glob(".parts/shard-*.json"))) or (out / MANIFEST).exists():
+                break
+            time.sleep(0.001)
+        killed = kill(process)
+        kills += killed
+        number += not killed
+        finished = {name for name in datasets.content(out) if name.endswith(".parquet") and "/" not in name}
+        assert {name: datasets.content(out)[name] for name in finished}.items() <= expected.items()
+        assert number < 60, "the runs were over before they could be killed"
     ingest([str(dump)], tmp_path / str(number), CONFIG, workers=2)
     assert datasets.content(tmp_path / str(number)) == expected
 

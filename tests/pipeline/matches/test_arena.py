@@ -25,6 +25,7 @@ from pipeline.matches.files import MatchFilesError
 from pipeline.matches.ladder import ladder, opponents, table_of
 from pipeline.matches.players import player_of
 from pipeline.selfplay.config import ExploreConfig
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.engine.match.test_arena import ROGUE
 from tests.pipeline.cli.conftest import call
@@ -79,7 +80,7 @@ def contents(out: Path) -> dict[str, bytes]:
 def killed(out: Path, kill_at: int, games: int = 8, early: bool = False) -> None:
     """Play in a process that is killed when its `kill_at`-th game ends."""
     words = [sys.executable, "-c", RUN, str(out), str(kill_at), str(games), str(int(early))]
-    process = subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.wait(240) == -signal.SIGKILL, process.stderr.read().decode() if process.stderr else ""
 
 
@@ -242,7 +243,7 @@ def test_a_stopped_match_says_so_and_keeps_its_games(
 ) -> None:
     words = ["arena", "hand-written", "uniform", "--games", "300", "--simulations", "40", "--concurrency", "2"]
     command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", *words, "--out", str(tmp_path)]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     journal, begun = tmp_path / "games.jsonl", time.monotonic()
     while not (journal.exists() and journal.stat().st_size) and time.monotonic() - begun < 240:
         time.sleep(0.1)
@@ -394,7 +395,7 @@ def test_killed_at_random_moments_again_and_again(played: tuple[Path, dict[str, 
     out, ends = tmp_path / "out", 0
     words = [sys.executable, "-c", RUN, str(out), "0", "8", "0"]
     for attempt in range(8):
-        process = subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
+        process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.15 * attempt)

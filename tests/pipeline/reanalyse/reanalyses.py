@@ -13,6 +13,7 @@ from engine.search import SearchConfig
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.reanalyse.config import ReanalyseConfig
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
@@ -71,7 +72,7 @@ def start(config: ReanalyseConfig, made: tuple[Path, Path], out: Path, limit: in
     """Begin a reanalysis in a process of its own, and come back when it is about to draw positions."""
     words = [to_json(config).decode(), *map(str, made), str(out), str(limit)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None

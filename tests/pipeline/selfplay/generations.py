@@ -11,6 +11,7 @@ from pydantic_core import to_json
 
 from engine.search import SearchConfig
 from pipeline.selfplay.config import ExploreConfig
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 
@@ -75,7 +76,7 @@ def start(
     """
     words = [to_json(config).decode(), str(out), engine, str(workers), str(limit), str(kill_at)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    process = subprocess.Popen(
+    process = forked.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment
     )
     assert process.stdout is not None

@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import content, random_game
 from tests.pipeline.defs.test_child import until
@@ -78,7 +79,7 @@ def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
     out = tmp_path / "net"
     command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
     command += ["train", "--positions", str(positions), "--out", str(out), "--threads", str(threads), *WORDS]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     until(lambda: (tmp_path / "slow").exists() or process.poll() is not None, 120.0)
     assert process.poll() is None
     assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "nothing is saved of the steps yet"

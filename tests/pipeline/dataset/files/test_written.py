@@ -1,7 +1,6 @@
 """Files of others in a folder that an ingest is told to write to: their bytes are the same afterwards, whatever happens."""
 
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.claims import KINDS
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 
@@ -71,7 +71,7 @@ def check(out: Path, theirs: dict[str, bytes]) -> None:
 def killed(dump: Path, out: Path, config: IngestConfig, shards: int = 2) -> None:
     """Kill an ingest when it has given so many shards their names."""
     command = [sys.executable, "-c", KILLED, str(dump), str(out), str(config.shard_rows), str(shards)]
-    assert subprocess.run(command, cwd=REPOSITORY, check=False).returncode == -signal.SIGKILL
+    assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("config", [PLAIN, DRAWN], ids=["plain", "drawn"])

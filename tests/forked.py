@@ -1,0 +1,200 @@
+"""Processes of the product that begin at once: each is forked off one that has imported torch and loaded the kernels.
+
+A fresh Python spends one to three seconds of a processor on that, and what a test asks mostly comes after it: what a command
+answers, what a kill leaves. `Popen` and `run` are subprocess's, for commands `[sys.executable, "-m", MODULE, ...]` and
+`[sys.executable, "-c", CODE, ...]`. Tests of a start itself, of imports and of compiling need a fresh Python.
+
+    a test -> `Popen` -- command, folder, environment, streams --> the server, `python -m tests.forked SOCKET`, one for each
+    worker of pytest -> os.fork() -> the child leaves the server's loop and runs the command as `__main__`
+
+The server has no threads, which a fork would lose: it has written Parquet and never read it, and has not trained.
+"""
+
+import inspect
+import json
+import multiprocessing.process
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import types
+from functools import cache
+from typing import Any
+
+from tests.conftest import REPOSITORY
+
+POLL_SECONDS = 0.01
+RUNNING = -1
+"""In place of an exit status."""
+ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+class Popen(subprocess.Popen[Any]):
+    """A process that is forked off the server, and waited for through it."""
+
+    def _execute_child(self, *given: Any) -> None:
+        told = ARGUMENTS.bind(self, *given).arguments
+        assert told["args"][0] == sys.executable
+        request = {
+            "command": [str(word) for word in told["args"][1:]],
+            "folder": str(told["cwd"] or os.getcwd()),  # noqa: PTH109
+            "environment": dict(told["env"] or os.environ),
+            "session": told["start_new_session"],
+        }
+        streams = [told[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        ours = [number if stream == -1 else stream for number, stream in enumerate(streams)]
+        self.pid = _server().ask(request, ours)
+        self._child_created = True
+        self._close_pipe_fds(*(told[name] for name in PIPES))  # type: ignore[attr-defined]
+
+    def _try_wait(self, flags: int) -> tuple[int, int]:
+        while (status := _server().ask({"wait": self.pid})) == RUNNING:
+            if flags & os.WNOHANG:
+                return 0, 0
+            time.sleep(POLL_SECONDS)
+        return self.pid, status
+
+    def _internal_poll(self, _deadstate: int | None = None) -> int | None:
+        if self.returncode is None:
+            pid, status = self._try_wait(os.WNOHANG)
+            if pid:
+                self._handle_exitstatus(status)  # type: ignore[attr-defined]
+        return self.returncode
+
+
+def run(
+    command: list[str],
+    *,
+    input: str | bytes | None = None,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command to its end, as subprocess.run does."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with Popen(command, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, out, err)
+    if check:
+        done.check_returncode()
+    return done
+
+
+class Server:
+    """The tests' side of the server."""
+
+    def __init__(self) -> None:
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            words = [sys.executable, "-m", "tests.forked", str(theirs.fileno())]
+            # a session of its own: Ctrl-C in pytest's terminal is not meant for it
+            self.process = subprocess.Popen(words, cwd=REPOSITORY, pass_fds=[theirs.fileno()], start_new_session=True)
+        self.answers = self.socket.makefile("r")
+
+    def ask(self, request: dict[str, Any], streams: list[int] | None = None) -> int:
+        """Send a request, and with it what shall be the process's standard streams; give the answer."""
+        socket.send_fds(self.socket, [json.dumps(request).encode() + b"\n"], streams or [])
+        return int(self.answers.readline())
+
+
+@cache
+def _server() -> Server:
+    return Server()
+
+
+# ---------------------------------------------------------------- the server's side
+
+
+def main() -> None:
+    """Serve until the tests are over; in a child, become what was asked for."""
+    theirs = socket.socket(fileno=int(sys.argv[1]))
+    _load()
+    while request := _received(theirs):
+        asked, streams = request
+        if "wait" in asked:
+            pid, status = os.waitpid(asked["wait"], os.WNOHANG)
+            answer = status if pid else RUNNING
+        elif not (answer := os.fork()):
+            theirs.close()
+            try:
+                _become(asked, streams)
+            except KeyboardInterrupt:  # Python's own answer to one that nobody catches
+                traceback.print_exc()
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGINT)
+            return
+        for stream in streams:
+            os.close(stream)
+        theirs.sendall(f"{answer}\n".encode())
+
+
+def _load() -> None:
+    """Import and load what takes long."""
+    import torch
+    import torch._dynamo  # as the first optimizer does
+
+    import pipeline.cli.main
+    import pipeline.matches.arena
+    import pipeline.reanalyse.job
+    import pipeline.selfplay.play
+    import pipeline.training.train  # noqa: F401
+    from engine.evaluation import evaluator, handwritten
+    from engine.uci.thinking import warm_up
+    from pipeline.bench.scale_job import load
+
+    torch.set_num_threads(1)
+    load(0)
+    for evaluate in (evaluator.uniform, handwritten.evaluate):
+        warm_up(evaluate)
+
+
+def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Give the next request and the streams that came with it; None when the tests are over."""
+    text, streams = b"", []
+    while not text.endswith(b"\n"):
+        part, sent, _, _ = socket.recv_fds(theirs, 1 << 20, len(PIPES))
+        if not part:
+            return None
+        text += part
+        streams += sent
+    return json.loads(text), streams
+
+
+def _become(asked: dict[str, Any], streams: list[int]) -> None:
+    """Run a command in this process as a fresh Python would."""
+    if asked["session"]:
+        os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.chdir(asked["folder"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
+    multiprocessing.process.ORIGINAL_DIR = asked["folder"]  # type: ignore[attr-defined]
+    kind, what, *sys.argv[1:] = asked["command"]
+    sys.path[0] = "" if kind == "-c" else asked["folder"]
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[0] = "-c"
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
+
+
+if __name__ == "__main__":
+    main()
