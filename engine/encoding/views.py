@@ -17,6 +17,7 @@ option         adds, behind those
 +last          where the opponent's last move began and where it ended, a plane each; zeros where it is unknown
 +lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and the mover's own in turn
 +historyN      12 piece planes of each of the N - 1 positions before, the last one first
++attacks       the squares that each of the 12 piece planes' pieces attack (engine.encoding.attacks), in the same order
 +counters      halfmove clock / 100, earlier occurrences / 2, ply / 200, each at most 1, each a constant plane
 
 Options are added to a name: `planes18+counters`, `marro13+state`. Planes that are no zeros and ones come last.
@@ -38,6 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
+from engine.encoding.attacks import attack_planes
 from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, label_of, steps, target_table
 from engine.errors import UserError, did_you_mean
 
@@ -87,6 +89,8 @@ class View:
     """Last half-moves shown."""
     history: int = 0
     """Earlier positions shown."""
+    attacks: bool = False
+    """Whether the squares that pieces attack follow."""
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -101,7 +105,7 @@ class View:
     @property
     def planes(self) -> int:
         """Planes a position has in this view."""
-        shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * self.history
+        shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * (self.history + self.attacks)
         return self.stored + shown + len(self.counters)
 
     @property
@@ -152,7 +156,7 @@ def view(name: str) -> View:
     if base not in views():
         raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
     row = views()[base]
-    state, last, counters, history = row.state, row.last, row.counters, row.history
+    state, last, counters, history, attacks = row.state, row.last, row.counters, row.history, row.attacks
     for option in options:
         number, past = option.removeprefix("history"), option.removeprefix("last")
         if option == "state" and not state:
@@ -161,6 +165,8 @@ def view(name: str) -> View:
             last = 1
         elif past != option and not last and past in PAST_LENGTHS:
             last = int(past)
+        elif option == "attacks" and not attacks:
+            attacks = True
         elif option == "counters" and counters != tuple(COUNTERS):
             counters = tuple(COUNTERS)
         elif number != option and not history and number.isdecimal() and 2 <= int(number[:3]) <= LONGEST_HISTORY:
@@ -168,9 +174,10 @@ def view(name: str) -> View:
         else:
             raise UnknownViewError(
                 f"the view {base!r} takes no option {option[:40]!r}, or has it already; "
-                f"there are state, last, last2 to last{len(LAST_MOVES)}, counters and history2 to history{LONGEST_HISTORY}"
+                f"there are state, last, last2 to last{len(LAST_MOVES)}, history2 to history{LONGEST_HISTORY}, attacks "
+                "and counters"
             )
-    return replace(row, name=name, state=state, last=last, counters=counters, history=history)
+    return replace(row, name=name, state=state, last=last, counters=counters, history=history, attacks=attacks)
 
 
 def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
@@ -209,8 +216,9 @@ def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
 def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
     """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of byte Y is column X of row Y.
 
-    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes` and `history` as bytes), and
-    `table` returns the View's array of a name as one of `xp`, on the device of the columns.
+    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes`, `history` and `attacks`,
+    which `attack_planes` gives, as bytes), and `table` returns the View's array of a name as one of `xp`, on the device of the
+    columns.
     """
     black_B = columns["planes"][:, TURN_PLANE, 0] != 0
     turned_B = black_B & shown.absolute
@@ -223,6 +231,8 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
         past_BTPY = columns["history"][:, : shown.history]
         drawn_BTPY = _arranged(shown, past_BTPY, black_B, PIECE_PLANES, xp, table)
         parts.append(drawn_BTPY.reshape(len(drawn_BTPY), shown.history * PIECE_PLANES, 8))
+    if shown.attacks:
+        parts.append(_arranged(shown, columns["attacks"], black_B, PIECE_PLANES, xp, table))
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
 
 
@@ -274,7 +284,9 @@ def apply(
     columns = columns or {}
     require(shown.columns, columns, f"the view {shown.name!r}")
     found = {name: columns[name] for name in shown.columns} | {"planes": planes_BP.copy()}
-    for name in {"planes", "history"} & found.keys():
+    if shown.attacks:
+        found["attacks"] = attack_planes(planes_BP)
+    for name in {"planes", "history", "attacks"} & found.keys():
         found[name] = np.ascontiguousarray(found[name], "<u8").view(np.uint8).reshape(*found[name].shape, 8)
     out_BPY = packed(shown, found, np, partial(getattr, shown))
     return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.encoding.attacks import attack_planes
 from engine.encoding.move_vocabularies import NONE, index_of, vocabulary
 from engine.encoding.planes import TURN_PLANE
 from engine.encoding.views import LAST_MOVES, require, view
@@ -26,9 +27,9 @@ from model.network.preset import Preset
 Batch = Mapping[str, NDArray[Any]]
 """Columns of a shard by name; the planes are uint64 `[B, 77]` in the mover's view."""
 DeviceBatch = Mapping[str, Tensor]
-"""A batch on its device, in the mover's view: `planes` as bytes `[B, 77, 8]`; other columns `[B]`; `target`, moves as indices
-of the preset's vocabulary; where the preset reads move features, `moves` int64 `[M]` and `facts` uint8 `[M, F]` of the legal
-moves of all rows."""
+"""A batch on its device, in the mover's view: `planes` as bytes `[B, 77, 8]`, and `attacks` where the view shows them; other
+columns `[B]`; `target`, moves as indices of the preset's vocabulary; where the preset reads move features, `moves` int64
+`[M]` and `facts` uint8 `[M, F]` of the legal moves of all rows."""
 NetworkInput = Tensor | dict[str, Tensor]
 """What a network is called with: pictures `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs."""
 
@@ -61,9 +62,9 @@ def _hideable(preset: Preset) -> tuple[str, ...]:
 def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch:
     """Return what a preset needs of a batch, on the device; labels, results and lengths where the batch has them.
 
-    Move features are computed here; columns go to a GPU by `carried`. Raises PlanesError for rows that have none,
-    MissingColumnError for a column that the preset reads and the batch lacks, MoveIndexError for a label outside the preset's
-    vocabulary.
+    Attack planes and move features are computed here; columns go to a GPU by `carried`. Raises PlanesError for rows that have
+    none, MissingColumnError for a column that the preset reads and the batch lacks, MoveIndexError for a label outside the
+    preset's vocabulary.
     """
     require(input_columns(preset), batch, f"the preset {preset.name!r}")
     columns = {"planes": bytes_of(batch["planes"])}
@@ -72,6 +73,8 @@ def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch
             columns[name] = bytes_of(batch[name])
         elif name in batch:
             columns[name] = tensor(batch[name].astype(np.int64))
+    if view(preset.view).attacks:
+        columns["attacks"] = bytes_of(attack_planes(batch["planes"]))
     if preset.facts_width:
         columns |= {name: tensor(column) for name, column in legal_move_features(batch["planes"]).items()}
     if "label" in batch:

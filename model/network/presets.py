@@ -38,7 +38,7 @@ def _fianchetto() -> tuple[Preset, ...]:
     # The same for predicting people: it sees the last eight half-moves, which say where the game is and what the players are
     # about, and is told what each legal move wins, risks, leaves and threatens, which makes the move planes superfluous; moves
     # are scored beside each other (docs/log.md).
-    human = replace(rated, name="fianchetto-human", view="marro13+last8", facts_width=128, facts_layers=2)
+    human = replace(rated, name="fianchetto-human", view="marro13+last8+attacks", facts_width=128, facts_layers=2)
     # Players beside the planes: ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
     # en-passant file are left out: search has planes alone, and the 77 hold every legal castling and capture.
     s = replace(

@@ -1,5 +1,6 @@
 """planes18, planes19 and the options of views, drawn by python-chess; and what planes alone tell of the other columns."""
 
+import random
 from itertools import islice
 
 import chess
@@ -173,6 +174,30 @@ def test_earlier_moves_are_shown_behind_the_last_one_as_the_mover_sees_them(base
         assert np.array_equal(picture, expected), board.ply()
 
 
+@pytest.mark.parametrize("base", ["marro13", "planes18", "chessmarro77"])
+def test_attacked_squares_are_python_chess_s(base: str) -> None:
+    lots, game = random.Random(3), chess.Board("r3k2r/pPp2ppp/2n5/3pP3/1b2q3/2N2B2/PPP2PPP/R2QK2R w KQkq d6 0 1")
+    boards = [game.copy()]
+    while len(boards) < 80 and not game.is_game_over():
+        game.push(lots.choice(list(game.legal_moves)))
+        boards.append(game.copy())
+    shown = view(f"{base}+attacks")
+    got = unpack(apply(shown, *rows(boards)))
+    start = view(base).planes
+    assert got.shape[1] == shown.planes == start + 12
+    for board, picture in zip(boards, got[:, start:], strict=True):
+        expected = np.zeros((12, 8, 8), dtype=np.uint8)
+        for square, piece in board.piece_map().items():
+            kind, turn = piece.piece_type - 1, board.turn
+            plane = 2 * kind + (piece.color != turn)
+            if shown.absolute:
+                turn = chess.WHITE
+                plane = kind + 6 * (not piece.color) if base == "planes18" else 2 * kind + (not piece.color)
+            for target in board.attacks(square):
+                expected[(plane, *oracle.row_col(target, turn))] = 1
+        assert np.array_equal(picture, expected), board.fen()
+
+
 @pytest.mark.parametrize("option", ["last1", "last9", "last08", "last3+last", "last+last2"])
 def test_lengths_that_the_past_does_not_have_are_refused(option: str) -> None:
     with pytest.raises(UnknownViewError, match="last2 to last8"):
@@ -193,7 +218,14 @@ def test_a_column_that_is_not_there_is_named_with_the_view(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["planes18+state", "planes18+history1", "planes18+history17", "planes18+histories", "marro77+counters+counters"],
+    [
+        "planes18+state",
+        "planes18+history1",
+        "planes18+history17",
+        "planes18+histories",
+        "marro77+counters+counters",
+        "marro13+attacks+attacks",
+    ],
 )
 def test_an_option_that_is_none_is_named(name: str) -> None:
     with pytest.raises(UnknownViewError, match="takes no option"):

@@ -1,0 +1,46 @@
+"""Attack planes: the squares that the pieces of each kind attack, by side.
+
+A convolution sees two squares further with each layer, and a line's end behind what stands on it needs several; here it is one
+plane. Stored nowhere: made of the piece planes when a batch is.
+
+Axes: B rows, P planes.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import EMPTY
+from engine.board.movegen import attacked_by, pawns_down, pawns_up
+from engine.board.position import PAWN, TURN, WORDS
+from engine.encoding.planes import PIECE_PLANES, positions
+from engine.kernels import BORROWING
+
+
+@njit(**BORROWING)
+def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
+    """Write all rows' attacks; `alone`, uint64[16] of zeros, is scratch: a board with one kind of one side's pieces."""
+    for row in range(len(planes_BP)):
+        occupied = EMPTY
+        for word in range(TURN):
+            occupied |= planes_BP[row, word]
+        attacks_BP[row, PAWN] = pawns_up(planes_BP[row, PAWN])
+        attacks_BP[row, PAWN + 1] = pawns_down(planes_BP[row, PAWN + 1])
+        for word in range(PAWN + 2, TURN):
+            alone[word] = planes_BP[row, word]
+            attacks_BP[row, word] = attacked_by(alone, word % 2, EMPTY, occupied)
+            alone[word] = EMPTY
+
+
+def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return what the pieces of each of the 12 piece planes attack, uint64[B, 12].
+
+    `planes_BP` is uint64[B, 77] in the mover's view, and so are the attacks. A square counts whoever stands on it, and a
+    pinned piece attacks as others do. Raises PlanesError.
+    """
+    planes_BP = positions(planes_BP)
+    attacks_BP = np.empty((len(planes_BP), PIECE_PLANES), dtype=np.uint64)
+    _fill(planes_BP, np.zeros(WORDS, dtype=np.uint64), attacks_BP)
+    return attacks_BP
