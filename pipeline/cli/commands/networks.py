@@ -18,7 +18,7 @@ from pipeline.storage.preflight import require_folder
 SIZES = {
     "fianchetto-xs": (578_691, 63_172_992),
     "fianchetto-rated": (569_027, 63_105_664),
-    "fianchetto-human": (614_212, 63_094_400),
+    "fianchetto-human": (621_124, 63_979_136),
     "fianchetto-s": (2_866_700, 315_910_272),
     "fianchetto-m": (9_095_436, 1_040_928_512),
     "fianchetto-l": (29_553_804, 3_575_279_360),

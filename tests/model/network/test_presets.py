@@ -35,7 +35,7 @@ STATED = {
     "chess-policy-only": (1 * MILLION, 2 * MILLION),
     "fianchetto-xs": (578_691, 578_691),
     "fianchetto-rated": (569_027, 569_027),
-    "fianchetto-human": (614_212, 614_212),
+    "fianchetto-human": (621_124, 621_124),
     "fianchetto-m": (6 * MILLION, 10 * MILLION),
     "fianchetto-squares": (6 * MILLION, 10 * MILLION),
     "fianchetto-l": (20 * MILLION, 40 * MILLION),
