@@ -47,9 +47,6 @@ ui-postgres: $(READY)
 	$(BIN)/dg launch --job register_dumps
 	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
 
-# Tests start hundreds of processes: what they import is compiled once, even where somebody's environment says never to keep it.
-test test-slow test-lowest: export PYTHONDONTWRITEBYTECODE :=
-
 test: $(READY)
 	$(MAKE) --jobs 2 check kernels
 	$(BIN)/pytest -n 2 -m "not slow"
