@@ -22,7 +22,8 @@ def draw(directory: Path) -> Path | None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), dpi=110, layout="constrained")
+    figure = Figure(figsize=(10, 4), dpi=110)
+    figure.subplots_adjust(left=0.06, right=0.985, bottom=0.13, top=0.92, wspace=0.15)
     canvas = FigureCanvasAgg(figure)
     for axes, (training, validation, title) in zip(figure.subplots(1, 2), PANELS, strict=True):
         axes.plot(*_series(entries, training), color="tab:blue", alpha=0.6, linewidth=1, label="training")
@@ -34,6 +35,7 @@ def draw(directory: Path) -> Path | None:
             label="validation (averaged weights)",
         )
         axes.set_xlabel("positions seen")
+        axes.locator_params(axis="x", nbins=6)  # so that long numbers do not touch
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)

@@ -144,10 +144,13 @@ def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
 def _svg(figure: "Figure") -> str:
     """Return a chart as an SVG element: text stays text, and nothing in it depends on the day."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fianchetto", "font.family": "sans-serif"}):
-        figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        # not by `savefig`, which draws all of it once more to lay it out
+        canvas = FigureCanvasSVG(figure)  # type: ignore[no-untyped-call]
+        canvas.print_svg(drawn, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})  # type: ignore[no-untyped-call]
     text = drawn.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)

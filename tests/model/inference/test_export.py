@@ -50,7 +50,13 @@ OTHER = replace(
     condition_width=4,
 )
 TOLD = replace(
-    TINY, name="tiny-told", view="marro13+last2", facts_width=8, facts_layers=2, condition="ratings", condition_width=4
+    TINY,
+    name="tiny-told",
+    view="marro13+last2+attacks",
+    facts_width=8,
+    facts_layers=2,
+    condition="ratings",
+    condition_width=4,
 )
 FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
 

@@ -16,6 +16,7 @@ import torch
 from engine.progress import Stop, Tick, never, silent
 from model.checkpoint import CheckpointError, load, read_card
 from model.network.preset import Preset
+from model.training.records.curves import draw
 from model.training.records.metrics_log import read_metrics
 from model.training.train import (
     DivergedError,
@@ -214,7 +215,8 @@ def test_minutes_end_a_run_and_resumes_add_up(tmp_path: Path) -> None:
     assert card["step"] > half["step"]
 
 
-def test_the_card_explains_the_checkpoint(tmp_path: Path) -> None:
+def test_the_card_explains_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.training.trainer.draw", draw)
     card = run(tmp_path)
     for name in (
         "preset",

@@ -4,7 +4,6 @@ import copy
 import itertools
 import json
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,6 @@ CONFIG = TrainConfig(steps=8, batch_size=16, threads=1, amp="off", device="cpu",
 TINY_FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored")
 TINY_AZ = replace(TINY, name="tiny-az", view="planes19", moves="az4672")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def no_pictures() -> Iterator[None]:
-    """Leave curves.png out, which takes longer than these runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("model.training.trainer.draw", lambda out: None)
-        yield
 
 
 def run(out: Path, config: TrainConfig, reference: Path | None = None, **options: Any) -> dict[str, Any]:
