@@ -1,9 +1,9 @@
 """A checkpoint as an ONNX file: from packed planes to logits by the mover's labels, so that who runs it needs no torch.
 
 The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged weights, the labels, win,
-draw and loss. Its batch is dynamic. A network that reads move features has two more inputs, `moves` and `facts`, which
-`engine.evaluation.move_features.legal_move_features` counts; how many moves there are is dynamic too. A file is published only
-when onnxruntime answers on given positions as torch does.
+draw and loss. Its batch is dynamic. A view of attacked squares has one more input, `attacks`. A network that reads move
+features has two more, `moves` and `facts`, which `engine.evaluation.move_features.legal_move_features` counts; how many moves
+there are is dynamic too. A file is published only when onnxruntime answers on given positions as torch does.
 
 Axes: B batch, L label (4096).
 """
@@ -110,8 +110,8 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
 
     rows = 2  # a batch of one would be taken for a constant
     shapes = {"history": (rows, view(network.preset.view).history, 12, 8), "facts": (5, len(FEATURES))}
-    shapes["moves"] = shapes["facts"][:1]
-    packed = ("history", "facts")
+    shapes |= {"attacks": (rows, 12, 8), "moves": shapes["facts"][:1]}
+    packed = ("history", "attacks", "facts")
     examples = [torch.zeros(rows, 77, 8, dtype=torch.uint8)]
     examples += [torch.zeros(shapes.get(n, (rows,)), dtype=torch.uint8 if n in packed else torch.int64) for n in names]
     whole = _Whole(network, names).eval()
@@ -154,6 +154,7 @@ def export(
     network, found = load(directory)
     out = out or directory / NAME
     names, facts = tuple(column_defaults(network.preset)), ("moves", "facts") if network.preset.facts_width else ()
+    attacks = ("attacks",) if view(network.preset.view).attacks else ()
     card = {
         "preset": found["preset"],
         "step": found["step"],
@@ -166,7 +167,7 @@ def export(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAME
         progress(Tick(0, 1, "graph traced"))  # most of the time, and torch says nothing of how far it is
-        _graph(network, (*names, *facts), card, path)
+        _graph(network, (*names, *attacks, *facts), card, path)
         progress(Tick(1, 1, "graph traced"))
         progress(Tick(0, len(rows["planes"]), "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.encoding.attacks import attack_planes
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
@@ -76,6 +77,7 @@ class OnnxEvaluator:
             self.reads_features and threads > 1
         ):  # onnxruntime's threads add to one square at once: microsoft/onnxruntime#18048
             self.session = opened(1)
+        self.reads_attacks = any(given.name == "attacks" for given in self.session.get_inputs())
         self.columns: dict[str, int] = dict(self.card["columns"])
         self._path = path
         self.know(known or {})
@@ -93,12 +95,14 @@ class OnnxEvaluator:
         return in_batches(self._run, complete(planes_BP, columns or {}, self.columns))
 
     def _run(self, rows: Rows) -> Any:
-        """Run the network on one batch: planes and history as bytes, other columns as int64; move features are added."""
+        """Run the network on one batch: planes, history and attacks as bytes, other columns as int64; move features."""
         packed = ("planes", "history")
         read = {n: _bytes(rows[n]) if n in packed else np.asarray(rows[n], dtype=np.int64) for n in rows}
-        return tuple(
-            self.session.run(None, read | (legal_move_features(rows["planes"]) if self.reads_features else {}))
-        )
+        if self.reads_attacks:
+            read["attacks"] = _bytes(attack_planes(rows["planes"]))
+        if self.reads_features:
+            read |= legal_move_features(rows["planes"])
+        return tuple(self.session.run(None, read))
 
 
 def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:

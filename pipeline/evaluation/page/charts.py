@@ -149,7 +149,7 @@ def _svg(figure: "Figure") -> str:
     drawn = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fianchetto", "font.family": "sans-serif"}):
         # not by `savefig`, which draws all of it once more to lay it out
-        canvas = FigureCanvasSVG(figure)  # type: ignore[no-untyped-call]
+        canvas = FigureCanvasSVG(figure)
         canvas.print_svg(drawn, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})  # type: ignore[no-untyped-call]
     text = drawn.getvalue()
     text = text[text.index("<svg") :]

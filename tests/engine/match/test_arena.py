@@ -1,5 +1,6 @@
 """Matches: the referee, forfeits of engines that misbehave, determinism, and when a test has decided."""
 
+import re
 import shutil
 import sys
 import time
@@ -49,10 +50,11 @@ def match(a: Player, b: Player, openings: list[Opening], **config: object) -> li
 def still_there() -> list[psutil.Process]:
     """Give the processes that were started and do not go: one that was killed is a zombie until its watcher has looked.
 
-    Not those that wait for other tests: the one that workers are forked from, and multiprocessing's tracker.
+    Not those that wait for other tests: the ones that workers and processes are forked from, and multiprocessing's tracker.
     """
     below = psutil.Process().children(recursive=True)
-    _, alive = psutil.wait_procs([child for child in below if "multiprocessing" not in command(child)], timeout=10)
+    ours = [child for child in below if not re.search("multiprocessing|tests.forked", command(child))]
+    _, alive = psutil.wait_procs(ours, timeout=10)
     return list(alive)
 
 
