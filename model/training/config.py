@@ -67,8 +67,8 @@ class TrainConfig:
     """Decay of convolution and linear weights, decoupled but for sgd; norms and biases have none."""
     warmup: float = 0.02
     """Share of the run in which the rate rises from zero."""
-    decay: Decay = "cosine"
-    """How the rate falls after the warm-up: cosine, linear, step or none."""
+    decay: Decay = "linear"
+    """How the rate falls after the warm-up: linear, cosine, step or none."""
     drops: int = 2
     """With decay step, how many times the rate falls, evenly spread; together they reach final_rate."""
     final_rate: float = 0.002

@@ -31,7 +31,7 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.training.train import columns_of, datasets_of, train_on
 from pipeline.training.tune import spent_after, tune_on
 from tests.model.synthetic import TINY, stream
-from tests.model.training.test_train_resumed import served
+from tests.model.training.test_train_resumed import begun
 from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -275,18 +275,17 @@ def run(out):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_killed_anywhere_ends_with_the_same_weights(made: Path, tmp_path: Path) -> None:
     chance, kills = random.Random(3), 0
-    with served(RUN, made) as runs:
-        runs.start(tmp_path / "whole")
-        assert runs.end() == 0
-        whole = read_card(tmp_path / "whole")
-        for number in range(20):
-            process = runs.start(tmp_path / "killed")
-            if number < 4:
-                time.sleep(chance.uniform(0.1, 0.4) * whole["seconds"])
-                os.kill(process, signal.SIGKILL)
-            if runs.end() == 0:
-                break
-            kills += 1
+    assert begun(RUN, tmp_path / "whole", made).wait() == 0
+    whole = read_card(tmp_path / "whole")
+    for number in range(20):
+        process = begun(RUN, tmp_path / "killed", made)
+        if number < 4:
+            time.sleep(chance.uniform(0.1, 0.4) * whole["seconds"])
+            process.kill()
+        if not (ended := process.wait()):
+            break
+        assert ended == -signal.SIGKILL
+        kills += 1
     assert kills > 0
     card = read_card(tmp_path / "killed")
     assert card["finished"]
