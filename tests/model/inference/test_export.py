@@ -4,9 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING
 from engine.encoding.planes import legal_mask
 from engine.encoding.views import LAST_MOVES
-from engine.progress import Tick, silent
+from engine.progress import silent
 from model.checkpoint import CARD
 from model.data.playouts import playout_rows
 from model.inference.columns import KnownError
@@ -25,6 +23,7 @@ from model.inference.evaluator import evaluator
 from model.network.preset import Preset
 from model.training.config import TrainConfig
 from model.training.train import train
+from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY, batch
 
@@ -36,7 +35,8 @@ from model.inference import export as exporting
 from model.inference.export import ExportError, export
 from model.inference.onnx_evaluator import NAME, OnnxError, OnnxEvaluator, exported
 
-Exported = tuple[dict[str, Any], list[Tick]]
+Exported = tuple[dict[str, Any], list[list[int]]]
+"""What was said, and of each report of progress how much was done of how much."""
 OTHER = replace(
     TINY,
     name="tiny-other",
@@ -59,6 +59,7 @@ TOLD = replace(
     condition_width=4,
 )
 FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
+PRESETS = (TINY, TOLD, OTHER, FACTORED)
 
 
 def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
@@ -85,30 +86,46 @@ def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
     return out
 
 
+CHILD = """
+import json, sys
+from dataclasses import astuple
+from pathlib import Path
+from model.data.playouts import playout_rows
+from model.inference.export import export
+from pipeline.__main__ import main
+
+nets = json.loads(sys.argv.pop(1))
+try:
+    main()
+finally:
+    for net in map(Path, nets):
+        ticks = []
+        said = export(net, None, playout_rows(300), progress=ticks.append)
+        (net.parent / "said.json").write_text(json.dumps([said, [astuple(tick)[:2] for tick in ticks]]))
+"""
+
+
 @pytest.fixture(scope="module")
-def export_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Preset], Exported]:
-    """Export a trained network of a preset, once; give what `export` said, and its progress."""
+def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
+    """Export a trained network of each preset; give what `export` said, and its progress.
 
-    @cache
-    def made(preset: Preset) -> Exported:
-        ticks: list[Tick] = []
-        net = checkpoint(tmp_path_factory.mktemp("exports") / "net", preset)
-        if preset is TOLD:
-            return by_the_command(net, net.parent / "other" / "net.onnx"), ticks
-        return export(net, None, playout_rows(300), progress=ticks.append), ticks
-
-    return made
-
-
-def by_the_command(net: Path, out: Path) -> dict[str, Any]:
-    """Export by the command, in a process of its own, where what torch says would be seen: nothing but the result."""
-    words = [sys.executable, "-m", "pipeline", "export", "--checkpoint", str(net), "--out", str(out), "--json"]
-    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    All in one process of its own, the first by the command: the exporter takes seconds to import, and what torch says would
+    be seen there: nothing but the result.
+    """
+    nets = {preset.name: checkpoint(tmp_path_factory.mktemp("exports") / "net", preset) for preset in PRESETS}
+    told = nets.pop(TOLD.name)
+    out = told.parent / "other" / "net.onnx"
+    words = ["export", "--checkpoint", str(told), "--out", str(out), "--json"]
+    command = [sys.executable, "-c", CHILD, json.dumps([*map(str, nets.values())]), *words]
+    done = forked.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     said: dict[str, Any] = json.loads(done.stdout)
     assert out.stat().st_size == said["bytes"]
     assert "on 1000 positions it differs by at most" in said["text"]
-    return said | {"out": shutil.copy(out, net / NAME)}
+    found: dict[str, Exported] = {
+        name: tuple(json.loads((net.parent / "said.json").read_text())) for name, net in nets.items()
+    }
+    return found | {TOLD.name: (said | {"out": shutil.copy(out, told / NAME)}, [])}
 
 
 def legal_rows() -> dict[str, np.ndarray]:
@@ -117,16 +134,14 @@ def legal_rows() -> dict[str, np.ndarray]:
     return {"planes": planes, "label": legal_mask(planes).argmax(1).astype(np.uint16)}
 
 
-@pytest.mark.parametrize("preset", [TINY, TOLD, OTHER, FACTORED], ids=lambda row: row.name)
-def test_the_exported_network_answers_as_the_checkpoint(
-    export_of: Callable[[Preset], Exported], preset: Preset
-) -> None:
-    said, ticks = export_of(preset)
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda row: row.name)
+def test_the_exported_network_answers_as_the_checkpoint(exports: dict[str, Exported], preset: Preset) -> None:
+    said, ticks = exports[preset.name]
     net = Path(said["out"]).parent
     if preset is TOLD:
         assert said["positions"] == 1000, "as the command does"
     else:
-        assert [(tick.done, tick.total) for tick in ticks] == [(0, 1), (1, 1), (0, 300), (300, 300)]
+        assert ticks == [[0, 1], [1, 1], [0, 300], [300, 300]]
         assert said["positions"] == 300
     assert 0 <= said["largest_policy_difference"] < 1e-4
     assert 0 <= said["largest_value_difference"] < 1e-4
@@ -162,19 +177,21 @@ def test_the_exported_network_answers_as_the_checkpoint(
             OnnxEvaluator(Path(said["out"]), known={"elo": 2000})
 
 
-def test_what_differs_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = checkpoint(tmp_path / "net", TINY)
-    real = exporting.marro_logits
-    monkeypatch.setattr(exporting, "marro_logits", lambda preset, policy, planes: real(preset, policy, planes) * 1.1)
+def test_what_differs_is_not_published(
+    tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph is that of other weights."""
+    other, net = Path(exports[TINY.name][0]["out"]), checkpoint(tmp_path / "net", TINY, steps=6)
+    monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(other, path))
     with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
         export(net, None, playout_rows(20))
     assert not (net / NAME).exists()
 
 
 def test_players_take_the_export_only_while_it_is_of_these_weights(
-    tmp_path: Path, export_of: Callable[[Preset], Exported]
+    tmp_path: Path, exports: dict[str, Exported]
 ) -> None:
-    said, _ = export_of(TINY)
+    said, _ = exports[TINY.name]
     net = Path(shutil.copytree(Path(said["out"]).parent, tmp_path / "net"))
     (net / NAME).rename(tmp_path / NAME)
     assert exported(net) is None

@@ -43,10 +43,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from engine.errors import UserError
+from model.training import trainer
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
 from pipeline.training.train import train_on
 
+trainer.draw = lambda out: None  # no curves.png
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
 settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
 seen, real, at = [], Batches.from_step, 0
