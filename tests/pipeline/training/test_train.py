@@ -6,14 +6,16 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import pipeline.training.train
 from engine.jit_cache import VARIABLE, are_compiled
 from engine.selfplay.warming import warm_up_games
-from model.checkpoint import load, read_card
+from model.checkpoint import load
 from model.network.preset import preset_from_row
 from model.network.presets import preset
 from model.training.config import TrainConfig
@@ -187,10 +189,14 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
         train_on([positions], "self-learning", STEPS, tmp_path / "third", start=tmp_path / "first")
 
 
-def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(positions: Path, tmp_path: Path) -> None:
-    embedded = REPOSITORY / "datasets" / "embedded"
-    before = preset_from_row(read_card(embedded)["preset"])
-    card = train_on([positions], "fianchetto-human", STEPS, tmp_path, stop=lambda: True, start=embedded)
-    assert preset_from_row(card["preset"]) == before != preset("fianchetto-human")
-    again = train_on([positions], "fianchetto-human", STEPS, tmp_path, start=embedded)
-    assert preset_from_row(again["preset"]) == before
+def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
+    positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = replace(preset("fianchetto-human"), view="marro13+last", facts_layers=1)
+    with monkeypatch.context() as before_the_table_changed:
+        before_the_table_changed.setattr(pipeline.training.train, "preset_of", lambda *_: older)
+        train_on([positions], "fianchetto-human", STEPS, tmp_path / "old")
+    card = train_on([positions], "fianchetto-human", STEPS, tmp_path / "new", stop=lambda: True, start=tmp_path / "old")
+    assert preset_from_row(card["preset"]) == older != preset("fianchetto-human")
+    again = train_on([positions], "fianchetto-human", STEPS, tmp_path / "new", start=tmp_path / "old")
+    assert preset_from_row(again["preset"]) == older
