@@ -3,7 +3,8 @@
 The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged weights, the labels, win,
 draw and loss. Its batch is dynamic. A view of attacked squares has one more input, `attacks`. A network that reads move
 features has two more, `moves` and `facts`, which `engine.evaluation.move_features.legal_move_features` counts; how many moves
-there are is dynamic too. A file is published only when onnxruntime answers on given positions as torch does.
+there are is dynamic too. A file is published only when onnxruntime answers on given positions as torch does: to rounding in
+float32, and nearly so where convolutions are in 8-bit integers (model.inference.quantization).
 
 Axes: B batch, L label (4096).
 """
@@ -34,6 +35,7 @@ from model.data.inputs import Batch, column_defaults, network_input
 from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, NAME, OnnxEvaluator
+from model.inference.quantization import quantize
 from model.network.network import Network
 from model.training.objective.losses import VALUE_FORMS
 
@@ -43,6 +45,8 @@ TALKING = ("torch.onnx", "onnx_ir")
 """Loggers of the exporter: one misses torchvision, which nobody needs, the other guesses the type of an empty list."""
 TOLERANCE = 1e-3
 """Largest difference that is published, of a legal move's log-probability in nats and of a chance of win, draw or loss."""
+INT8_DIVERGENCE, INT8_VALUE = 0.02, 0.03
+"""Of integers: largest mean divergence of the policies in nats, and root mean square of the expected scores' differences."""
 
 
 class ExportError(UserError):
@@ -141,12 +145,15 @@ def export(
     out: Path | None,
     rows: Batch,
     *,
+    calibration: Batch | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Export a checkpoint to `out` (or model.onnx beside its card) and return what was written and how far it differs.
 
-    `rows` are the positions to compare on: `planes`, and columns for networks that read them. Raises ExportError when
-    the largest difference is above TOLERANCE (nothing is written then) or a package is missing, CheckpointError.
+    `rows` are the positions to compare on: `planes`, and columns for networks that read them. With `calibration`, rows of
+    the same kind, convolutions are in 8-bit integers that are scaled on these. Raises ExportError when the answers differ by
+    more than TOLERANCE, or those of integers by more than INT8_DIVERGENCE or INT8_VALUE (nothing is written then), or a
+    package is missing; CheckpointError.
     """
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if importlib.util.find_spec(package) is None:
@@ -169,34 +176,61 @@ def export(
         progress(Tick(0, 1, "graph traced"))  # most of the time, and torch says nothing of how far it is
         _graph(network, (*names, *attacks, *facts), card, path)
         progress(Tick(1, 1, "graph traced"))
+        if calibration is not None:
+            path = _in_integers(path, calibration)
         progress(Tick(0, len(rows["planes"]), "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")
         differences = _differences(OnnxEvaluator(path), reference, rows)
         progress(Tick(len(rows["planes"]), len(rows["planes"]), "positions compared"))
-        worst = max(differences.values())
-        if not worst <= TOLERANCE:
-            raise ExportError(f"the exported network differs from {directory} by {worst:.2g}, more than {TOLERANCE}")
+        _check(differences, directory, integers=calibration is not None)
         data = path.read_bytes()
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, data)
     return {"out": str(out), "bytes": len(data), "positions": len(rows["planes"]), **differences}
 
 
+def _in_integers(path: Path, calibration: Batch) -> Path:
+    """Write the network in `path` with convolutions in integers beside it, and return where."""
+    exact, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
+    quantize(path, out, lambda rows: exact.inputs(rows["planes"], rows), calibration)
+    return out
+
+
 def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
-    """Return the largest differences of legal moves' log-probabilities (nats) and of the chances of win, draw, loss."""
+    """Return how far the answers of `one` are from those of `other`, the largest and in the mean.
+
+    Policies are compared by legal moves' log-probabilities in nats and by the Kullback-Leibler divergence from `other`'s;
+    values by the chances of win, draw and loss, and by the root mean square of the expected scores' differences.
+    """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
-    policies = [_log_probabilities(logits_BL, legal_BL) for logits_BL, _ in answers]
+    mine_BL, wanted_BL = (_log_probabilities(logits_BL, legal_BL) for logits_BL, _ in answers)
+    apart_BL = np.where(legal_BL, wanted_BL - mine_BL, 0.0)
+    score_B, wanted_B = ((wdl_B3[:, 0] - wdl_B3[:, 2]) / 2 for _, wdl_B3 in answers)
     return {
-        "largest_policy_difference": float(np.abs(policies[0] - policies[1]).max(initial=0.0)),
+        "largest_policy_difference": float(np.abs(apart_BL).max(initial=0.0)),
         "largest_value_difference": float(np.abs(answers[0][1] - answers[1][1]).max(initial=0.0)),
+        "policy_divergence": float((np.exp(wanted_BL) * apart_BL).sum() / max(len(legal_BL), 1)),
+        "score_difference": float(np.sqrt(np.square(score_B - wanted_B).sum() / max(len(score_B), 1))),
     }
 
 
+def _check(differences: Mapping[str, float], directory: Path, *, integers: bool) -> None:
+    """Raise ExportError for answers that are too far from the checkpoint's."""
+    worst = max(differences["largest_policy_difference"], differences["largest_value_difference"])
+    if not integers and not worst <= TOLERANCE:
+        raise ExportError(f"the exported network differs from {directory} by {worst:.2g}, more than {TOLERANCE}")
+    policy, score = differences["policy_divergence"], differences["score_difference"]
+    if not (policy <= INT8_DIVERGENCE and score <= INT8_VALUE):
+        raise ExportError(
+            f"in 8-bit integers the policy of {directory} is {policy:.2g} nats from its own, and its expected score "
+            f"{score:.2g}, where {INT8_DIVERGENCE} and {INT8_VALUE} are allowed: export it without --int8"
+        )
+
+
 def _log_probabilities(logits_BL: NDArray[np.float32], legal_BL: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log-probabilities of legal moves, flat, row after row."""
-    masked_BL = np.where(legal_BL, logits_BL.astype(np.float64), -np.inf)
+    """Return the log-probabilities of legal moves, `[B, L]`; of others, and where no move is legal, something."""
+    masked_BL = np.where(legal_BL, logits_BL.astype(np.float64), -1e30)
     top_B1 = masked_BL.max(1, keepdims=True)
-    logs_BL = masked_BL - top_B1 - np.log(np.exp(masked_BL - top_B1).sum(1, keepdims=True))
-    flat: NDArray[np.float64] = logs_BL[legal_BL]
-    return flat
+    logs_BL: NDArray[np.float64] = masked_BL - top_B1 - np.log(np.exp(masked_BL - top_B1).sum(1, keepdims=True))
+    return logs_BL

@@ -94,15 +94,23 @@ class OnnxEvaluator:
         """
         return in_batches(self._run, complete(planes_BP, columns or {}, self.columns))
 
-    def _run(self, rows: Rows) -> Any:
-        """Run the network on one batch: planes, history and attacks as bytes, other columns as int64; move features."""
+    def inputs(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return what the graph is given for one batch, by the names of its inputs."""
+        return self._inputs(complete(planes_BP, columns, self.columns))
+
+    def _inputs(self, rows: Rows) -> dict[str, NDArray[Any]]:
+        """Return planes, history and attacks as bytes, other columns as int64; move features."""
         packed = ("planes", "history")
         read = {n: _bytes(rows[n]) if n in packed else np.asarray(rows[n], dtype=np.int64) for n in rows}
         if self.reads_attacks:
             read["attacks"] = _bytes(attack_planes(rows["planes"]))
         if self.reads_features:
             read |= legal_move_features(rows["planes"])
-        return tuple(self.session.run(None, read))
+        return read
+
+    def _run(self, rows: Rows) -> Any:
+        """Run the network on one batch."""
+        return tuple(self.session.run(None, self._inputs(rows)))
 
 
 def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:

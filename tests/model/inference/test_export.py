@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from engine.board.movegen import MOVE_PLANES
 from engine.board.position import KING
@@ -60,6 +62,7 @@ TOLD = replace(
 )
 FACTORED = replace(TINY, name="tiny-factored", view="planes18", moves="factored", policy="factored", value="none")
 PRESETS = (TINY, TOLD, OTHER, FACTORED)
+INTEGERS = "tiny-told in integers"
 
 
 def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
@@ -102,6 +105,10 @@ finally:
         ticks = []
         said = export(net, None, playout_rows(300), progress=ticks.append)
         (net.parent / "said.json").write_text(json.dumps([said, [astuple(tick)[:2] for tick in ticks]]))
+    told = Path(sys.argv[sys.argv.index("--checkpoint") + 1])
+    out, scaled_on = told.parent / "int8" / "net.onnx", playout_rows(100, seed=1)
+    said = export(told, out, playout_rows(300), calibration=scaled_on)
+    (told.parent / "int8.json").write_text(json.dumps(said))
 """
 
 
@@ -125,7 +132,8 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     found: dict[str, Exported] = {
         name: tuple(json.loads((net.parent / "said.json").read_text())) for name, net in nets.items()
     }
-    return found | {TOLD.name: (said | {"out": shutil.copy(out, told / NAME)}, [])}
+    integers: Exported = (json.loads((told.parent / "int8.json").read_text()), [])
+    return found | {TOLD.name: (said | {"out": shutil.copy(out, told / NAME)}, []), INTEGERS: integers}
 
 
 def legal_rows() -> dict[str, np.ndarray]:
@@ -175,6 +183,39 @@ def test_the_exported_network_answers_as_the_checkpoint(exports: dict[str, Expor
     else:
         with pytest.raises(KnownError, match="cannot be told 'elo'"):
             OnnxEvaluator(Path(said["out"]), known={"elo": 2000})
+
+
+def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[str, Exported]) -> None:
+    import onnx
+
+    said, _ = exports[INTEGERS]
+    net, path = Path(exports[TOLD.name][0]["out"]).parent, Path(said["out"])
+    graph = onnx.load(path).graph
+    convolutions = [node for node in graph.node if node.op_type == "Conv"]
+    scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    assert convolutions
+    assert all(set(node.input[:2]) <= scaled for node in convolutions)
+    assert path.stat().st_size < (net / NAME).stat().st_size + 50_000, "a network as small as this is all graph"
+    one, other = OnnxEvaluator(path), evaluator(net, device="cpu", amp="off")
+    assert one.card == OnnxEvaluator(net / NAME).card
+    planes = playout_rows(200, seed=7)["planes"]
+    legal, (found, wanted) = torch.from_numpy(legal_mask(planes)), (one(planes), other(planes))
+    mine, theirs = (torch.from_numpy(logits).masked_fill(~legal, -1e9).log_softmax(1) for logits, _ in (found, wanted))
+    assert 0 < float(F.kl_div(mine, theirs, log_target=True, reduction="batchmean")) < 0.01
+    assert 0 < float(np.abs(found[1] - wanted[1]).max()) < 0.1
+    assert 0 < said["policy_divergence"] < 0.01
+    assert 0 < said["score_difference"] < 0.03
+
+
+def test_integers_that_differ_too_much_are_not_published(
+    tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = Path(exports[TINY.name][0]["out"]).parent
+    monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(net / NAME, path))
+    monkeypatch.setattr(exporting, "INT8_VALUE", 0.0)
+    with pytest.raises(ExportError, match=r"0\.02 and 0\.0 are allowed: export it without --int8"):
+        export(net, tmp_path / "net.onnx", playout_rows(20), calibration=playout_rows(70, seed=1))
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_differs_is_not_published(
