@@ -8,6 +8,8 @@ Axes: B batch, P plane (77).
 
 import importlib.util
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,8 @@ class OnnxEvaluator:
     def __init__(self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> None:
         """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError.
 
-        A network that reads move features takes one thread, however many are offered. Raises KnownError too.
+        Several threads work on the rows of a batch that a network with move features reads, each on a part of its own; on
+        other networks they work together. Raises KnownError too.
         """
         if importlib.util.find_spec("onnxruntime") is None:
             raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
@@ -73,10 +76,11 @@ class OnnxEvaluator:
         self.reads_features = self.card.get("facts_version", 0)
         if self.reads_features not in (0, FEATURES_VERSION):
             raise OnnxError(f"{path} was exported for other move features than this version's: train it again")
-        if (
-            self.reads_features and threads > 1
-        ):  # onnxruntime's threads add to one square at once: microsoft/onnxruntime#18048
-            self.session = opened(1)
+        self.pool: ThreadPoolExecutor | None = None
+        if self.reads_features and threads > 1:
+            # onnxruntime's own threads add to one square at once: microsoft/onnxruntime#18048
+            self.session, self.pool = opened(1), ThreadPoolExecutor(threads, "rows")
+        self.threads = threads
         self.reads_attacks = any(given.name == "attacks" for given in self.session.get_inputs())
         self.columns: dict[str, int] = dict(self.card["columns"])
         self._path = path
@@ -110,6 +114,19 @@ class OnnxEvaluator:
 
     def _run(self, rows: Rows) -> Any:
         """Run the network on one batch."""
+        count = len(rows["planes"])
+        if self.pool is None or count < 2:
+            return self._on_one_thread(rows)
+        bounds = [count * part // self.threads for part in range(self.threads + 1)]
+        parts = [
+            {name: column[first:last] for name, column in rows.items()}
+            for first, last in pairwise(bounds)
+            if first < last
+        ]
+        answers = list(self.pool.map(self._on_one_thread, parts))
+        return tuple(np.concatenate(columns) for columns in zip(*answers, strict=True))
+
+    def _on_one_thread(self, rows: Rows) -> Any:
         return tuple(self.session.run(None, self._inputs(rows)))
 
 

@@ -171,6 +171,10 @@ def test_the_exported_network_answers_as_the_checkpoint(exports: dict[str, Expor
         assert np.allclose(one(last[:1])[1], other(last[:1])[1], atol=1e-5)
         many = OnnxEvaluator(Path(said["out"]), threads=4)
         assert many.session.get_session_options().intra_op_num_threads == 1
+        for rows in (1, 2, 3, 40):
+            alone, shared = one(planes[:rows]), many(planes[:rows])
+            assert np.allclose(shared[0][legal[:rows]], alone[0][legal[:rows]], atol=1e-5)
+            assert np.allclose(shared[1], alone[1], atol=1e-5)
         assert OnnxEvaluator(Path(said["out"])).reads_features == 1
     if preset.condition != "none":
         known = {"elo": 2400, "opponent_elo": 900}
