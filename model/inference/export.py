@@ -36,6 +36,7 @@ from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, NAME, OnnxEvaluator
 from model.inference.quantization import quantize
+from model.network.blocks import Exact
 from model.network.network import Network
 from model.training.objective.losses import VALUE_FORMS
 
@@ -170,6 +171,7 @@ def export(
         "weights_sha256": found["files"]["weights"]["sha256"],
         "columns": column_defaults(network.preset),
         "facts_version": FEATURES_VERSION if facts else 0,
+        "arithmetic": "float32" if calibration is None else "int8",
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / NAME
@@ -178,7 +180,7 @@ def export(
         progress(Tick(1, 1, "graph traced"))
         if calibration is not None:
             progress(Tick(0, 1, "layers scaled"))
-            path = _in_integers(path, calibration)
+            path = _in_integers(network, path, calibration)
             progress(Tick(1, 1, "layers scaled"))
         progress(Tick(0, len(rows["planes"]), "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")
@@ -188,13 +190,21 @@ def export(
         data = path.read_bytes()
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, data)
-    return {"out": str(out), "bytes": len(data), "positions": len(rows["planes"]), **differences}
+    said = {"out": str(out), "bytes": len(data), "arithmetic": card["arithmetic"], "positions": len(rows["planes"])}
+    return said | differences
 
 
-def _in_integers(path: Path, calibration: Batch) -> Path:
-    """Write the network in `path` with convolutions in integers beside it, and return where."""
-    exact, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
-    quantize(path, out, lambda rows: exact.inputs(rows["planes"], rows), calibration)
+def _in_integers(network: Network, path: Path, calibration: Batch) -> Path:
+    """Write the network in `path` with convolutions in integers beside it, and return where; layers that are exact stay so."""
+    evaluator, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
+    exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Exact)}
+    try:
+        quantize(path, out, lambda rows: evaluator.inputs(rows["planes"], rows), calibration, exact)
+    except Exception as error:  # onnxruntime's and onnx's own are of many kinds
+        raise ExportError(
+            f"onnxruntime cannot write this network in 8-bit integers ({type(error).__name__}: {error}): export it without "
+            "--int8"
+        ) from error
     return out
 
 
@@ -227,8 +237,8 @@ def _check(differences: Mapping[str, float], directory: Path, *, integers: bool)
     policy, score = differences["policy_divergence"], differences["score_difference"]
     if not (policy <= INT8_DIVERGENCE and score <= INT8_VALUE):
         raise ExportError(
-            f"in 8-bit integers the policy of {directory} is {policy:.2g} nats from its own, and its expected score "
-            f"{score:.2g}, where {INT8_DIVERGENCE} and {INT8_VALUE} are allowed: export it without --int8"
+            f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most {INT8_DIVERGENCE}), the expected "
+            f"score by {score:.2g} (at most {INT8_VALUE}): export it without --int8, or give other --positions"
         )
 
 

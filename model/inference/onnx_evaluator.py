@@ -42,8 +42,8 @@ class OnnxEvaluator:
     def __init__(self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> None:
         """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError.
 
-        Several threads work on the rows of a batch that a network with move features reads, each on a part of its own; on
-        other networks they work together. Raises KnownError too.
+        With move features, each thread evaluates a part of a batch; in other networks they share each operation. Raises
+        KnownError too.
         """
         if importlib.util.find_spec("onnxruntime") is None:
             raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
@@ -139,8 +139,8 @@ def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | No
     """Open the exported network beside a checkpoint's card.
 
     None when there is none, it is of other weights than the card's, or onnxruntime is not installed. It starts in a fifth of
-    the time of torch and is faster on small batches: one row in 0.7 ms of a core, torch 2.5 ms (fianchetto-xs). From 64 rows
-    on, torch is the faster where the processor has bf16, so those who search many games at once take
+    the time of torch and is faster on small batches: one row in 0.7 ms of a core, torch 2.5 ms (fianchetto-xs in float32).
+    From 64 rows on, torch is faster than float32 where the processor has bf16, so those who search many games at once take
     `model.inference.evaluator.evaluator`.
     """
     if not (directory / NAME).exists() or importlib.util.find_spec("onnxruntime") is None:
