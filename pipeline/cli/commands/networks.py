@@ -121,8 +121,8 @@ class Export(Common):
     positions: Path | None = None
     """Dataset whose test positions are compared; the default is positions of random games."""
     int8: bool = False
-    """Write convolutions in 8-bit integers: fianchetto-human then evaluates twice as many positions a second on a processor
-    or more, and its expected scores are off by one or two percentage points. A transformer gains nothing. Give --positions
+    """Write convolutions in 8-bit integers: fianchetto-human then evaluates about twice as many positions a second on a
+    processor, and its expected scores are off by one or two percentage points. A transformer gains nothing. Give --positions
     too: activations are scaled on its train positions; without it, random games stand for real ones."""
 
     def run(self) -> dict[str, Any]:
