@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from model.training.config import TrainConfig
+from model.training.muon import Muon
 
 State = Callable[[Tensor], dict[str, Tensor]]
 """Makes what a rule keeps of a weight, by the names that torch's optimizer gives it."""
@@ -51,10 +52,7 @@ def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
 
 
 def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
-    """Muon (kellerjordan.github.io/posts/muon), its steps as long as AdamW's (Liu et al. 2025, arXiv:2502.16982)."""
-    return torch.optim.Muon(
-        groups, lr=config.learning_rate, momentum=config.momentum, adjust_lr_fn="match_rms_adamw", weight_decay=0.0
-    )
+    return Muon(groups, lr=config.learning_rate, momentum=config.momentum, weight_decay=0.0)
 
 
 @dataclass(frozen=True, slots=True)

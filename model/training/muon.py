@@ -1,0 +1,73 @@
+"""Muon by iterations on small Gram matrices, many of them at a time.
+
+torch's own steps one matrix after the other, and multiplies by the whole matrix in each of five iterations. These are
+polynomials of the Gram matrix `G = X X^T`, so here they run on G, for all matrices whose G is of one size at once, and X is
+multiplied twice in all (docs/log.md has the times).
+
+Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025, arXiv:2502.16982.
+
+Axes: N matrices, R rows, C columns, S the smaller of the two.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the odd polynomial of fifth degree that brings singular values near 1."""
+ITERATIONS = 5
+SMALLEST = 1e-7
+"""Norm below which a matrix counts as nothing, as in torch."""
+RMS = 0.2
+"""Root mean square of AdamW's step for a learning rate of 1, as Liu et al. measured."""
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal (Nesterov's form); it keeps `momentum_buffer` of each matrix, as torch.optim.Muon does."""
+
+    def __init__(self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float) -> None:
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Step every matrix that has a gradient."""
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            by_size: dict[int, list[Tensor]] = defaultdict(list)
+            for weight in weights:
+                by_size[min(weight.shape)].append(weight)
+            for same in by_size.values():
+                self._step(same, **{name: group[name] for name in ("lr", "momentum", "weight_decay")})
+
+    def _step(self, weights: list[Tensor], lr: float, momentum: float, weight_decay: float) -> None:
+        """Step matrices whose smaller side is the same."""
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        buffers = [self.state[weight]["momentum_buffer"] for weight in weights]
+        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+        steps = orthogonal(list(torch._foreach_lerp(gradients, buffers, momentum)))
+        torch._foreach_mul_(weights, 1 - lr * weight_decay)
+        for weight, step_RC in zip(weights, steps, strict=True):
+            weight.add_(step_RC, alpha=-lr * RMS * max(weight.shape) ** 0.5)
+
+
+def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
+    """Return matrices with the same singular vectors, and singular values of 0.68 to 1.14 where they were not tiny.
+
+    The smaller sides of all, float32 `[R, C]`, are equal.
+    """
+    a, b, c = COEFFICIENTS
+    wide = [x_RC.mT if x_RC.shape[0] > x_RC.shape[1] else x_RC for x_RC in matrices]
+    gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
+    squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=SMALLEST**2)
+    gram_NSS = gram_NSS / squared_N11
+    one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
+    turned_NSS = one_SS / squared_N11.sqrt()
+    for number in range(ITERATIONS):
+        turn_NSS = torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)
+        turned_NSS = turn_NSS @ turned_NSS
+        if number + 1 < ITERATIONS:
+            gram_NSS = turn_NSS @ (turn_NSS @ gram_NSS)  # all are polynomials of the first, so they commute
+    turned = [turned_SS @ x_SC for turned_SS, x_SC in zip(turned_NSS, wide, strict=True)]
+    return [y.mT if y.shape != x.shape else y for y, x in zip(turned, matrices, strict=True)]
