@@ -45,7 +45,11 @@ class ReanalyseConfig:
     decided: float = 0.25
     """Weight of a position that an engine's evaluation calls decided (3 pawns and more), beside 1 of any other."""
     moved: float = 0.25
-    """Share of the positions that are searched after one more move, drawn from the checkpoint's policy."""
+    """Share of the positions that are searched after more moves, drawn from the checkpoint's policy."""
+    moved_plies: int = 1
+    """Most such moves; each position has one to so many, by chance."""
+    moved_temperature: float = 1.0
+    """Temperature of the policy that they are drawn from."""
     interior: int = 0
     """Visits of a node within the tree that make it a row too, which teaches a value and no moves; 0 for roots alone."""
     search: SearchConfig = field(default_factory=_search)
@@ -89,6 +93,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "first_ply": (0, 10**4),
     "decided": (0.0, 1.0),
     "moved": (0.0, 1.0),
+    "moved_plies": (1, 1000),
+    "moved_temperature": (0.01, 100.0),
     "interior": (0, 10**6),
     "width": (1, 10**5),
     "cache_mib": (0, 10**5),

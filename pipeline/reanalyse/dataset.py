@@ -3,7 +3,7 @@
     journal -> searches.jsonl; positions.parquet and the moves before -> rows, with what the search found -> shards -> manifest
 
 A row is a person's position with ratings, clock and last move unknown; its label is the person's move. A position that was
-searched after a move of the policy, or lies within a tree, belongs to no game (`plies` 0), and its label is the search's move.
+searched after moves of the policy, or lies within a tree, belongs to no game (`plies` 0), and its label is the search's move.
 Rows of a tree's interior have a value and no visits. `eval` stays what it was: an engine's word on the person's game.
 
 Axes: N positions drawn, R rows of the dataset, P planes.
@@ -151,7 +151,7 @@ def _rows_of(thought: Mapping[str, Any], drawn: Batch, boards: NDArray[np.uint64
     if "value" not in thought:
         return
     number = thought["row"]
-    moves = [] if thought["move"] is None else [tuple(thought["move"])]
+    moves = [tuple(move) for move in thought["moves"]]
     own = {name: drawn[name][number] for name in KEPT} if not moves else _after(drawn, boards, number, moves)
     if moves:
         own |= {"label": thought["best"][0], "promotion": thought["best"][1]}

@@ -35,7 +35,7 @@ from pipeline.selfplay.statistics import timing
 from pipeline.storage.claims import REANALYSIS, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 IDENTITY = "reanalyse.json"
 
 
@@ -171,7 +171,7 @@ def _more(found: Journals, drawn: Mapping[str, Any], identity: Mapping[str, Any]
                 sums["over"] += 1
                 continue
             sums["searched"] += 1
-            sums["moved"] += thought["move"] is not None
+            sums["moved"] += bool(thought["moves"])
             sums["interior"] += len(thought.get("nodes", ()))
             likeliest = max(zip(thought["priors"], thought["labels"], strict=True))[1]
             changed += likeliest != thought["best"][0]
@@ -203,7 +203,7 @@ def text_of(manifest: Mapping[str, Any]) -> str:
     told, took = manifest["searches"], manifest["searches"]["timing"]
     phases = ", ".join(f"{count:,} {name}" for name, count in told["phases"].items())
     lines = [
-        f"{told['searched']:,} positions searched ({phases}), {told['moved']:,} of them after a move of the policy;"
+        f"{told['searched']:,} positions searched ({phases}), {told['moved']:,} of them after moves of the policy;"
         f" {manifest['positions']['train']:,} rows to train on",
         f"the search plays another move than the policy's first in {100 * told['best_move_changed']:.1f} %;"
         f" its policy is {told['mean_surprise']:.3f} nats from the prior",

@@ -3,8 +3,8 @@
 A line of the journal is a group:
 
 record     number, positions, evaluations (asked of the network)
-thoughts   one for each position: row (in positions.parquet) and, unless the position was over already: move (label and
-           promotion played before the search, drawn from the policy; null for none), value and draw (the root's, mover's
+thoughts   one for each position: row (in positions.parquet) and, unless the position was over already: moves (label and
+           promotion of each that was played before the search, drawn from the policy), value and draw (the root's, mover's
            view), best (label and promotion), best_value, bare (the network's own value), surprise (KL of the policy target
            from the prior, nats), simulations, labels, shares of the improved policy, priors (moves of one label added up), and
            nodes: of the tree's interior, if asked for: path (label and promotion of each move from the root), value, visits,
@@ -103,11 +103,8 @@ def search_group(
     over, stopped = [], False
     for slot, row in enumerate(rows):
         search.start(slot, positions_NW[row], game=row)
-        if moves[slot] is not None:
-            search.play(slot, *moves[slot])  # type: ignore[misc]
-            if search.outcome(slot) is not None:  # there is nothing to search behind it
-                moves[slot] = None
-                search.start(slot, positions_NW[row], game=row)
+        for move in moves[slot]:
+            search.play(slot, *move)
         over.append(search.outcome(slot) is not None)
     slots = np.flatnonzero(~np.array(over, dtype=np.bool_))
 
@@ -131,25 +128,35 @@ def search_group(
 
 def _moved(
     evaluator: Evaluator, config: ReanalyseConfig, positions_NW: NDArray[np.uint64], rows: range
-) -> list[tuple[int, int] | None]:
-    """Return the move that is played before each position is searched: for a share of them one drawn from the policy."""
-    drawn = [np.random.Generator(np.random.PCG64((config.seed, row, 1))).random(2) for row in rows]
+) -> list[list[tuple[int, int]]]:
+    """Return the moves played before each position is searched: for a share of them some drawn from the policy, which do not
+    end the game.
+    """
+    most, moves = config.moved_plies, [list[tuple[int, int]]() for _ in rows]
+    drawn = [np.random.Generator(np.random.PCG64((config.seed, row, 1))).random(most + 2).tolist() for row in rows]
     chosen = [slot for slot in range(len(rows)) if drawn[slot][0] < config.moved]
-    moves: list[tuple[int, int] | None] = [None] * len(rows)
-    if not chosen:
-        return moves
-    search = Search(evaluator, BARE, games=len(chosen), seed=config.seed)
+    search = Search(evaluator, BARE, games=max(len(chosen), 1), seed=config.seed)
     for at, slot in enumerate(chosen):
         search.start(at, positions_NW[rows[slot]])
-    open_ = np.array([at for at in range(len(chosen)) if search.outcome(at) is None], dtype=np.int64)
-    search.run(open_)
-    for at in open_.tolist():
-        moves[chosen[at]] = sampled_move(search.root(at), 1.0, float(drawn[chosen[at]][1]))
+    for ply in range(most):
+        going_on = [
+            at
+            for at, slot in enumerate(chosen)
+            if len(moves[slot]) == ply <= drawn[slot][-1] * most and search.outcome(at) is None
+        ]
+        if not going_on:
+            break
+        search.run(np.array(going_on, dtype=np.int64))
+        for at in going_on:
+            move = sampled_move(search.root(at), config.moved_temperature, drawn[chosen[at]][1 + ply])
+            search.play(at, *move)
+            if search.outcome(at) is None:
+                moves[chosen[at]].append(move)
     return moves
 
 
 def _thought(
-    search: Search, slot: int, move: tuple[int, int] | None, best: tuple[int, int], interior: int
+    search: Search, slot: int, moves: list[tuple[int, int]], best: tuple[int, int], interior: int
 ) -> dict[str, Any]:
     """Return what a search found at its root, and where asked within its tree."""
     root = search.root(slot)
@@ -161,7 +168,7 @@ def _thought(
     kept = shares.round(DIGITS) > 0.0
     surprise = float((shares[kept] * np.log(shares[kept] / np.maximum(priors[kept], 1e-9))).sum())
     thought = {
-        "move": move,
+        "moves": moves,
         "value": round(found.value, DIGITS),
         "draw": round(found.draw, DIGITS),
         "best": best,

@@ -22,6 +22,8 @@ SMALL: dict[str, Any] = {
     "count": 40,
     "width": 4,
     "moved": 0.5,
+    "moved_plies": 3,
+    "moved_temperature": 1.5,
     "interior": 3,
     "cache_mib": 1,
     "device": "cpu",

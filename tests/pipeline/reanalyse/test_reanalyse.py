@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,8 @@ def test_rows_are_the_datasets_positions_and_legal_moves_from_them(made: Path, s
     rows = datasets.table(made).to_pylist()
     kinds = {"own": 0, "moved": 0, "interior": 0}
     of_game: dict[int, int] = {}
+    moved = [line["moves"] for line in searches(made) if line.get("moves")]
+    lengths: list[int] = []
     for row in rows:
         identity = games[row["game"]]["identity"]
         assert people[identity] == games[row["game"]]["split"] == "train"
@@ -92,14 +95,11 @@ def test_rows_are_the_datasets_positions_and_legal_moves_from_them(made: Path, s
         else:
             assert (row["eval"], row["result"]) == (None, 0)
         if kind == "moved":
-            before = boards[identity, row["ply"] - 1]
-            reached = []
-            for move in before.legal_moves:
-                board = before.copy()
-                board.push(move)
-                reached += [board] if planes(board) == row["planes"] else []
-            assert reached
-            board = reached[0]
+            ends = [(way, after(boards, identity, row["ply"], way)) for way in moved]
+            reached = [(len(way), end) for way, end in ends if end is not None and planes(end) == row["planes"]]
+            assert len(reached) == 1
+            lengths.append(reached[0][0])
+            board = reached[0][1]
         if kind != "interior":
             of_game[row["game"]] = of_game.get(row["game"], 0) + 1
             legal = {label_of(move, board.turn) for move in board.legal_moves}
@@ -110,6 +110,23 @@ def test_rows_are_the_datasets_positions_and_legal_moves_from_them(made: Path, s
                 assert row["root_value"] == row["best_value"] == 1.0
     assert set(of_game.values()) == {1}
     assert min(kinds.values()) >= 5
+    assert set(lengths) == {1, 2, 3}
+    assert len(moved) == kinds["moved"]
+
+
+def after(
+    boards: dict[tuple[int, int], chess.Board], identity: int, ply: int, moves: Sequence[Sequence[int]]
+) -> chess.Board | None:
+    """Give the position at `ply` where a game's last moves are replaced by these, None where they are not legal there."""
+    if (before := boards.get((identity, ply - len(moves)))) is None:
+        return None
+    board = before.copy()
+    for label, promotion in moves:
+        move = move_of(label, promotion, board.turn)
+        if not board.is_legal(move):
+            return None
+        board.push(move)
+    return board
 
 
 def _mates(board: chess.Board, move: chess.Move) -> bool:
@@ -263,6 +280,7 @@ def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Pat
     for changes, said in (
         ({"count": 0}, "count must be from 1"),
         ({"moved": 1.5}, "moved must be from 0.0 to 1.0"),
+        ({"moved_plies": 0}, "moved_plies must be from 1 to 1000"),
         ({"phases": (1.0, 2.0)}, "phases are 3 weights"),
         ({"phases": (0.0, 0.0, 0.0)}, "phases are 3 weights"),
         ({"device": "tpu"}, "device is one of auto, cpu, cuda"),
