@@ -135,6 +135,16 @@ def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(words, dtype="<u8").view(np.uint8).reshape(*words.shape, 8)
 
 
+def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
+    """Open the exported network beside a checkpoint's card, or raise an OnnxError that says how to make one."""
+    found = exported(directory, threads=threads)
+    if found is None:
+        missing = importlib.util.find_spec("onnxruntime") is None
+        why = "onnxruntime is not installed" if missing else f"{directory} has no {NAME} of its weights"
+        raise OnnxError(f"{why}: `fianchetto export --int8 --checkpoint {directory} --positions DATASET` makes one")
+    return found
+
+
 def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 

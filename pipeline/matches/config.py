@@ -3,6 +3,7 @@
 A player is one of
 
     DIR                 a checkpoint, searching
+    onnx:DIR            its model.onnx by onnxruntime, searching: the quickest on a processor, made by fianchetto export --int8
     hand-written        the hand-written evaluator, searching
     uniform             no knowledge at all, searching
     policy:X            X of the above without search: its likeliest move
@@ -24,7 +25,7 @@ class SideConfig:
     """One player and its limits."""
 
     who: str
-    """A checkpoint's directory, hand-written, uniform, policy:X or uci:COMMAND."""
+    """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND."""
     simulations: int = 64
     """Simulations a move of our players, unless a time is given."""
     nodes: int | None = None

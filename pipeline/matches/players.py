@@ -11,8 +11,10 @@ from engine.match.config import Limit, PlayerError
 from engine.match.players import TIMED_NODES, Player
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
+from pipeline.executors.local import available_cores
 from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import installed
+from pipeline.storage.stores import file_hash
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
@@ -37,16 +39,20 @@ def _evaluator(who: str) -> tuple[Evaluator, str, dict[str, Any]]:
     """Return an evaluator, its name and its identity."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
-    directory = Path(who)
+    directory = Path(who.removeprefix("onnx:"))
     if not directory.is_dir():
         raise PlayerError(
-            f"{who!r} is no player: give a checkpoint's directory, hand-written, uniform, policy:X or uci:COMMAND"
+            f"{who!r} is no player: give a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND"
         )
     from model.checkpoint import read_card
     from model.inference.evaluator import evaluator
+    from model.inference.onnx_evaluator import NAME, required
 
-    weights = read_card(directory)["files"]["weights"]["sha256"]
-    return evaluator(directory), directory.resolve().name, {"evaluator": "checkpoint", "weights": weights}
+    name, weights = directory.resolve().name, read_card(directory)["files"]["weights"]["sha256"]
+    if who.startswith("onnx:"):
+        graph = required(directory, threads=available_cores())
+        return graph, f"{name} onnx", {"evaluator": "onnx", "weights": weights, "onnx": file_hash(directory / NAME)}
+    return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 
 
 def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:

@@ -32,6 +32,7 @@ from pipeline.selfplay.dataset import clear
 from pipeline.selfplay.journal import FOLDER, Journals
 from pipeline.selfplay.spread import Shown, completed, tidy
 from pipeline.selfplay.statistics import timing
+from pipeline.selfplay.worker import ONNX, weights_of
 from pipeline.storage.claims import REANALYSIS, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
@@ -64,7 +65,7 @@ def reanalyse(
     if not positions:
         raise ConfigError("name at least one dataset to draw positions from")
     elsewhere = None if engine == LOCAL else engine_of(engine, workers)
-    if elsewhere is not None and config.device not in ("auto", "cpu"):
+    if elsewhere is not None and config.device not in ("auto", "cpu", ONNX):
         raise ConfigError(
             f"{engine} searches on processors: leave out the device {config.device}, or search without an engine"
         )
@@ -107,11 +108,7 @@ def _identity(
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "checkpoint": {
-            "weights_sha256": card["files"]["weights"]["sha256"],
-            "preset": card["preset"]["name"],
-            "step": card["step"],
-        },
+        "checkpoint": weights_of(checkpoint, card, config.device),
         "datasets": datasets_row(positions),
         "config": config,
         "lineage": dict(lineage or {}),

@@ -30,7 +30,7 @@ from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import completed, games_shown, tidy
 from pipeline.selfplay.statistics import statistics, timing
-from pipeline.selfplay.worker import Task, play_task
+from pipeline.selfplay.worker import ONNX, Task, play_task, weights_of
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
@@ -65,7 +65,7 @@ def explore(
     if config.explorer == "reanalyse":
         raise ExploreError("reanalyse plays no games: `fianchetto reanalyse` searches positions of datasets")
     elsewhere = None if engine == LOCAL else engine_of(engine, workers)
-    if elsewhere is not None and config.device not in ("auto", "cpu"):
+    if elsewhere is not None and config.device not in ("auto", "cpu", ONNX):
         raise ConfigError(
             f"{engine} plays on processors: leave out the device {config.device}, or play without an engine"
         )
@@ -125,11 +125,7 @@ def _identity(
         from model.checkpoint import load
 
         _, card = load(checkpoint)  # whatever is wrong with it is said here, once, and not by every process
-        player = {
-            "weights_sha256": card["files"]["weights"]["sha256"],
-            "preset": card["preset"]["name"],
-            "step": card["step"],
-        }
+        player = weights_of(checkpoint, card, config.device)
     book, openings = None, []
     if config.book is not None:
         openings = read_book(config.book, plies=config.book_plies, open_text=open_text)

@@ -19,7 +19,7 @@ from pipeline.errors import Stopped
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.journal import Journals, Watch, read_journals
-from pipeline.selfplay.worker import WorkerTask
+from pipeline.selfplay.worker import ONNX, WorkerTask
 from pipeline.storage.stores import temporaries
 
 T = TypeVar("T", bound=WorkerTask)
@@ -117,7 +117,8 @@ def spread(
     try:
         if engine is not None:
             with one_thread_each(), engine.connected():
-                there = replace(task, owner=None, config=replace(cast("Any", task.config), device="cpu"))
+                device = ONNX if task.config.device == ONNX else "cpu"
+                there = replace(task, owner=None, config=replace(cast("Any", task.config), device=device))
                 _many(_parts(there, min(engine.slots(), missing)), work, engine, tick, stop)
         elif (processes := min(workers or _suited(task), missing)) == 1:
             with _one_thread(task):
@@ -131,7 +132,7 @@ def spread(
 
 def _suited(task: WorkerTask) -> int:
     """Return how many processes suit this machine: one where the network runs on a GPU, so that it is asked large batches."""
-    if task.config.uses_network:
+    if task.config.uses_network and task.config.device != ONNX:
         from model.training.precision import device_for
 
         if device_for(task.config.device).type != "cpu":

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import socket
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +30,14 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, read_journals
 from pipeline.selfplay.records import entry_of
+from pipeline.storage.stores import file_hash
 
 COMPILED = "compiled"
 """What the evaluators that are no networks run on."""
+
+
+ONNX = "onnx"
+"""The device of a network that onnxruntime runs, from the file beside the checkpoint's card."""
 
 
 class Settings(Protocol):
@@ -40,7 +45,7 @@ class Settings(Protocol):
 
     @property
     def device(self) -> str:
-        """Where the network runs: auto, cpu or cuda."""
+        """Where the network runs: auto, cpu, cuda or onnx."""
         ...
 
     @property
@@ -119,15 +124,35 @@ def evaluator_of(explorer: str, task: WorkerTask) -> tuple[Evaluator, str]:
     """Return an explorer's evaluator, and on what it runs: a device and its arithmetic, or COMPILED."""
     if explorer != "network":
         return (uniform if explorer == "uniform" else evaluate), COMPILED
+    assert task.checkpoint is not None, "a network is a checkpoint's"
+    if task.config.device == ONNX:
+        from model.inference.onnx_evaluator import required
+
+        graph = required(task.checkpoint)
+        return graph, f"cpu onnxruntime {graph.card.get('arithmetic', 'float32')}"
     import torch
 
     from model.inference.evaluator import evaluator
 
     if os.getpid() != task.owner:
         torch.set_num_threads(1)
-    assert task.checkpoint is not None, "a network is a checkpoint's"
     network = evaluator(task.checkpoint, device=task.config.device, amp=task.config.amp)
     return network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
+
+
+def weights_of(checkpoint: Path, card: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return what tells a checkpoint that plays from others; raises OnnxError where its export is to play, and is missing."""
+    said = {
+        "weights_sha256": card["files"]["weights"]["sha256"],
+        "preset": card["preset"]["name"],
+        "step": card["step"],
+    }
+    if device == ONNX:
+        from model.inference.onnx_evaluator import NAME, required
+
+        required(checkpoint)  # whatever is wrong with it is said here, once, and not by every process
+        said["onnx_sha256"] = file_hash(checkpoint / NAME)
+    return said
 
 
 def play_task(task: Task, told: Callable[[], None] = lambda: None, stop: Stop = never) -> int:

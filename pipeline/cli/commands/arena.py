@@ -17,9 +17,9 @@ from pipeline.matches.config import ArenaConfig, SideConfig
 class Arena(Common):
     """Play a match between two players: checkpoints, evaluators or UCI engines.
 
-    A player is a checkpoint's directory, `hand-written`, `uniform`, `policy:X` (one of these without search) or
-    `uci:COMMAND`. The directory gets games.pgn, games.csv, games.jsonl and summary.json. The same command continues a match
-    that was stopped; a larger `--games` extends it.
+    A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
+    without search) or `uci:COMMAND`. The directory gets games.pgn, games.csv, games.jsonl and summary.json. The same
+    command continues a match that was stopped; a larger `--games` extends it.
     """
 
     a: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_A")]]
@@ -93,7 +93,7 @@ class Ladder(Common):
     """
 
     who: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER")]]
-    """The player: a checkpoint's directory, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
+    """The player: a checkpoint's directory, onnx:DIR, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
     out: Path
     """Directory of the matches and the table."""
     simulations: tuple[int, ...] = (16, 64, 256)

@@ -17,6 +17,7 @@ import pytest
 from engine.encoding.planes import label_of, move_of
 from engine.errors import UserError
 from engine.progress import Tick
+from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
 from pipeline.cli.main import main
 from pipeline.dataset.files.shards import verify
@@ -26,6 +27,8 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.reanalyse.config import ReanalyseConfig, ReanalyseError
 from pipeline.reanalyse.job import reanalyse
+from pipeline.storage.stores import file_hash
+from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import edit, make
 from tests.pipeline import datasets
 from tests.pipeline.reanalyse.reanalyses import prepare, searches, small, start, told
@@ -253,6 +256,21 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
     assert told(tmp_path / "out") == told(tmp_path / "whole")
 
 
+def test_an_exported_network_searches_and_the_dataset_says_so(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    embedded = REPOSITORY / "datasets" / "embedded"
+    config = small(count=6, width=3, device="onnx", amp="auto")
+    reanalyse(embedded, [sources[1]], config, tmp_path / "out", workers=2)
+    manifest = datasets.manifest(tmp_path / "out")
+    assert manifest["searches"]["timing"]["devices"] == ["cpu onnxruntime int8"]
+    assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == file_hash(embedded / "model.onnx")
+    assert verify(tmp_path / "out") == []
+    reanalyse(embedded, [sources[1]], config, tmp_path / "again", workers=1)
+    assert searches(tmp_path / "again") == searches(tmp_path / "out")
+    with pytest.raises(OnnxError, match=r"checkpoint has no model\.onnx of its weights: `fianchetto export"):
+        reanalyse(sources[0], [sources[1]], config, tmp_path / "new", workers=1)
+    assert not (tmp_path / "new").exists()
+
+
 def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, positions = sources
     config = small(count=4, width=4)
@@ -283,7 +301,7 @@ def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Pat
         ({"moved_plies": 0}, "moved_plies must be from 1 to 1000"),
         ({"phases": (1.0, 2.0)}, "phases are 3 weights"),
         ({"phases": (0.0, 0.0, 0.0)}, "phases are 3 weights"),
-        ({"device": "tpu"}, "device is one of auto, cpu, cuda"),
+        ({"device": "tpu"}, "device is one of auto, cpu, cuda, onnx"),
     ):
         with pytest.raises(ReanalyseError, match=said):
             small(**changes)
