@@ -60,6 +60,8 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         config = replace(config, explorer=context.config.first_explorer)
     if config.explorer == "reanalyse":
         return _reanalyse_stage(context, progress, stop)
+    if config.uses_network:
+        _exported(context, config.device, progress)
     manifest = explore(
         context.best,
         config,
@@ -80,6 +82,7 @@ def _reanalyse_stage(context: StageContext, progress: Progress, stop: Stop) -> d
     """EXPLORE without games: the best network searches positions of the human datasets."""
     from pipeline.reanalyse.job import reanalyse
 
+    _exported(context, context.config.reanalyse.device, progress)
     manifest = reanalyse(
         context.best,
         context.human,
@@ -92,6 +95,20 @@ def _reanalyse_stage(context: StageContext, progress: Progress, stop: Stop) -> d
         stop=stop,
     )
     return {**manifest["searches"], "positions": manifest["positions"]["train"]}
+
+
+def _exported(context: StageContext, device: str, progress: Progress) -> None:
+    """Export the best network in 8-bit integers, where onnxruntime is to run it and it has no export yet."""
+    from pipeline.selfplay.worker import ONNX
+
+    if device != ONNX:
+        return
+    from model.inference.onnx_evaluator import exported
+    from pipeline.training.export import export_checkpoint
+
+    if exported(context.best) is None:
+        positions = context.human[0] if context.human else None
+        export_checkpoint(context.best, positions=positions, int8=True, progress=progress)
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -14,9 +14,6 @@ from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.storage.claims import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
-
-if TYPE_CHECKING:
-    from pipeline.dataset.batches import Batches
 
 SIZES = {
     "fianchetto-xs": (578_691, 63_172_992),
@@ -36,10 +33,6 @@ SIZES = {
 }
 """Parameters and FLOP per position of each preset, as `model.costs.size` counts them in four seconds with torch; a test
 compares them."""
-COMPARED = 1000
-"""Positions on which an exported network must answer as its checkpoint does."""
-CALIBRATED = 256
-"""Positions by which the layers of a network in integers are scaled."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,23 +120,15 @@ class Export(Common):
 
     def run(self) -> dict[str, Any]:
         """Return the file and the largest differences."""
-        from model.data.playouts import playout_rows
-        from model.inference.export import export
+        from pipeline.training.export import export_checkpoint
 
         if self.out is not None:
             _admit(self.out)
         require_folder((self.out or self.checkpoint / "model.onnx").parent)
         with bar("export") as progress:
-            calibration = None
-            if self.positions is None:
-                rows = playout_rows(COMPARED)
-                if self.int8:
-                    calibration = playout_rows(CALIBRATED, seed=1)
-            else:
-                rows = next(_batches(self.positions, "test", COMPARED).drawn(COMPARED))
-                if self.int8:  # of the first row group of the shuffle: to draw from all would read all
-                    calibration = next(_batches(self.positions, "train", CALIBRATED).from_step(0))
-            said = export(self.checkpoint, self.out, rows, calibration=calibration, progress=progress)
+            said = export_checkpoint(
+                self.checkpoint, self.out, positions=self.positions, int8=self.int8, progress=progress
+            )
         differ = f"at most {said['largest_policy_difference']:.1e} nats of a move's log-probability"
         differ += f" and {said['largest_value_difference']:.1e} of a chance of win, draw or loss"
         if self.int8:
@@ -152,14 +137,6 @@ class Export(Common):
         text = f"{said['out']}: {said['bytes'] / 1e6:.1f} MB; on {said['positions']} positions it differs by {differ}"
         following = command("uci", "--checkpoint", self.checkpoint)
         return said | {"text": f"{text}\n{following}"}
-
-
-def _batches(positions: Path, split: str, count: int) -> "Batches":
-    """Open a split with all columns that networks read."""
-    from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-    from pipeline.dataset.files.shards import EARLIER
-
-    return Batches([positions], split, batch_size=count, columns=(*HUMAN_COLUMNS, *EARLIER), block_rows=1)
 
 
 def _admit(out: Path) -> None:

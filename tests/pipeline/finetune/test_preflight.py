@@ -1,9 +1,10 @@
 """Before a fine-tune: its teacher is judged against its pupil; and a generation that searches positions in place of games."""
 
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -89,8 +90,12 @@ def test_nothing_is_judged_without_positions_or_an_engine(sources: tuple[Path, P
     assert preflight(sources[0], replace(config, preflight=0), [sources[1]], tmp_path / "c", silent, never) is None
 
 
-def test_a_generation_may_search_positions_in_place_of_games(sources: tuple[Path, Path], tmp_path: Path) -> None:
-    checkpoint, human = sources
+@pytest.mark.parametrize("device", ["cpu", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_generation_may_search_positions_in_place_of_games(
+    sources: tuple[Path, Path], tmp_path: Path, device: Literal["cpu", "onnx"]
+) -> None:
+    human = sources[1]
+    checkpoint = Path(shutil.copytree(sources[0], tmp_path / "best"))
     context = StageContext(
         number=1,
         folder=tmp_path,
@@ -100,7 +105,7 @@ def test_a_generation_may_search_positions_in_place_of_games(sources: tuple[Path
         seed=checkpoint,
         buffer=(tmp_path / "selfplay",),
         human=(human,),
-        config=LOOP,
+        config=replace(LOOP, reanalyse=small(count=24, width=8, device=device)),
         accepted=False,
         lineage={"generation": 1},
         spent={},
@@ -108,6 +113,8 @@ def test_a_generation_may_search_positions_in_place_of_games(sources: tuple[Path
     figures = explore_stage(context, silent, never)
     assert verify(tmp_path / "selfplay") == []
     manifest = datasets.manifest(tmp_path / "selfplay")
+    assert (checkpoint / "model.onnx").exists() == (device == "onnx")
+    assert manifest["searches"]["timing"]["devices"] == ["cpu float32" if device == "cpu" else "cpu onnxruntime int8"]
     assert figures["searched"] == manifest["searches"]["searched"] > 0
     assert figures["positions"] == manifest["positions"]["train"]
     assert manifest["config"]["seed"] == 1
