@@ -48,7 +48,8 @@ OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")
             tags={"stage": "training"},
             kinds={"pytorch"},
             code_version=code_of(
-                "pipeline/finetune", "pipeline/selfplay", "engine/selfplay", "engine/search", "model/training"
+                *("pipeline/finetune", "pipeline/selfplay", "pipeline/reanalyse", "pipeline/training"),
+                *("engine/selfplay", "engine/search", "model/training", "model/inference"),
             ),
             skippable=True,
         )

@@ -163,5 +163,10 @@ class FinetuneConfig:
             raise ConfigError("human_share must be from 0 to below 1, most_uses above 0")
 
 
-FREE_TO_CHANGE = frozenset({"generations", "minutes", "workers", "engine", "gate.concurrency", "force", "preflight"})
+FREE_TO_CHANGE = frozenset(
+    {
+        *("generations", "minutes", "workers", "engine", "gate.concurrency", "force", "preflight"),
+        *("explore.device", "reanalyse.device"),
+    }
+)
 """Settings that a continued loop may change: they say how long it goes on and how it is computed, not what it does."""

@@ -7,6 +7,7 @@ given (pipeline/finetune/stages.py), so that the machine can be tested without a
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from pipeline.finetune.stages import Stage, StageContext, default_stages
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
 from pipeline.matches.config import SideConfig
 from pipeline.matches.players import search_of
+from pipeline.selfplay.worker import ONNX
 from pipeline.storage.claims import require_apart
 from pipeline.storage.stores import alone, temporaries
 
@@ -75,6 +77,9 @@ def require(config: FinetuneConfig, human: Sequence[Path] | None = None) -> None
     """Raise ConfigError, PlayerError or BookError for what a later stage would refuse, before any time is spent."""
     if "reanalyse" in (config.explore.explorer, config.first_explorer) and human == ():
         raise ConfigError("the explorer reanalyse searches positions of people's games: name datasets with --positions")
+    runs_on = config.reanalyse.device if config.explore.explorer == "reanalyse" else config.explore.device
+    if runs_on == ONNX and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
+        raise ConfigError("the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'")
     if config.engine:
         engine_of(config.engine, config.workers)
     search_of(SideConfig(who="the gate", simulations=config.gate.simulations, options=config.gate.options), Limit())

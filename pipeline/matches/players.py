@@ -18,12 +18,13 @@ from pipeline.storage.stores import file_hash
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
-    """Return a player and the identity by which its match is continued; raises PlayerError."""
+    """Return a player and the identity by which its match is continued; raises PlayerError, CheckpointError, OnnxError."""
     if side.who.startswith("uci:"):
         return _engine(side)
     greedy = side.who.startswith("policy:")
-    evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"))
     limit = replace(side.limit, nodes=None)
+    threads = 1 if limit.timed else available_cores()  # on a clock each game has a core of its own
+    evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"), threads)
     if greedy:
         if side.options:
             raise PlayerError(f"{side.who} does not search, so it has no options")
@@ -35,12 +36,12 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
     return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
 
 
-def _evaluator(who: str) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and its identity."""
+def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
+    """Return an evaluator, its name and its identity; an exported network runs on so many threads."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
-    if not directory.is_dir():
+    if not directory.is_dir() or who == "onnx:":
         raise PlayerError(
             f"{who!r} is no player: give a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND"
         )
@@ -50,7 +51,7 @@ def _evaluator(who: str) -> tuple[Evaluator, str, dict[str, Any]]:
 
     name, weights = directory.resolve().name, read_card(directory)["files"]["weights"]["sha256"]
     if who.startswith("onnx:"):
-        graph = required(directory, threads=available_cores())
+        graph = required(directory, threads=threads)
         return graph, f"{name} onnx", {"evaluator": "onnx", "weights": weights, "onnx": file_hash(directory / NAME)}
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 

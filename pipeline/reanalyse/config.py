@@ -47,9 +47,9 @@ class ReanalyseConfig:
     moved: float = 0.25
     """Share of the positions that are searched after more moves, drawn from the checkpoint's policy."""
     moved_plies: int = 1
-    """Most such moves; each position has one to so many, by chance."""
+    """Most moves drawn for a position; their number is uniform from 1 to this."""
     moved_temperature: float = 1.0
-    """Temperature of the policy that they are drawn from."""
+    """Temperature of the policy from which these moves are drawn."""
     interior: int = 0
     """Visits of a node within the tree that make it a row too, which teaches a value and no moves; 0 for roots alone."""
     search: SearchConfig = field(default_factory=_search)
@@ -59,8 +59,8 @@ class ReanalyseConfig:
     cache_mib: int = 8
     """MiB of the evaluation cache of each such group; 0 for none."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
-    """Where the network runs: auto, cpu, cuda, or onnx: on the processor, by onnxruntime, from the checkpoint's model.onnx;
-    that of `fianchetto export --int8` is the quickest on a processor."""
+    """Where the network runs: auto, cpu, cuda, or onnx: on the processor by onnxruntime, from the checkpoint's model.onnx, the
+    fastest on a CPU when exported with `--int8`. A fine-tune exports its networks itself."""
     amp: Literal["auto", "bf16", "fp16", "off"] = "auto"
     """The network's arithmetic: auto, bf16, fp16 or off."""
 
@@ -72,6 +72,8 @@ class ReanalyseConfig:
         for name in ("device", "amp"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
                 raise ReanalyseError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.device == "onnx" and self.amp != "auto":
+            raise ReanalyseError("with the device onnx amp is auto: the arithmetic was chosen by `fianchetto export`")
         whole = sum(self.phases)
         if len(self.phases) != len(PHASES) or not all(share >= 0.0 for share in self.phases) or not 0.0 < whole < 1e6:
             raise ReanalyseError(f"phases are {len(PHASES)} weights of 0 or more: {', '.join(PHASES)}")
@@ -94,7 +96,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "first_ply": (0, 10**4),
     "decided": (0.0, 1.0),
     "moved": (0.0, 1.0),
-    "moved_plies": (1, 1000),
+    "moved_plies": (1, 100),
     "moved_temperature": (0.01, 100.0),
     "interior": (0, 10**6),
     "width": (1, 10**5),

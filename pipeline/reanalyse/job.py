@@ -32,7 +32,7 @@ from pipeline.selfplay.dataset import clear
 from pipeline.selfplay.journal import FOLDER, Journals
 from pipeline.selfplay.spread import Shown, completed, tidy
 from pipeline.selfplay.statistics import timing
-from pipeline.selfplay.worker import ONNX, weights_of
+from pipeline.selfplay.worker import ONNX, checkpoint_identity
 from pipeline.storage.claims import REANALYSIS, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
@@ -58,7 +58,8 @@ def reanalyse(
     `engine` is what they run on, as in pipeline.executors.by_name; all its nodes see `out` and the checkpoint.
 
     Raises ReanalyseError (another checkpoint or other settings than the directory was begun with, a checkpoint without a
-    value, datasets without positions, two at once, a full disk), DatasetError, CheckpointError, ConfigError, and Stopped.
+    value, datasets without positions, two at once, a full disk), DatasetError, CheckpointError, OnnxError, ConfigError,
+    and Stopped.
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
@@ -108,7 +109,7 @@ def _identity(
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "checkpoint": weights_of(checkpoint, card, config.device),
+        "checkpoint": checkpoint_identity(checkpoint, card, config.device),
         "datasets": datasets_row(positions),
         "config": config,
         "lineage": dict(lineage or {}),

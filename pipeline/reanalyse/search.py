@@ -99,19 +99,23 @@ def search_group(
     evaluator: Evaluator = Cached(timed, config.cache_mib) if config.cache_mib else timed
     before = timed.rows
     search = Search(evaluator, config.search, games=len(rows), seed=config.seed)
-    moves = _moved(evaluator, config, positions_NW, rows)
-    over, stopped = [], False
+    stopped = False
+
+    def halted() -> bool:
+        nonlocal stopped
+        stopped = stopped or stop()
+        return stopped
+
+    moves = _moved(evaluator, config, positions_NW, rows, halted)
+    if stopped:
+        return None
+    over = []
     for slot, row in enumerate(rows):
         search.start(slot, positions_NW[row], game=row)
         for move in moves[slot]:
             search.play(slot, *move)
         over.append(search.outcome(slot) is not None)
     slots = np.flatnonzero(~np.array(over, dtype=np.bool_))
-
-    def halted() -> bool:
-        nonlocal stopped
-        stopped = stop()
-        return stopped
 
     search.run(slots, stop=halted)
     if stopped:
@@ -127,11 +131,9 @@ def search_group(
 
 
 def _moved(
-    evaluator: Evaluator, config: ReanalyseConfig, positions_NW: NDArray[np.uint64], rows: range
+    evaluator: Evaluator, config: ReanalyseConfig, positions_NW: NDArray[np.uint64], rows: range, stop: Stop
 ) -> list[list[tuple[int, int]]]:
-    """Return the moves played before each position is searched: for a share of them some drawn from the policy, which do not
-    end the game.
-    """
+    """Return the moves to play before each search: none, or some drawn from the policy, less one that would end the game."""
     most, moves = config.moved_plies, [list[tuple[int, int]]() for _ in rows]
     drawn = [np.random.Generator(np.random.PCG64((config.seed, row, 1))).random(most + 2).tolist() for row in rows]
     chosen = [slot for slot in range(len(rows)) if drawn[slot][0] < config.moved]
@@ -146,7 +148,9 @@ def _moved(
         ]
         if not going_on:
             break
-        search.run(np.array(going_on, dtype=np.int64))
+        search.run(np.array(going_on, dtype=np.int64), stop=stop)
+        if stop():
+            break
         for at in going_on:
             move = sampled_move(search.root(at), config.moved_temperature, drawn[chosen[at]][1 + ply])
             search.play(at, *move)

@@ -72,8 +72,8 @@ class ExploreConfig(SelfPlayConfig):
     cache_mib: int = 32
     """MiB of each process's evaluation cache; 0 for none."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
-    """Where the network runs: auto, cpu, cuda, or onnx: on the processor, by onnxruntime, from the checkpoint's model.onnx;
-    that of `fianchetto export --int8` is the quickest on a processor."""
+    """Where the network runs: auto, cpu, cuda, or onnx: on the processor by onnxruntime, from the checkpoint's model.onnx, the
+    fastest on a CPU when exported with `--int8`. A fine-tune exports its networks itself."""
     amp: Literal["auto", "bf16", "fp16", "off"] = "auto"
     """The network's arithmetic: auto, bf16, fp16 or off."""
     test_share: float = 0.0
@@ -90,6 +90,8 @@ class ExploreConfig(SelfPlayConfig):
         for name in ("explorer", "device", "amp"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
                 raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
+        if self.device == "onnx" and self.amp != "auto":
+            raise ExploreError("with the device onnx amp is auto: the arithmetic was chosen by `fianchetto export`")
         for name in ("hand_written_share", "noise_first", "noise_last", "draw_penalty", "draw_material"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ExploreError(f"{name} must be between 0 and 1, not {getattr(self, name)}")

@@ -30,7 +30,7 @@ from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import completed, games_shown, tidy
 from pipeline.selfplay.statistics import statistics, timing
-from pipeline.selfplay.worker import ONNX, Task, play_task, weights_of
+from pipeline.selfplay.worker import ONNX, Task, checkpoint_identity, play_task
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
@@ -58,7 +58,7 @@ def explore(
     pipeline.executors.by_name; Ray's run on processors, one a core, and all its nodes see `out` and the checkpoint.
 
     Raises ExploreError (another checkpoint or other settings than the directory was begun with, two at once, a full disk),
-    BookError, CheckpointError, ConfigError (no such engine), IngestError (Ray was lost), and Stopped.
+    BookError, CheckpointError, OnnxError, ConfigError (no such engine), IngestError (Ray was lost), and Stopped.
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
@@ -125,7 +125,7 @@ def _identity(
         from model.checkpoint import load
 
         _, card = load(checkpoint)  # whatever is wrong with it is said here, once, and not by every process
-        player = weights_of(checkpoint, card, config.device)
+        player = checkpoint_identity(checkpoint, card, config.device)
     book, openings = None, []
     if config.book is not None:
         openings = read_book(config.book, plies=config.book_plies, open_text=open_text)

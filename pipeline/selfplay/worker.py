@@ -35,7 +35,6 @@ from pipeline.storage.stores import file_hash
 COMPILED = "compiled"
 """What the evaluators that are no networks run on."""
 
-
 ONNX = "onnx"
 """The device of a network that onnxruntime runs, from the file beside the checkpoint's card."""
 
@@ -140,8 +139,8 @@ def evaluator_of(explorer: str, task: WorkerTask) -> tuple[Evaluator, str]:
     return network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
 
 
-def weights_of(checkpoint: Path, card: Mapping[str, Any], device: str) -> dict[str, Any]:
-    """Return what tells a checkpoint that plays from others; raises OnnxError where its export is to play, and is missing."""
+def checkpoint_identity(checkpoint: Path, card: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Return what tells a checkpoint from others; raises OnnxError where the device is ONNX and it has no export."""
     said = {
         "weights_sha256": card["files"]["weights"]["sha256"],
         "preset": card["preset"]["name"],

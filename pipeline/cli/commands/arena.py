@@ -128,10 +128,10 @@ class Ladder(Common):
 class Judge(Common):
     """Compare players' moves on positions that a strong engine has evaluated: faster than matches, and less certain.
 
-    A player is a checkpoint's directory, `hand-written` or `uniform`; options of its search follow after commas, as in
-    `datasets/embedded,simulations=16,algorithm=gumbel`. The loss is the expected score lost against the best move: by a move
-    drawn from the policy, by the policy that self-play would record, and by the move played. The engine's evaluations are
-    kept in --out and used again; the same command continues a run that was stopped.
+    A player is a checkpoint's directory, `onnx:DIR`, `hand-written` or `uniform`; options of its search follow after
+    commas, as in `datasets/embedded,simulations=16,algorithm=gumbel`. The loss is the expected score lost against the best
+    move: by a move drawn from the policy, by the policy that self-play would record, and by the move played. The engine's
+    evaluations are kept in --out and used again; the same command continues a run that was stopped.
     """
 
     players: tyro.conf.Positional[

@@ -22,6 +22,8 @@ REMEDIES = (
     (r"`fianchetto join DATASET\.\.\. --out DIR` makes one", "materialise `training_set`"),
     (r"a dataset is made by `fianchetto ingest DUMP --out DIR`", "materialise `positions`"),
     (r"try fewer --workers", "try fewer `workers`"),
+    (r"`fianchetto export .+` makes one", "search without the device onnx"),
+    (r"export it without --int8, or give other --positions", "search without the device onnx"),
 )
 """What the command line says, as a regular expression, and what the UI says instead."""
 

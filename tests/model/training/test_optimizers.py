@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from model.training.config import OptimizerName, TrainConfig
-from model.training.muon import Muon
+from model.training.muon import Muon, orthogonal
 from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, as_matrix
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
@@ -118,6 +118,21 @@ def test_muon_steps_as_torchs_does() -> None:
         moved = (other.detach() - 1).norm()
         assert float((one.detach() - other.detach()).norm()) <= 0.02 * float(moved)
     assert torch.equal(ours[2], torch.ones(16, 40))
+
+
+def test_matrices_that_are_nearly_singular_are_as_in_double_precision() -> None:
+    chance = torch.Generator().manual_seed(4)
+    left, right = (torch.linalg.qr(torch.randn(n, 24, generator=chance, dtype=torch.float64))[0] for n in (24, 60))
+    spread = left @ torch.diag(10.0 ** torch.linspace(0, -6, 24, dtype=torch.float64)) @ right.mT
+    deficient = spread.clone()
+    deficient[5:] = deficient[:1]
+    given = [spread, deficient, 1e-5 * spread, torch.zeros_like(spread)]
+    for x, y in zip(given, orthogonal([x.float() for x in given]), strict=True):
+        expected = x / x.norm().clamp(min=1e-7)
+        for _ in range(5):
+            gram = expected @ expected.mT
+            expected = 3.4445 * expected + (-4.7750 * gram + 2.0315 * gram @ gram) @ expected
+        assert float((y.double() - expected).norm()) <= 2e-3 * float(expected.norm())
 
 
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])

@@ -323,7 +323,11 @@ def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: 
     greedy, _ = player_of(SideConfig(who=f"policy:onnx:{embedded}"), seed=1)
     assert greedy.search is None
     make(tmp_path / "net")
-    with pytest.raises(OnnxError, match=r"net has no model\.onnx of its weights: `fianchetto export --int8"):
+    (tmp_path / "net" / "model.onnx").write_bytes((embedded / "model.onnx").read_bytes())
+    with pytest.raises(OnnxError, match=r"net: model\.onnx is of other weights; "):
+        player_of(SideConfig(who=f"onnx:{tmp_path / 'net'}"), seed=1)
+    (tmp_path / "net" / "model.onnx").unlink()
+    with pytest.raises(OnnxError, match=r"net: there is no model\.onnx; `fianchetto export --int8"):
         player_of(SideConfig(who=f"onnx:{tmp_path / 'net'}"), seed=1)
 
 
@@ -331,6 +335,7 @@ def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: 
     ("words", "message"),
     [
         (["nobody", "uniform"], "'nobody' is no player"),
+        (["onnx:", "uniform"], "'onnx:' is no player"),
         (["uniform", "uci:/no/engine", "--nodes", "1"], "cannot be started as a UCI engine"),
         (["uniform", "uci:stockfish"], "needs a limit"),
         (["uniform", "uci:"], "followed by the command"),

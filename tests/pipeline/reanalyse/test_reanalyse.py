@@ -266,7 +266,7 @@ def test_an_exported_network_searches_and_the_dataset_says_so(sources: tuple[Pat
     assert verify(tmp_path / "out") == []
     reanalyse(embedded, [sources[1]], config, tmp_path / "again", workers=1)
     assert searches(tmp_path / "again") == searches(tmp_path / "out")
-    with pytest.raises(OnnxError, match=r"checkpoint has no model\.onnx of its weights: `fianchetto export"):
+    with pytest.raises(OnnxError, match=r"checkpoint: there is no model\.onnx; `fianchetto export"):
         reanalyse(sources[0], [sources[1]], config, tmp_path / "new", workers=1)
     assert not (tmp_path / "new").exists()
 
@@ -298,9 +298,10 @@ def test_other_settings_and_bad_input_are_refused_in_one_line(sources: tuple[Pat
     for changes, said in (
         ({"count": 0}, "count must be from 1"),
         ({"moved": 1.5}, "moved must be from 0.0 to 1.0"),
-        ({"moved_plies": 0}, "moved_plies must be from 1 to 1000"),
+        ({"moved_plies": 0}, "moved_plies must be from 1 to 100"),
         ({"phases": (1.0, 2.0)}, "phases are 3 weights"),
         ({"phases": (0.0, 0.0, 0.0)}, "phases are 3 weights"),
+        ({"device": "onnx", "amp": "bf16"}, "with the device onnx amp is auto"),
         ({"device": "tpu"}, "device is one of auto, cpu, cuda, onnx"),
     ):
         with pytest.raises(ReanalyseError, match=said):
