@@ -33,12 +33,12 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Step every matrix that has a gradient."""
+        """Step every matrix that has a gradient. Bits depend on torch's threads: several add products up in another order."""
         for group in self.param_groups:
-            weights = [weight for weight in group["params"] if weight.grad is not None]
             by_size: dict[int, list[Tensor]] = defaultdict(list)
-            for weight in weights:
-                by_size[min(weight.shape)].append(weight)
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    by_size[min(weight.shape)].append(weight)
             for same in by_size.values():
                 self._step(same, **{name: group[name] for name in ("lr", "momentum", "weight_decay")})
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,7 +147,13 @@ def take_step(
     if run.device.type == "cpu" and not _finite(run, totals, norm):  # a GPU would stall
         raise DivergedError(_why_not_finite(run, parts))
     run.optimizer.set_rate(learning_rate(config, fraction))
-    run.scaler.step(run.optimizer.as_torch())
+    step = partial(run.scaler.step, run.optimizer.as_torch())
+    if pool is None:
+        step()
+    else:
+        pool.submit(
+            step
+        ).result()  # there as many threads share an operation as share those of a part, whatever they are in all
     run.scaler.update()
     run.step += 1
     run.positions += sum(len(part["planes"]) for part in parts) * world.size
