@@ -200,7 +200,7 @@ def _in_integers(network: Network, path: Path, calibration: Batch) -> Path:
     exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Exact)}
     try:
         quantize(path, out, lambda rows: evaluator.inputs(rows["planes"], rows), calibration, exact)
-    except (UserError, OSError):  # a full disk is no fault of the integers
+    except (UserError, OSError, MemoryError):  # a full disk or memory is no fault of the integers
         raise
     except Exception as error:  # onnxruntime's and onnx's own are of many kinds
         raise ExportError(

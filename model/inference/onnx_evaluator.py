@@ -45,8 +45,7 @@ class OnnxEvaluator:
         With move features, each thread evaluates a part of a batch; in other networks they share each operation. Raises
         KnownError too.
         """
-        if importlib.util.find_spec("onnxruntime") is None:
-            raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
+        _require_onnxruntime()
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
@@ -119,11 +118,7 @@ class OnnxEvaluator:
         if self.pool is None or share < 2:
             return self._on_one_thread(rows)
         bounds = [count * part // share for part in range(share + 1)]
-        parts = [
-            {name: column[first:last] for name, column in rows.items()}
-            for first, last in pairwise(bounds)
-            if first < last
-        ]
+        parts = [{name: column[first:last] for name, column in rows.items()} for first, last in pairwise(bounds)]
         answers = list(self.pool.map(self._on_one_thread, parts))
         return tuple(np.concatenate(columns) for columns in zip(*answers, strict=True))
 
@@ -136,10 +131,15 @@ def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(words, dtype="<u8").view(np.uint8).reshape(*words.shape, 8)
 
 
-def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
-    """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to do."""
+def _require_onnxruntime() -> None:
+    """Raise OnnxError where onnxruntime is not installed."""
     if importlib.util.find_spec("onnxruntime") is None:
         raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
+
+
+def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
+    """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to do."""
+    _require_onnxruntime()
     found = exported(directory, threads=threads)
     if found is None:
         why = f"{NAME} is of other weights" if (directory / NAME).exists() else f"there is no {NAME}"

@@ -58,17 +58,22 @@ def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
 
     The smaller sides of all, float32 `[R, C]`, are equal.
     """
-    a, b, c = COEFFICIENTS
     wide = [x_RC.mT if x_RC.shape[0] > x_RC.shape[1] else x_RC for x_RC in matrices]
     gram_NSS = torch.stack([x_SC @ x_SC.mT for x_SC in wide])
     squared_N11 = gram_NSS.diagonal(dim1=1, dim2=2).sum(1)[:, None, None].clamp(min=SMALLEST**2)
     gram_NSS = gram_NSS / squared_N11
-    one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
-    product_NSS = one_SS.new_empty(0)
-    for number in range(ITERATIONS):
-        factor_NSS = torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)
-        product_NSS = factor_NSS @ product_NSS if number else factor_NSS / squared_N11.sqrt()
-        if number + 1 < ITERATIONS:
-            gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)  # all are polynomials of the first, so they commute
+    factor_NSS = _factor(gram_NSS)
+    product_NSS = factor_NSS / squared_N11.sqrt()
+    for _ in range(ITERATIONS - 1):
+        gram_NSS = factor_NSS @ (factor_NSS @ gram_NSS)  # all are polynomials of the first, so they commute
+        factor_NSS = _factor(gram_NSS)
+        product_NSS = factor_NSS @ product_NSS
     steps = [product_SS @ x_SC for product_SS, x_SC in zip(product_NSS, wide, strict=True)]
     return [y.mT if y.shape != x.shape else y for y, x in zip(steps, matrices, strict=True)]
+
+
+def _factor(gram_NSS: Tensor) -> Tensor:
+    """Return what an iteration multiplies matrices by whose Gram matrices these are."""
+    a, b, c = COEFFICIENTS
+    one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
+    return torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)

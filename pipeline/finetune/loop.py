@@ -77,8 +77,10 @@ def require(config: FinetuneConfig, human: Sequence[Path] | None = None) -> None
     """Raise ConfigError, PlayerError or BookError for what a later stage would refuse, before any time is spent."""
     if "reanalyse" in (config.explore.explorer, config.first_explorer) and human == ():
         raise ConfigError("the explorer reanalyse searches positions of people's games: name datasets with --positions")
-    runs_on = config.reanalyse.device if config.explore.explorer == "reanalyse" else config.explore.device
-    if runs_on == ONNX and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
+    explorers = {config.explore.explorer, config.first_explorer}
+    devices = {config.reanalyse.device} if "reanalyse" in explorers else set()
+    devices |= {config.explore.device} if explorers & {"network", "mixture"} else set()
+    if ONNX in devices and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
         raise ConfigError("the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'")
     if config.engine:
         engine_of(config.engine, config.workers)

@@ -137,7 +137,9 @@ def _moved(
     most, moves = config.moved_plies, [list[tuple[int, int]]() for _ in rows]
     drawn = [np.random.Generator(np.random.PCG64((config.seed, row, 1))).random(most + 2).tolist() for row in rows]
     chosen = [slot for slot in range(len(rows)) if drawn[slot][0] < config.moved]
-    search = Search(evaluator, BARE, games=max(len(chosen), 1), seed=config.seed)
+    if not chosen:
+        return moves
+    search = Search(evaluator, BARE, games=len(chosen), seed=config.seed)
     for at, slot in enumerate(chosen):
         search.start(at, positions_NW[rows[slot]])
     for ply in range(most):

@@ -105,7 +105,9 @@ def test_a_generation_may_search_positions_in_place_of_games(
         seed=checkpoint,
         buffer=(tmp_path / "selfplay",),
         human=(human,),
-        config=replace(LOOP, reanalyse=small(count=24, width=8, device=device)),
+        config=replace(
+            LOOP, reanalyse=small(count=24, width=8, device=device, amp="auto" if device == "onnx" else "off")
+        ),
         accepted=False,
         lineage={"generation": 1},
         spent={},
@@ -131,3 +133,15 @@ def test_reanalyse_needs_positions_and_is_no_explorer_of_games(tmp_path: Path) -
         explore(None, ExploreConfig(explorer="reanalyse"), tmp_path / "out")
     with pytest.raises(UserError, match="preflight must be 0"):
         replace(LOOP, preflight=-1)
+
+
+def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.finetune.loop.find_spec", lambda name: None)
+    searching = replace(LOOP, reanalyse=small(device="onnx", amp="auto"))
+    games = replace(LOOP, explore=ExploreConfig(explorer="hand-written", device="onnx"), first_explorer="same")
+    first = replace(searching, explore=games.explore, first_explorer="reanalyse")
+    playing = replace(LOOP, explore=ExploreConfig(explorer="network", device="onnx"))
+    for config in (searching, first, playing):
+        with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
+            require(config)
+    require(games)  # no network plays
