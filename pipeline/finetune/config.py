@@ -1,6 +1,6 @@
 """What the fine-tuning loop is told; light, since the command line and the launchpad make their forms from it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from engine.match.sprt import SprtConfig
@@ -16,31 +16,40 @@ def gate_test() -> SprtConfig:
     return SprtConfig(elo0=-15.0, elo1=35.0, alpha=0.05, beta=0.1)
 
 
-def taught_games() -> ExploreConfig:
-    """Return the games that a generation learns from: the hand-written player's, and its searches.
+def explored() -> ExploreConfig:
+    """Return what a generation learns from: searched positions of people's games, or games where the explorer plays some.
 
-    On a CPU it searches 25 times as many positions a second as a small network does, so 64 of its simulations cost less than
-    16 of the network's. They made a network stronger in an hour on two cores; the network's own games did not (docs/log.md).
+    The search is that of the hand-written player's games. On a CPU it searches 25 times as many positions a second as a
+    small network does, so 64 of its simulations cost less than 16 of the network's (docs/log.md).
     """
     search = SearchConfig(
         algorithm="gumbel", simulations=64, considered=16, policy_temperature=1.0, value_scale=1.0, value_rescale=False
     )
-    return ExploreConfig(explorer="hand-written", games=4000, search=search)
+    return ExploreConfig(explorer="reanalyse", games=4000, search=search)
+
+
+def searched() -> ReanalyseConfig:
+    """Return how positions are searched: with four times the simulations that are played with, since 16 taught a loss."""
+    config = ReanalyseConfig(count=48_000)
+    return replace(config, search=replace(config.search, simulations=256))
 
 
 def tuning() -> TrainConfig:
-    """Return the training of one generation: near the supervised seed, as long as its rows last."""
+    """Return the training of one generation: searches teach the policy alone, people's rows with evaluations the rest.
+
+    A small network's own search knows less of a position's value than the evaluations in people's games, and a value that is
+    taught by it errs more, by every recipe that was tried (docs/log.md).
+    """
     return TrainConfig(
-        epochs=1.0,
-        optimizer="adamw",
-        learning_rate=1e-3,
-        ema=0.99,
+        epochs=1.6,
+        learning_rate=7e-4,
+        ema=0.995,
         warmup=0.05,
-        eval_blend=0.8,  # without the engine's evals that people's rows carry, the value forgets what it learned by them
-        root_value_share=0.9,
-        search_value="best",  # where rows have it: a root's mean is no nearer the truth than the bare value (docs/log.md)
-        seed_kl_weight=0.01,
-        seed_kl_final=0.005,
+        eval_blend=1.0,
+        value_weight=2.0,
+        root_value_share=0.0,
+        search_value="best",  # where it is asked for: a root's mean is no nearer the truth than the bare value
+        frozen_norms=True,
     )
 
 
@@ -112,9 +121,9 @@ class FinetuneConfig:
     """Of all chance: games, order of training rows, openings; every generation has its own from it."""
     buffer: int = 4
     """Generations whose games a training reads, the newest included."""
-    human_share: float = 1 / 3
+    human_share: float = 0.5
     """Share of human rows in a training batch; nothing where no human positions are given."""
-    most_uses: float = 1.0
+    most_uses: float = 2.0
     """Times that a self-play row may be used by the trainings that lead to one network."""
     anneal: int = 10
     """Generations over which exploration's noise and the pull to the seed go from their first to their last value."""
@@ -124,15 +133,14 @@ class FinetuneConfig:
     """What plays the games, as in `fianchetto selfplay`: local, ray, ray:HOST:PORT or ray://HOST:PORT; local if not said."""
     first_explorer: FirstExplorer = "same"
     """Who plays the first generation's games, where it is not who `explore` says."""
-    explore: ExploreConfig = field(default_factory=taught_games)
-    """EXPLORE: the games of one generation; `explorer` network has the best network play them itself, reanalyse has it search
-    positions of the human datasets."""
+    explore: ExploreConfig = field(default_factory=explored)
+    """EXPLORE: with the explorer reanalyse the best network searches positions of the human datasets; another plays games."""
     preflight: int = 200
     """Positions of the human datasets by which an installed engine judges, before anything is begun, whether the search that
     is to teach knows more than the network; 0 for none."""
     force: bool = False
     """Go on where it does not."""
-    reanalyse: ReanalyseConfig = field(default_factory=ReanalyseConfig)
+    reanalyse: ReanalyseConfig = field(default_factory=searched)
     """EXPLORE with the explorer reanalyse: which positions, and how they are searched; its seed comes from the loop's."""
     train: TrainConfig = field(default_factory=tuning)
     """TRAIN: the training of one generation; its seed comes from the loop's."""

@@ -76,7 +76,10 @@ def finetune(
 def require(config: FinetuneConfig, human: Sequence[Path] | None = None) -> None:
     """Raise ConfigError, PlayerError or BookError for what a later stage would refuse, before any time is spent."""
     if "reanalyse" in (config.explore.explorer, config.first_explorer) and human == ():
-        raise ConfigError("the explorer reanalyse searches positions of people's games: name datasets with --positions")
+        raise ConfigError(
+            "the explorer reanalyse searches positions of people's games: name datasets with --positions, or take "
+            "--explore.explorer hand-written"
+        )
     explorers = {config.explore.explorer, config.first_explorer}
     devices = {config.reanalyse.device} if "reanalyse" in explorers else set()
     devices |= {config.explore.device} if explorers & {"network", "mixture"} else set()

@@ -112,13 +112,13 @@ class Reanalyse(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finetune(Common):
-    """Fine-tune a checkpoint by self-play, generation by generation; the same command continues a loop that was stopped.
+    """Fine-tune a checkpoint by its own search, generation by generation; the same command continues a loop that was stopped.
 
-    A generation plays games, trains a candidate on them and on human rows, and plays it against the best checkpoint in a
-    match that ends by SPRT. A candidate is promoted if it wins, does not lose to the supervised checkpoint and still predicts
-    people's moves. By default the hand-written player plays the games, which is fastest on a CPU; with `--explore.explorer
-    network --explore.search.simulations 16 --explore.search.considered 8` the best network plays them, and with
-    `--explore.explorer reanalyse` it searches positions of --positions instead. `OUT/best` is an
+    In a generation the best network searches positions of --positions, a candidate is trained on what was found and on
+    people's moves, and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose
+    to the supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
+    `--explore.explorer network` the best network plays games instead, with hand-written the hand-written player, which has
+    something to teach to a network of a few minutes (pipeline/finetune/README.md has its settings). `OUT/best` is an
     ordinary checkpoint; generations.csv and curves.png show each generation.
     """
 
@@ -127,7 +127,7 @@ class Finetune(Common):
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets of human games: mixed into training, and used to measure how much is forgotten."""
+    """Datasets of human games: searched, mixed into training, and used to measure how much is forgotten."""
     config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
     """The loop."""
 

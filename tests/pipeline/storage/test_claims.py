@@ -110,7 +110,7 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     return {
         "ingest": lambda out, read: ingest([str(SAMPLE)], out),
         "selfplay": lambda out, read: explore(None, ExploreConfig(games=1, explorer="hand-written"), out),
-        "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1), out),
+        "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1), out, human=[read]),
         "arena": lambda out, read: arena(side, side, match, out),
         "ladder": lambda out, read: ladder("uniform", (2,), [side], match, out),
         "judge": lambda out, read: judged(SAMPLE, out, positions=1, command=("none",), depth=1),
