@@ -105,12 +105,12 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     from pipeline.selfplay.play import explore
     from pipeline.validation.audit.render import write_audit
 
-    side, match = SideConfig(who="uniform"), ArenaConfig(games=2)
+    side, match, games = SideConfig(who="uniform"), ArenaConfig(games=2), ExploreConfig(explorer="hand-written")
     embedded = REPOSITORY / "datasets" / "embedded"
     return {
         "ingest": lambda out, read: ingest([str(SAMPLE)], out),
         "selfplay": lambda out, read: explore(None, ExploreConfig(games=1, explorer="hand-written"), out),
-        "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1), out, human=[read]),
+        "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1, explore=games), out),
         "arena": lambda out, read: arena(side, side, match, out),
         "ladder": lambda out, read: ladder("uniform", (2,), [side], match, out),
         "judge": lambda out, read: judged(SAMPLE, out, positions=1, command=("none",), depth=1),
