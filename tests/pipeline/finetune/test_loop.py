@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from tests.pipeline.finetune.fakes import SCRIPT, Script, forked, networks
 
 PLAYED = ExploreConfig(explorer="hand-written")
 """Whose games need no human datasets; the stages are a script's in any case."""
-SEVEN = FinetuneConfig(generations=7, buffer=3, explore=PLAYED)
 THREE = FinetuneConfig(generations=3, buffer=3, explore=PLAYED)
+SEVEN = replace(THREE, generations=7)
 STAGES = ("explore", "train", "arena", "eval")
 
 
@@ -57,7 +58,7 @@ def run(made: Path, out: Path, config: FinetuneConfig = THREE, script: Script | 
 
 def test_an_engine_that_is_none_is_said_before_any_time_is_spent(made: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="an engine is local, ray"):
-        run(made, tmp_path / "out", FinetuneConfig(explore=PLAYED, generations=3, engine="abacus"))
+        run(made, tmp_path / "out", replace(THREE, engine="abacus"))
     assert not (tmp_path / "out").exists()
 
 
@@ -158,7 +159,7 @@ def test_a_generation_that_is_undone_gives_the_best_back(made: Path, tmp_path: P
     out = tmp_path / "out"
     held = []
     for generations in range(1, 8):
-        run(made, out, FinetuneConfig(explore=PLAYED, generations=generations, buffer=3))
+        run(made, out, replace(THREE, generations=generations))
         held.append(weights(out / "best"))
         network, card = load(out / "best")
         assert card["finetune"]["generation"] == (7 if generations == 7 else 1)
@@ -172,7 +173,7 @@ def test_a_generation_that_is_undone_gives_the_best_back(made: Path, tmp_path: P
 
 def test_more_generations_are_as_if_asked_for_at_once(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     for generations in (1, 2, 3):
-        run(made, tmp_path / "out", FinetuneConfig(explore=PLAYED, generations=generations, buffer=3))
+        run(made, tmp_path / "out", replace(THREE, generations=generations))
     found = timeless(tmp_path / "out")
     assert found == undisturbed
 
@@ -310,12 +311,12 @@ def test_minutes_end_a_loop_and_more_minutes_go_on(
         return clock
 
     monkeypatch.setattr(loop.time, "monotonic", monotonic)
-    result = run(made, tmp_path / "out", FinetuneConfig(explore=PLAYED, minutes=0.3, buffer=3))
+    result = run(made, tmp_path / "out", replace(THREE, minutes=0.3, generations=None))
     assert result["ended"] == "its minutes are over"
     assert result["generations"] < 3
     assert result["minutes"] == pytest.approx(0.3, abs=0.1)
     assert (tmp_path / "out" / "best" / "checkpoint.json").exists()
-    longer = run(made, tmp_path / "out", FinetuneConfig(explore=PLAYED, minutes=100.0, generations=3, buffer=3))
+    longer = run(made, tmp_path / "out", replace(THREE, minutes=100.0))
     assert longer["ended"] == "finished"
     found = timeless(tmp_path / "out")
     for manifest in (found["manifest.json"], undisturbed["manifest.json"]):
@@ -329,22 +330,14 @@ def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
     before = timeless(out)
     for checkpoint, config, named in (
         ("1", THREE, "seed_checkpoint.name was '0', not '1'"),
-        ("0", FinetuneConfig(explore=PLAYED, generations=3, buffer=2), "config.buffer was 3, not 2"),
-        (
-            "0",
-            FinetuneConfig(explore=PLAYED, generations=3, buffer=3, gate=GateConfig(simulations=9)),
-            "config.gate.simulations was 64",
-        ),
-        (
-            "0",
-            FinetuneConfig(explore=PLAYED, generations=3, buffer=3, eval=EvalConfig(max_top1_drop=1)),
-            "config.eval.max_top1_drop",
-        ),
+        ("0", replace(THREE, buffer=2), "config.buffer was 3, not 2"),
+        ("0", replace(THREE, gate=GateConfig(simulations=9)), "config.gate.simulations was 64"),
+        ("0", replace(THREE, eval=EvalConfig(max_top1_drop=1)), "config.eval.max_top1_drop"),
     ):
         with pytest.raises(FinetuneError, match="another fine-tuning") as told:
             finetune(made / checkpoint, config, out, stages=Script(made).stages())
         assert named in str(told.value)
-    run(made, out, FinetuneConfig(explore=PLAYED, generations=3, buffer=3, workers=2, gate=GateConfig(concurrency=8)))
+    run(made, out, replace(THREE, workers=2, gate=GateConfig(concurrency=8)))
     after = timeless(out)
     assert after["manifest.json"].pop("config")["workers"] == 2
     assert before["manifest.json"].pop("config")["workers"] == 0
