@@ -154,7 +154,7 @@ def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | No
 
     None when there is none, it is of other weights than the card's, or onnxruntime is not installed. It starts in a fifth of
     the time of torch and is faster on small batches: one row in 0.7 ms of a core, torch 2.5 ms (fianchetto-xs in float32).
-    From 64 rows on, torch is faster than float32 where the processor has bf16, and 8-bit integers are faster than torch.
+    From 64 rows on, torch is faster than float32 where the processor gains by bf16, and 8-bit integers are faster than torch.
     """
     if not (directory / NAME).exists() or importlib.util.find_spec("onnxruntime") is None:
         return None

@@ -118,7 +118,7 @@ class TrainConfig:
     device: Device = "auto"
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
     amp: Precision = "auto"
-    """Half-width arithmetic: auto (bf16 where the processor has it), bf16, fp16 (with a scaled loss) or off."""
+    """Half-width arithmetic: auto (bf16 where the device gains by it), bf16, fp16 (with a scaled loss) or off."""
     compile: bool = False
     """Compile the network with torch.compile: a minute or so at the start, for faster steps on a GPU."""
     save_every_seconds: float = 60.0

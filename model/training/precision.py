@@ -1,4 +1,4 @@
-"""Which device and which arithmetic: bf16 only where the processor multiplies it natively."""
+"""Which device and which arithmetic: bf16 only where the processor gains by it."""
 
 import ctypes
 import os
@@ -30,19 +30,26 @@ def device_for(name: str, number: int | None = None) -> torch.device:
     return torch.device(name)
 
 
-def native_bf16(device: torch.device) -> bool:
-    """Return whether the device multiplies bf16 in hardware; emulated, it is slower than float32."""
+def gains_by_bf16(device: torch.device) -> bool:
+    """Return whether bf16 is faster than float32 on the device; where it is emulated, it is slower.
+
+    Intel's processors gain by AMX alone, which virtual machines may hide: their AVX-512 multiplies bf16 at the rate of
+    float32 at most, and conversions come on top (docs/log.md: half the speed). AMD's has twice the rate. The answer
+    follows from the processor, not from a clock: a run that is continued has the same one.
+    """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     features = torch.cpu.get_capabilities()
-    return any(bool(features.get(name)) for name in ("avx512_bf16", "amx_bf16", "sve_bf16", "bf16"))
+    if features.get("avx512_bf16") and "intel" not in str(features.get("cpu_name")).lower():
+        return True
+    return any(bool(features.get(name)) for name in ("amx_bf16", "sve_bf16", "bf16"))
 
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
     """Choose the arithmetic of convolutions by the setting auto, bf16, fp16 or off; weights stay float32."""
     if amp == "fp16":
         return torch.float16
-    if amp == "bf16" or (amp == "auto" and native_bf16(device)):
+    if amp == "bf16" or (amp == "auto" and gains_by_bf16(device)):
         return torch.bfloat16
     return torch.float32
 

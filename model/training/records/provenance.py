@@ -32,5 +32,5 @@ def commit_of(root: Path) -> str | None:
 def dtype_name(dtype: torch.dtype, amp: str) -> str:
     """Say which arithmetic was used and why."""
     name = str(dtype).removeprefix("torch.")
-    why = {"auto": "the processor has bf16" if name == "bfloat16" else "the processor has no bf16"}
+    why = {"auto": "the device gains by bf16" if name == "bfloat16" else "the device gains nothing by bf16"}
     return f"{name} ({why.get(amp, 'as configured')})"
