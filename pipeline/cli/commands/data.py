@@ -44,7 +44,7 @@ class Ingest(Common):
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
-        from pipeline.storage.stores import place
+        from pipeline.storage.stores import place, reached
 
         stop = Interrupt()
         if self.estimate:
@@ -54,7 +54,8 @@ class Ingest(Common):
             raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
         out, engine = place(self.out), engine_of(self.engine, self.workers)
         with bar("ingest") as progress:
-            already = (out / MANIFEST).exists()
+            with reached(out):
+                already = (out / MANIFEST).exists()
             manifest = ingest(self.sources, out, self.config, engine=engine, progress=progress, stop=stop)
         result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
         return result if self.json else {"text": ingested(manifest, out, already)}

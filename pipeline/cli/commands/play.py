@@ -1,6 +1,7 @@
 """The command uci."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -35,6 +36,7 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
+        logging.getLogger("engine.compiling").disabled = True  # the engine says so in its protocol
         engine = Engine(loader(self.checkpoint, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
         _write(f"info string {who(self.checkpoint, self.evaluator)}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below

@@ -215,8 +215,9 @@ def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[st
     scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
     convolutions = [node for node in graph.node if node.op_type == "Conv"]
     assert [node.input[1] for node in convolutions if not set(node.input[:2]) <= scaled] == [
-        "network.policy.0.layer.weight"
-    ], "logits stay exact"
+        "network.stem.0.weight",
+        "network.policy.0.layer.weight",
+    ], "the first layer and logits stay exact"
     assert len(convolutions) > 5
     one, other = OnnxEvaluator(path), evaluator(net, device="cpu", amp="off")
     assert one.card == OnnxEvaluator(net / NAME).card | {"arithmetic": "int8"}

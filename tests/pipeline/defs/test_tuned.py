@@ -25,7 +25,16 @@ PROBE = {"loss": 2.0, "rows": 10}
 TINY = {
     "generations": 1,
     "workers": 1,
-    "explore": {"games": 4, "width": 4, "most_plies": 30, "full_share": 1.0, "quick_simulations": 2, "val_share": 0.0},
+    "force": True,  # four steps teach no engine anything
+    "explore": {
+        "explorer": "hand-written",
+        "games": 4,
+        "width": 4,
+        "most_plies": 30,
+        "full_share": 1.0,
+        "quick_simulations": 2,
+        "val_share": 0.0,
+    },
     "train": {"batch_size": 16, "threads": 1},
     "gate": {
         "games": 2,

@@ -40,6 +40,7 @@ pytestmark = pytest.mark.slow
 TINY_LOOP = FinetuneConfig(
     generations=2,
     workers=1,
+    most_uses=1.0,
     explore=ExploreConfig(
         games=8,
         width=8,

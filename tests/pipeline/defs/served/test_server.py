@@ -75,6 +75,7 @@ def test_materialize_all_over_two_dumps_trains_once_and_tunes_nothing(served: tu
     datasets, server = served
     names = [node["assetKey"]["path"] for node in server.ask("{ assetNodes { assetKey { path } } }")["assetNodes"]]
     assert ["tuned_checkpoint"] in names
+    names.remove(["lichess_month"])  # its partitions are months: Dagster backfills one kind at a time
     ops = {"checkpoint": {"config": {"name": "once", "train": {"minutes": 0.0, "steps": 4, "batch_size": 16}}}}
     ops |= {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.2, "val_share": 0.2}, "replace": True}}}
     parameters = {"assetSelection": [{"path": path} for path in names], "partitionNames": ["small", "dropped"]}
