@@ -32,7 +32,7 @@ from pipeline.evaluation.measure import Rule as Rule
 from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.ratings.sample import BandSample
 from pipeline.storage.preflight import is_installed
-from pipeline.training.train import datasets_of
+from pipeline.training.train import datasets_of, positions_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -340,7 +340,7 @@ def _measured(checkpoint: Path, where: _Where, how: _How, progress: Progress) ->
         "seen_in_training": _seen(card, where.positions, where.split),
         "preset": card["preset"]["name"],
         "step": card["step"],
-        "trained_on_positions": card["positions"],
+        "trained_on_positions": positions_of(card),
         "trained_on": list(dict.fromkeys(dataset["name"] for dataset in datasets_of(card["data"]))),
         "slices": cut,
         "details": more,

@@ -69,6 +69,13 @@ def datasets_of(data: dict[str, Any]) -> list[dict[str, Any]]:
     return [*data.get("datasets", []), *(datasets_of(before["data"]) if before else [])]
 
 
+def positions_of(card: dict[str, Any]) -> int:
+    """Count the positions that a network has seen, repetitions counted: of its run, and of the runs that it began with."""
+    before = card["data"].get("start")
+    seen: int = card["positions"] + (positions_of(before) if before else 0)
+    return seen
+
+
 def columns_of(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     """Name the columns to read: what human games fill, the earlier moves that the network reads, and what a search teaches."""
     from engine.encoding.views import LAST_MOVES, view

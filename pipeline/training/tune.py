@@ -10,7 +10,16 @@ from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.mixture import Mixture, Source, human_rows
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.training.train import admit, columns_of, data_of, datasets_of, has, lineage_of, validation_of
+from pipeline.training.train import (
+    admit,
+    columns_of,
+    data_of,
+    datasets_of,
+    has,
+    lineage_of,
+    positions_of,
+    validation_of,
+)
 
 if TYPE_CHECKING:
     from model.network.preset import Preset
@@ -221,6 +230,6 @@ def _parted(total: int, weights: Sequence[int]) -> list[int]:
 
 
 def _flat(lineage: dict[str, Any]) -> dict[str, Any]:
-    """Return a lineage whose data are one list, all datasets that the weights have seen, so that generations do not nest."""
+    """Return a lineage whose data are one list, all that the weights have seen, so that generations do not nest."""
     seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in datasets_of(lineage["data"])}
-    return {**lineage, "data": {"datasets": list(seen.values())}}
+    return {**lineage, "positions": positions_of(lineage), "data": {"datasets": list(seen.values())}}

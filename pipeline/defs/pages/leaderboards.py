@@ -20,7 +20,7 @@ COLUMNS = {
     "interval": "95 % interval of top-1, by games; empty where there are too few games for one.",
     "by_common_rule": "Top-1 by the common rule, which is the same in all reports.",
     "positions": "Positions measured.",
-    "trained_on_positions": "Positions that the training has seen, repetitions counted.",
+    "trained_on_positions": "Positions that the network has seen, repetitions and the runs that it began with counted.",
 }
 DRAWN = 24
 """Checkpoints in the picture at most, the best ones."""

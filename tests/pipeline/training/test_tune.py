@@ -28,7 +28,7 @@ from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Mixture
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.training.train import columns_of, datasets_of, train_on
+from pipeline.training.train import columns_of, datasets_of, positions_of, train_on
 from pipeline.training.tune import spent_after, tune_on
 from tests.model.synthetic import TINY, stream
 from tests.model.training.test_train_resumed import begun
@@ -104,6 +104,10 @@ def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_pa
     assert card["teacher"]["weights_sha256"] == weights(read_card(made / "seed"))
     assert card["data"]["seed"]["weights_sha256"] == weights(read_card(made / "seed"))
     assert [it["name"] for it in datasets_of(card["data"])] == ["human", "one", "two"]
+    before = read_card(made / "seed")["positions"]
+    assert (card["positions"], positions_of(card)) == (22 * 16, 22 * 16 + before)
+    later = tune(made, tmp_path / "later", start=tmp_path / "net")
+    assert positions_of(later) == 2 * 22 * 16 + before, "of all runs, though generations do not nest"
     again = tune(made, tmp_path / "net")
     assert "finished already" in again["message"]
     assert again["uses"] == card["uses"]
