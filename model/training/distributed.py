@@ -1,9 +1,9 @@
 """Several processes that train one network: who they are, and how they agree.
 
 `torchrun`, or Ray Train (pipeline.training.ray), starts the processes and tells each its place by environment variables. Each
-gets its share of every batch; gradients are those of all shares together (model.training.microbatches), so that a run
-of two processes is the run of one with the same batch and parts, but for rounding. Process 0 keeps the time, writes the
-checkpoint and decides; the rest follow.
+gets its share of every batch; gradients are those of all shares together (model.training.microbatches), so that of the same
+rows two processes learn what one does with the same batch and parts, but for rounding. Which rows those are, the dataset says:
+each process reads row groups of its own. Process 0 keeps the time, writes the checkpoint and decides; the rest follow.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 On a processor, two threads with a part each outrun one part that two threads share by a third: nothing of forward and
 backward is left that only one of them can do. Each part's norms count its own rows (Hoffer et al. 2017, arXiv:1705.08741),
-whoever works on it, so what a run learns depends on the number of parts and never on that of threads or processes.
+whoever works on it, so what is learned of the same rows depends on the number of parts and never on that of threads or processes.
 """
 
 import copy
@@ -166,7 +166,7 @@ class _Sum:
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    """Deal a batch's rows to its parts in turn, as they are dealt to processes: so parts are the same among one or many."""
+    """Deal a batch's rows to its parts in turn."""
     rows = len(batch["planes"])
     if rows % parts:
         raise PartsError(f"a process's {rows} rows of a step cannot be cut into {parts} equal parts: change parts")
