@@ -2,7 +2,8 @@
 
 On a processor, two threads with a part each outrun one part that two threads share by a third: nothing of forward and
 backward is left that only one of them can do. Each part's norms count its own rows (Hoffer et al. 2017, arXiv:1705.08741),
-whoever works on it, so what is learned of the same rows depends on the number of parts and never on that of threads or processes.
+whoever works on it, so what is learned of the same rows depends on the number of parts and never on that of threads or
+processes.
 """
 
 import copy
