@@ -260,7 +260,7 @@ class Engine:
 
 def _loaded(options: Options) -> tuple[str, int, int]:
     """Return the options that an evaluator is loaded with."""
-    return options.checkpoint, options.threads, options.rating
+    return options.checkpoint, options.usable_threads, options.rating
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:

@@ -1,6 +1,7 @@
 """The engine's options: one frozen dataclass of what they are set to, one table of how the protocol shows them."""
 
 import math
+import os
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -50,6 +51,11 @@ class Options:
     """Milliseconds of every move that are lost between engine and GUI."""
     checkpoint: str = ""
     """Directory of a checkpoint to play with instead of what the engine was started with."""
+
+    @property
+    def usable_threads(self) -> int:
+        """Threads that the network is given: no more than there are cores, since starting a thousand takes a minute."""
+        return min(self.threads, os.cpu_count() or 1)
 
     def search(self) -> SearchConfig:
         """Return the configuration of a search; its `leaves` are the most that a round may have."""

@@ -1,5 +1,6 @@
 """The UCI engine's search and options: the tree kept between moves, what each option changes, what the memory bounds."""
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -178,7 +179,8 @@ def test_a_full_hash_is_told_and_the_search_goes_on(talk: Talk) -> None:
     assert talk.best("position startpos", "go depth 60") in {move.uci() for move in START}, "and never hangs"
 
 
-def test_checkpoint_and_threads_load_a_player_anew() -> None:
+def test_checkpoint_and_threads_load_a_player_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     asked: list[tuple[str | None, int, int]] = []
 
     def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
@@ -232,3 +234,18 @@ def test_perft_counts(talk: Talk) -> None:
     assert len(lines) == 49
     talk.say("position startpos", "go perft 1")
     assert talk.until("\nNodes")[-1].split()[-1] == "20"
+
+
+def test_the_network_gets_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    given = []
+
+    def load(_checkpoint: str | None, threads: int, _rating: int) -> Evaluator:
+        given.append(threads)
+        return uniform
+
+    with Talk(load=load) as talk:
+        for value in (2, 1024, 4):
+            talk.say(f"setoption name Threads value {value}", "isready")
+            talk.until("readyok")
+    assert given == [1, 2, 4], "1024 is 4, and 4 after it loads nothing"
