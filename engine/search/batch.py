@@ -3,6 +3,7 @@
 Axes: G slots, N slots searched now, B rows of a batch, P planes, A labels, D depth of a walk, W outcomes.
 """
 
+from math import isfinite
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,10 +11,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.position import WORDS
-from engine.search.expansion import expand
+from engine.search.expansion import NOT_FINITE, expand
 from engine.search.root import begin_root, mate_in_one, prepare_root, restrict_root, shape_priors
-from engine.search.simulation import EVALUATE, backup, descend
-from engine.search.tree import MAX_DEPTH, UNKNOWN, WAITING
+from engine.search.simulation import EVALUATE, backup, descend, undo_walk
+from engine.search.tree import MAX_DEPTH, NEW, UNKNOWN, WAITING
 
 MOST_KNOWN = 256
 """Walks to known values that one slot makes in a round at most, so that `stop` is asked now and then."""
@@ -43,15 +44,18 @@ def empty_round(rows: int, planes: int) -> Round:
 
 
 @njit(cache=True, nogil=True)
-def prepare_roots(forest: Any, slots: Any, batch: Any, blank: Any) -> Any:
-    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their number."""
+def prepare_roots(forest: Any, slots: Any, batch: Any, blank: Any, allowed: Any) -> Any:
+    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their number.
+
+    `allowed` int64[M, 2] are the moves that new roots will be restricted to, empty for all.
+    """
     rows = 0
     for slot in slots:
         if forest.nodes[slot, 0].count >= 0:
             if forest.nodes[slot, 0].count > 0 and forest.nodes[slot, 0].proof == UNKNOWN:
                 mate_in_one(forest, slot, batch.planes[rows])
             continue
-        if forest.nodes[slot, 0].proof == UNKNOWN and prepare_root(forest, slot, batch.planes[rows], blank):
+        if forest.nodes[slot, 0].proof == UNKNOWN and prepare_root(forest, slot, batch.planes[rows], blank, allowed):
             batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, 0, 0
             rows += 1
     return rows
@@ -71,7 +75,12 @@ def _piece_share(position: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def _allotted(forest: Any, slot: Any, simulations: Any, budget: Any) -> Any:
-    """Return the simulations a root gets, int64 and at least 1; `budget` = (branching exponent, factor of bare kings)."""
+    """Return the simulations a root gets, int64, 0 for 0 and otherwise at least 1.
+
+    `budget` = (branching exponent, factor of bare kings).
+    """
+    if simulations < 1:
+        return np.int64(0)
     branching, endgame = budget
     factor = 1.0
     if branching > 0.0:
@@ -155,23 +164,40 @@ def select(forest: Any, slots: Any, progress: Any, leaves: Any, params: Any, bat
 
 
 @njit(cache=True, nogil=True)
-def _clipped(value: Any, least: Any, most: Any) -> Any:
-    """Return a number clipped to bounds, 0 for nan."""
-    if value >= least:
-        return min(np.float64(value), most)
-    return least if value < least else 0.0
+def undo_round(forest: Any, first: Any, rows: Any, batch: Any, params: Any) -> None:
+    """Take back the walks of a round's rows from `first` on, whose leaves have no value and never will."""
+    for row in range(first, rows):
+        slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
+        if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
+            forest.nodes[slot, leaf].count = NEW
+        if depth > 0:  # not a root's own evaluation
+            forest.slots[slot].walks -= 1
+            forest.slots[slot].plies -= depth
+        undo_walk(forest, slot, (batch.nodes[row], batch.edges[row]), depth, params.virtual_loss)
+        if leaf < 0:  # there was no room, which `descend` has counted
+            node, edge = batch.nodes[row, depth - 1], batch.edges[row, depth - 1]
+            forest.slots[slot].refused -= 1
+            if forest.edges[slot, edge].visits == 0:
+                forest.nodes[slot, node].visited_policy -= forest.edges[slot, edge].prior
 
 
 @njit(cache=True, nogil=True)
-def expand_and_backup(forest: Any, rows: Any, batch: Any, logits: Any, wdl: Any, params: Any) -> None:
-    """Expand the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W], and back the values up."""
+def expand_and_backup(forest: Any, rows: Any, batch: Any, logits: Any, wdl: Any, params: Any) -> Any:
+    """Expand the round's leaves with their evaluations, logits float32[B, A] and wdl float32[B, W], and back the values up.
+
+    Return the number of rows done: fewer than `rows` where the next one's evaluation is not finite.
+    """
     for row in range(rows):
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
-        value = _clipped(wdl[row, 0] - wdl[row, 2], -1.0, 1.0)
-        draw = _clipped(wdl[row, 1], 0.0, 1.0)
+        if not (isfinite(wdl[row, 0]) and isfinite(wdl[row, 1]) and isfinite(wdl[row, 2])):
+            return row
+        value = min(max(np.float64(wdl[row, 0] - wdl[row, 2]), -1.0), 1.0)
+        draw = min(max(np.float64(wdl[row, 1]), 0.0), 1.0)
         if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
+            forest.nodes[slot, leaf].count = NEW
+            if expand(forest, slot, leaf, batch.planes[row], logits[row], params.temperature) == NOT_FINITE:
+                return row
             forest.nodes[slot, leaf].value = value
-            forest.nodes[slot, leaf].count = -1
-            expand(forest, slot, leaf, batch.planes[row], logits[row], params.temperature)
         walk = (batch.nodes[row], batch.edges[row])
         backup(forest, slot, walk, depth, leaf, (value, draw, params.virtual_loss))
+    return rows

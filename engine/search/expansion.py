@@ -20,6 +20,9 @@ _UNDERPROMOTIONS = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
 """Share of a promotion's prior by python-chess piece type: measured on 13,645 promotions of rapid games."""
 _LOWEST = -1e30
 
+EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
+"""What `expand` returns; a node that was not expanded is as it was."""
+
 
 @njit(cache=True, nogil=True)
 def list_moves(planes: Any, moves: Any) -> Any:
@@ -44,8 +47,11 @@ def list_moves(planes: Any, moves: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _priors(logits: Any, moves: Any, temperature: Any) -> None:
-    """Set the priors of edges: softmax of their logits (float32[A]), a promotion's divided among its four pieces."""
+def _priors(logits: Any, moves: Any, temperature: Any) -> Any:
+    """Set the priors of edges: softmax of their logits (float32[A]), a promotion's divided among its four pieces.
+
+    Return whether they are finite: NaN and infinity are not, and -inf is a prior of 0.
+    """
     most = _LOWEST
     for index in range(len(moves)):
         logit = np.float64(logits[moves[index].label])
@@ -54,15 +60,14 @@ def _priors(logits: Any, moves: Any, temperature: Any) -> None:
     total = 0.0
     for index in range(len(moves)):
         logit = np.float64(logits[moves[index].label])
-        weight = 1.0 if logit == most else 0.0  # whatever is not a number weighs nothing
-        if logit < most:
-            weight = exp((logit - most) / temperature)
+        weight = exp((logit - most) / temperature)
         if moves[index].promotion > 0:
             weight *= _UNDERPROMOTIONS[moves[index].promotion]
         moves[index].prior = weight
         total += weight
     for index in range(len(moves)):
         moves[index].prior = moves[index].prior / total if total > 0.0 else 1.0 / len(moves)
+    return isfinite(total)
 
 
 @njit(cache=True, nogil=True)
@@ -86,20 +91,22 @@ def sort_edges(moves: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def expand(forest: Any, slot: Any, node: Any, planes: Any, logits: Any, temperature: Any) -> Any:
-    """Add the edges of a node; return whether there was room for them, which is never for more than MAX_MOVES.
+    """Add the edges of a node, for which there must be room; return EXPANDED, NO_ROOM or NOT_FINITE.
 
-    `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view.
+    `planes` uint64[77] and `logits` float32[A] are of the node's position, its mover's view. There is never room for more
+    than MAX_MOVES.
     """
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
     if count > MAX_MOVES or first + count > forest.edges.shape[1]:
         forest.slots[slot].refused += 1
-        return False
+        return NO_ROOM
     last = first + count
     moves = forest.edges[slot, first:last]
     list_moves(planes, moves)
-    _priors(logits, moves, temperature)
+    if not _priors(logits, moves, temperature):
+        return NOT_FINITE
     sort_edges(moves)
     forest.slots[slot].edges = last
     forest.nodes[slot, node].first, forest.nodes[slot, node].count = first, count
-    return True
+    return EXPANDED

@@ -14,10 +14,10 @@ from engine.board.movegen import MOVE_PLANES, TYPES, count_moves, legal_key, leg
 from engine.board.position import COUNTERS, HALFMOVE_MASK
 from engine.board.rng import dirichlet, gumbel
 from engine.board.rules import GOES_ON, MATE, REPETITION, STALEMATE, ending_of_position
-from engine.search.expansion import expand
+from engine.search.expansion import EXPANDED, expand
 from engine.search.gumbel import halving_schedule
 from engine.search.simulation import mark_terminal, new_node, play, times_in_history
-from engine.search.tree import HISTORY, NO_NODE, TWOFOLD, UNKNOWN, WAITING, WON
+from engine.search.tree import HISTORY, NO_NODE, TWOFOLD, WAITING, WON
 
 
 @njit(cache=True, nogil=True)
@@ -65,10 +65,11 @@ def mate_in_one(forest: Any, slot: Any, planes: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def prepare_root(forest: Any, slot: Any, planes: Any, blank: Any) -> Any:
+def prepare_root(forest: Any, slot: Any, planes: Any, blank: Any, allowed: Any) -> Any:
     """Return whether a root that has no edges needs an evaluation. `planes` (uint64[77]) is written.
 
-    It does not where the game is over or there is a mate in one; the priors are then those of `blank`, float32[A] of zeros.
+    It does not where the game is over or one of the `allowed` moves mates; the priors are then those of `blank`, float32[A]
+    of zeros.
     """
     position = forest.roots[slot]
     checkers = legal_planes(position, planes)
@@ -78,7 +79,10 @@ def prepare_root(forest: Any, slot: Any, planes: Any, blank: Any) -> Any:
         mark_terminal(forest, slot, 0, ending)
         forest.nodes[slot, 0].count = 0
         return False
-    if expand(forest, slot, 0, planes, blank, 1.0) and mate_in_one(forest, slot, np.empty_like(planes)):
+    found = expand(forest, slot, 0, planes, blank, 1.0) == EXPANDED
+    if found and len(allowed) > 0:
+        restrict_root(forest, slot, allowed)
+    if found and mate_in_one(forest, slot, np.empty_like(planes)):
         forest.nodes[slot, 0].visits = forest.nodes[slot, 0].ended = 1
         forest.nodes[slot, 0].value_sum, forest.nodes[slot, 0].value = 1.0, 1.0
         return False
@@ -90,7 +94,7 @@ def prepare_root(forest: Any, slot: Any, planes: Any, blank: Any) -> Any:
 @njit(cache=True, nogil=True)
 def restrict_root(forest: Any, slot: Any, allowed: Any) -> None:
     """Keep only the `allowed` moves of an expanded root, int64[N, 2] of (label, promotion), and rescale their priors."""
-    first, kept, total, won = forest.nodes[slot, 0].first, np.int64(0), 0.0, False
+    first, kept, total = forest.nodes[slot, 0].first, np.int64(0), 0.0
     for edge in range(first, first + forest.nodes[slot, 0].count):
         for index in range(len(allowed)):
             if (
@@ -103,13 +107,9 @@ def restrict_root(forest: Any, slot: Any, allowed: Any) -> None:
                 forest.edges[slot, place].prior = forest.edges[slot, edge].prior
                 forest.edges[slot, place].proof = forest.edges[slot, edge].proof
                 total += forest.edges[slot, edge].prior
-                won |= forest.edges[slot, edge].proof == WON
                 kept += 1
                 break
     forest.nodes[slot, 0].count = kept
-    if forest.nodes[slot, 0].proof == WON and not won:  # the mate in one that was found is none of these
-        forest.nodes[slot, 0].proof = UNKNOWN
-        forest.nodes[slot, 0].value_sum = forest.nodes[slot, 0].value = 0.0
     for edge in range(first, first + kept):
         forest.edges[slot, edge].prior = forest.edges[slot, edge].prior / total if total > 0.0 else 1.0 / kept
 

@@ -20,7 +20,7 @@ from engine.board.rules import GOES_ON
 from engine.encoding.planes import LABELS, PLANES, LabelError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
-from engine.search.batch import begin, empty_round, expand_and_backup, prepare_roots, select
+from engine.search.batch import begin, empty_round, expand_and_backup, prepare_roots, select, undo_round
 from engine.search.config import SearchConfig, SearchError
 from engine.search.expansion import list_moves
 from engine.search.move_choice import CRITERIA, InteriorNode, Root, choose_all, choose_edge, interior_of, root_of
@@ -44,7 +44,7 @@ class Search:
         if games < 1:
             raise SearchError(f"a search needs at least one game, not {games}")
         self.evaluator = evaluator
-        self.config = config or SearchConfig()
+        self._config = config or SearchConfig()
         self.games = games
         self.seed = seed
         self.simulations = self.evaluations = self.batches = 0
@@ -63,6 +63,11 @@ class Search:
         """Simulations of each slot since its game began, int64[G]."""
         self._narrow = np.zeros(games, dtype=np.bool_)
         self._all = np.arange(games, dtype=np.int64)
+
+    @property
+    def config(self) -> SearchConfig:
+        """The configuration that the arrays were made for; make another Search to search with another one."""
+        return self._config
 
     @property
     def memory(self) -> int:
@@ -126,18 +131,26 @@ class Search:
         slots: NDArray[np.int64] | None = None,
         *,
         simulations: int | NDArray[np.int64] | None = None,
+        leaves: int | None = None,
         noise: bool | NDArray[np.bool_] = True,
         allowed: Sequence[tuple[int, int]] | None = None,
         stop: Stop | None = None,
     ) -> None:
         """Search the slots (all by default).
 
-        Each root gets `simulations` more simulations (the configuration's by default, or int64[N]), unless it is proven,
-        decided by an option, or `stop()` says so, which is asked after every round. `noise` (or bool[N]) says which roots get
-        the configuration's Dirichlet or Gumbel noise. `allowed` are the (label, promotion) that the roots are restricted to;
-        such a tree is reset, here and at the next run. Expanding a root is no simulation.
+        Each root gets `simulations` more simulations (the configuration's by default, or int64[N]; 0 only expands it), unless
+        it is proven, decided by an option, or `stop()` returns True, which is called after every round. `leaves` lowers the
+        configuration's leaves for this run. `noise` (or bool[N]) says which roots get the configuration's Dirichlet or Gumbel
+        noise. `allowed` are the (label, promotion) that the roots are restricted to; such a tree is reset, here and at the
+        next run. Expanding a root is no simulation.
+
+        An exception of the evaluator undoes the round and is passed on, as is SearchError for answers that are not finite;
+        the next run goes on from the rounds before.
         """
         asked = self._slots(slots)
+        leaves = self.config.leaves if leaves is None else leaves
+        if not 1 <= leaves <= self.config.leaves:
+            raise SearchError(f"leaves must be between 1 and the configuration's {self.config.leaves}, not {leaves}")
         restricted = _NO_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
         for slot in asked if len(restricted) else asked[self._narrow[asked]]:
             reset_tree(self._forest, slot)
@@ -145,16 +158,18 @@ class Search:
         self._narrow[asked] = len(restricted) > 0
         wanted = np.zeros(len(asked), dtype=np.int64)
         wanted[:] = self.config.simulations if simulations is None else simulations
+        if len(wanted) and wanted.min() < 0:
+            raise SearchError(f"simulations must be 0 or more, not {wanted.min()}")
         done = np.zeros(len(asked), dtype=np.int64)
         noisy = np.zeros(len(asked), dtype=np.bool_)
         noisy[:] = noise
-        self._open(asked)
+        self._open(asked, restricted)
         for given in (True, False):
             group = np.flatnonzero(noisy == given)
             if len(group):
                 wanted[group] = self._begin(asked[group], wanted[group], restricted, given)
         while True:
-            rows = select(self._forest, asked, (wanted, done), self.config.leaves, self._params, self._round)
+            rows = select(self._forest, asked, (wanted, done), leaves, self._params, self._round)
             if rows:
                 self._evaluate(rows)
             elif not (done < wanted).any():
@@ -170,9 +185,9 @@ class Search:
             raise SearchError("a slot that was never started holds no game")
         return asked
 
-    def _open(self, slots: NDArray[np.int64]) -> None:
+    def _open(self, slots: NDArray[np.int64], allowed: NDArray[np.int64]) -> None:
         """Expand the roots that are not yet."""
-        rows = prepare_roots(self._forest, slots, self._round, self._blank)
+        rows = prepare_roots(self._forest, slots, self._round, self._blank, allowed)
         if rows:
             self._evaluate(rows)
 
@@ -196,11 +211,18 @@ class Search:
         return wanted
 
     def _evaluate(self, rows: int) -> None:
-        """Evaluate a round's leaves, expand them and back their values up."""
-        logits, wdl = self.evaluator(self._round.planes[:rows])
-        if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
-            raise SearchError(f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows")
-        expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params)
+        """Evaluate a round's leaves, expand them and back their values up; undo the round if that fails."""
+        done = 0
+        try:
+            logits, wdl = self.evaluator(self._round.planes[:rows])
+            if logits.shape != (rows, LABELS) or wdl.shape != (rows, 3):
+                raise SearchError(f"the evaluator gave shapes {logits.shape} and {wdl.shape} for {rows} rows")
+            done = int(expand_and_backup(self._forest, rows, self._round, logits, wdl, self._params))
+            if done < rows:
+                raise SearchError("the evaluator gave NaN or infinity: is the network's file damaged?")
+        finally:
+            if done < rows:
+                undo_round(self._forest, done, rows, self._round, self._params)
         self.evaluations += rows
         self.batches += 1
 

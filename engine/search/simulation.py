@@ -150,8 +150,8 @@ def backup(forest: Any, slot: Any, walk: Any, depth: Any, leaf: Any, outcome: An
 
 
 @njit(cache=True, nogil=True)
-def _undo(forest: Any, slot: Any, walk: Any, depth: Any, charged: Any) -> None:
-    """Take back the visits and virtual losses of a walk that ended at a node where another walk waits."""
+def undo_walk(forest: Any, slot: Any, walk: Any, depth: Any, charged: Any) -> None:
+    """Take back the visits and virtual losses of a walk that has no value."""
     nodes, edges = walk
     for index in range(depth):
         node, edge = nodes[index], edges[index]
@@ -207,7 +207,7 @@ def descend(forest: Any, slot: Any, simulation: Any, params: Any, walk: Any, pos
                 backup(forest, slot, walk, depth, node, (value, draw, params.virtual_loss))
                 return BACKED_UP, depth, node
             if forest.nodes[slot, node].count == WAITING:
-                _undo(forest, slot, walk, depth, params.virtual_loss)
+                undo_walk(forest, slot, walk, depth, params.virtual_loss)
                 return COLLISION, depth, node
         if node < 0 or forest.nodes[slot, node].count == NEW or depth == MAX_DEPTH:
             break

@@ -129,7 +129,7 @@ class Thinker:
             known = known_of(evaluator, job.board, job.go.limits(job.board.turn == chess.WHITE))
             return self._by_policy(job, evaluator, allowed, options.temperature, known)
         bounds = budget(job.go.limits(job.board.turn == chess.WHITE), options.overhead / 1000)
-        search = self._prepared(job, bounds)
+        search = self._prepared(job)
         if bounds.hard is not None and not job.pondering:
             left = job.begun + bounds.hard - self._clock()
             if left < 2 * self._evaluation_seconds and not (len(allowed) == len(legal) and search.root(0).simulations):
@@ -166,7 +166,7 @@ class Thinker:
         )
         return BestMove(seen.move)
 
-    def _prepared(self, job: Job, bounds: Budget) -> Search:
+    def _prepared(self, job: Job) -> Search:
         """Return a search whose root is the job's position: the last tree, advanced, where the game went on from it."""
         wanted = job.options.search()
         search = self._search
@@ -183,7 +183,6 @@ class Thinker:
                 search.play(0, label_of(move, turn), move.promotion or 0)
                 turn = not turn
         self._history = job.history
-        search.config = replace(search.config, leaves=self._leaves(job, bounds))
         return search
 
     def _made_anew(self, options: Options, wanted: SearchConfig) -> Search:
@@ -231,14 +230,15 @@ class Thinker:
         def line_of(index: int) -> list[str]:
             return moves_of(search.line(0, index), job.board)
 
-        usual = self._evaluation_seconds * (1 + search.config.leaves)
+        leaves = self._leaves(job, bounds)
+        usual = self._evaluation_seconds * (1 + leaves)
         timer = RoundTimer(
             job.begun, min(self._longest_round, usual)
         )  # one slow round must not shorten the moves to come
         timer.start(self._clock())
         choices = len(allowed) if allowed is not None else job.board.legal_moves.count()
         stop_condition = StopCondition(job, search, bounds, timer, choices, before, tell, self._clock)
-        self._run(job, search, stop_condition, names)
+        self._run(job, search, stop_condition, names, leaves)
         self._longest_round = timer.longest_round
         labels, promotions = search.choose(temperature=options.temperature)
         chosen = _index_of(search.root(0), int(labels[0]), int(promotions[0]))
@@ -251,7 +251,12 @@ class Thinker:
         return BestMove(*line)
 
     def _run(
-        self, job: Job, search: Search, stop_condition: StopCondition, allowed: list[tuple[int, int]] | None
+        self,
+        job: Job,
+        search: Search,
+        stop_condition: StopCondition,
+        allowed: list[tuple[int, int]] | None,
+        leaves: int,
     ) -> None:
         """Search until the stop condition holds, the simulations are done or the root is proven."""
         bounds = [MOST_SIMULATIONS - search.root(0).simulations]
@@ -264,7 +269,7 @@ class Thinker:
             left = 0 if search.root(0).simulations else 1
         while left:
             asked, before = min(left, CHUNK if allowed is None else MOST_NARROWED), search.simulations
-            search.run(simulations=asked, allowed=allowed, stop=stop_condition)
+            search.run(simulations=asked, leaves=leaves, allowed=allowed, stop=stop_condition)
             done = search.simulations - before
             left -= done
             if done < asked or stop_condition() or allowed:

@@ -246,16 +246,3 @@ def test_an_underpromotion_shares_its_label_s_prior():
     assert priors["a7a8q"] > 0.6
     assert all(priors["a7a8" + piece] > 0 for piece in "nbr")
     assert priors["a1b1"] == pytest.approx(0.1, abs=1e-5)
-
-
-def test_what_is_not_a_number_weighs_nothing():
-    def broken(planes_BP: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        logits_BA, wdl_B3 = LAID(planes_BP)
-        logits_BA[:, ::7] = np.nan
-        wdl_B3[len(wdl_B3) // 2 :] = np.nan
-        return logits_BA, wdl_B3
-
-    _, root = searched(ROOT, broken, simulations=50)
-    assert root.visits.sum() == 50
-    assert np.isfinite(root.priors).all()
-    assert np.isfinite(root.value)
