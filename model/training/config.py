@@ -57,14 +57,14 @@ class TrainConfig:
     takes one after the other, which needs less memory. 0: parts of about 128 positions on a processor, one part on each
     GPU."""
     optimizer: OptimizerName = "auto"
-    """Optimizer: adamw, nadamw, sgd (Nesterov momentum), muon (matrices; AdamW does the rest), or auto: muon for
-    fianchetto-human and fianchetto-rated, adamw for other networks; a run that is continued keeps its own."""
+    """Optimizer: adamw, nadamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, and AdamW for the rest),
+    or auto: muon for fianchetto-human and fianchetto-rated, adamw for others; a run that is continued keeps its own."""
     learning_rate: float = 5e-3
     """Highest rate of the optimizer, reached at the end of the warm-up; muon's is scaled to fit AdamW's."""
     momentum: float = 0.95
     """Share of the last step's direction that sgd and muon keep."""
     weight_decay: float = 0.05
-    """Decay of convolution and linear weights, decoupled but for sgd; norms and biases have none."""
+    """Decay of convolution and linear weights, decoupled but for sgd; norms, biases and embeddings have none."""
     warmup: float = 0.02
     """Share of the run in which the rate rises from zero."""
     decay: Decay = "linear"

@@ -1,8 +1,8 @@
 """The rules that change weights, as rows of a table, and one object that runs whichever was chosen.
 
-Weights are of two kinds: matrices (convolutions and linear layers), which decay, and norms and biases, which do not: they
-are no measure of complexity. A row says how each kind is stepped, and what a rule keeps of a weight between steps: that
-is made at once and not at the first step, so that a run can be saved and restored at any step, the first included.
+Weights are of two kinds: those of convolutions and linear layers decay; norms, biases, embeddings and tables of positions do
+not. A row says how each kind is stepped, and which state a rule keeps of a weight between steps. That state is made at once
+and not at the first step, so that a run can be saved and restored at any step.
 """
 
 from collections.abc import Callable, Mapping
@@ -72,7 +72,7 @@ OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
     "sgd": (SGD, SGD),
     "muon": (MUON, ADAMW),
 }
-"""By the setting `optimizer`: the rule of matrices, and that of norms and biases."""
+"""By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other weights."""
 
 
 def as_matrix(weight: Tensor) -> Tensor:
@@ -85,11 +85,18 @@ def as_matrix(weight: Tensor) -> Tensor:
     return weight.view(len(weight), -1)
 
 
+def _decayed(network: nn.Module) -> set[str]:
+    """Return the names of the weights of convolutions and linear layers."""
+    layers = (nn.Conv2d, nn.Linear)
+    return {f"{name}.weight" for name, layer in network.named_modules() if isinstance(layer, layers)}
+
+
 class CombinedOptimizer:
     """The optimizers of a network. To a gradient scaler it is one optimizer over all weights."""
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
         named = list(network.named_parameters())
+        decayed = _decayed(network)
         self.param_groups: list[Group] = [{"params": [weight for _, weight in named]}]
         self.stepped: dict[str, Tensor] = {}  # by name: the weight, or the matrix that stands for it
         self.matrices: list[tuple[Tensor, Tensor]] = []
@@ -99,12 +106,12 @@ class CombinedOptimizer:
             {"params": [], "weight_decay": 0.0},
         )
         for name, weight in named:
-            flat = weight.ndim < 2
+            other = name not in decayed
             self.stepped[name] = weight
-            if rules[flat] is MUON:
+            if rules[other] is MUON:
                 self.stepped[name] = nn.Parameter(as_matrix(weight.data))
                 self.matrices.append((weight, self.stepped[name]))
-            groups[flat]["params"].append(self.stepped[name])
+            groups[other]["params"].append(self.stepped[name])
         if rules[0] is rules[1]:
             self.optimizers = [(rules[0], rules[0].make(config, list(groups)))]
         else:

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from model.network.network import build
+from model.network.presets import preset
 from model.training.config import OptimizerName, TrainConfig
 from model.training.muon import Muon, orthogonal
 from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, as_matrix
@@ -37,6 +39,31 @@ def descend(module: nn.Module, optimiser: CombinedOptimizer, steps: int, first: 
 
 def test_the_table_has_every_name() -> None:
     assert set(OPTIMIZERS) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_convolutions_and_linear_layers_decay(name: OptimizerName) -> None:
+    """Embeddings and tables of positions have two axes and more, and are neither."""
+    module = nn.ModuleDict(
+        {
+            "human": build(replace(preset("fianchetto-human"), width=8, blocks=1), 0),
+            "squares": build(replace(preset("fianchetto-squares"), width=8, blocks=1, heads=2, feedforward=8), 0),
+        }
+    )
+    optimizer = CombinedOptimizer(replace(CONFIG, optimizer=name), module)
+    names = {id(weight): name for name, weight in optimizer.stepped.items()}
+    decayed = {
+        names[id(weight)]
+        for _, one in optimizer.optimizers
+        for group in one.param_groups
+        for weight in group["params"]
+        if group["weight_decay"]
+    }
+    assert {"human.stem.0.weight", "human.move_head.weight.layer.weight", "squares.blocks.0.widen.weight"} <= decayed
+    others = {"human.move_head.kinds.weight", "squares.stem.0.place", "squares.blocks.0.bias.pairs"}
+    assert others <= optimizer.stepped.keys() - decayed
+    if name == "muon":
+        assert {weight for weight in others if f"{weight}.momentum_buffer" in optimizer.tensors()} == set()
 
 
 @pytest.mark.parametrize("name", NAMES)
