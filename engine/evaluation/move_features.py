@@ -42,7 +42,7 @@ from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 from engine.kernels import BORROWING
 
 FEATURES_VERSION = 1
-"""Of all numbers that a network is told here and by `model.network.move_head.known`: what was trained on others is refused."""
+"""Version of these features and of their encoding in `model.network.move_head`: a network of another version is refused."""
 FEATURES = ("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_next", "stands", "check", "target")
 TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(len(FEATURES))
 UNIT = 10

@@ -5,9 +5,11 @@ that a network reads known and unknown alike, and a rating between two steps is 
 
 column                    steps                                             unknown
 elo, opponent_elo         600, 750 ... 3000 (17)                            0
-clock                     0, 1, 2, 4 ... 4096 s, by the logarithm (14)      65535
-base                      15, 30 ... 7680 s, by the logarithm (10)          65535
-increment                 0, 1, 2, 4 ... 64 s, by the logarithm (8)         255
+clock                     0, 1, 3, 7 ... 8191 s (14)                        65535
+base                      15, 31, 63 ... 8191 s (10)                        65535
+increment                 0, 1, 3, 7 ... 127 s (8)                          255
+
+Steps of seconds are even in log2(1 + seconds).
 
 Axes: B batch, N steps, C channels.
 """

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from engine.progress import silent
 from model.checkpoint import CARD, read_card
 from model.data.playouts import playout_rows
-from model.network.conditioning import CONDITIONS, STEPS
+from model.network import conditioning
+from model.network.conditioning import CONDITIONS, STEPS, encode_conditions
 from model.training import state as model_run
 from model.training.config import TrainConfig
 from model.training.train import train
@@ -26,6 +29,19 @@ PRESET = replace(TINY_SEED, view="marro77+last", condition="ratings_clock", cond
 CONFIG = TrainConfig(steps=EPOCHS * ROWS // SIZE, batch_size=SIZE, threads=1, amp="off", device="cpu")
 UNKNOWN_ELO = STEPS["elo"].count
 """Place of "unknown" among the numbers that a rating is written as, which come first."""
+
+
+@pytest.mark.parametrize("name", ["clock", "base", "increment"])
+def test_the_documented_steps_of_seconds_are_those_that_are_encoded(name: str) -> None:
+    """A number on a step is written as that step alone."""
+    assert conditioning.__doc__ is not None
+    found = re.search(rf"^{name} +([\d, ]+?) \.\.\. (\d+) s \((\d+)\)", conditioning.__doc__, re.MULTILINE)
+    assert found is not None
+    first, last, count = found.groups()
+    assert int(count) == STEPS[name].count
+    for place, seconds in [*enumerate(map(int, first.split(", "))), (int(count) - 1, int(last))]:
+        (shares,) = encode_conditions({name: torch.tensor([seconds])}, (name,))
+        assert shares[place] == pytest.approx(1.0, abs=1e-5), seconds
 
 
 @pytest.fixture(scope="module")
