@@ -4,6 +4,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+CARD = "checkpoint.json"
+ONNX = "model.onnx"
+"""Name of the exported network in a checkpoint's folder."""
+
 Count = Annotated[int, Field(ge=0, lt=10**15)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -72,10 +76,11 @@ class Card(Schema):
     files: dict[str, Any]
 
 
-class Weights(Schema):
-    """The entry of a tensor file."""
+class FileEntry(Schema):
+    """The entry of a file beside the card: its tensors, or the exported network."""
 
     name: str
+    bytes: Count = 0
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -4,8 +4,8 @@ checkpoint.json               the card: what the network is, how it was made, an
 weights-<step>.safetensors    averaged weights and buffers, for use
 training-<step>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
 metrics.jsonl, curves.png     written by the trainer, and the folder tensorboard where that was asked for
-model.onnx                    written by `fianchetto export`; it names the hash of the weights that it was made of
-.lock                         held while a trainer is at work
+model.onnx                    written by `fianchetto export`; the card has its hash, until other weights are saved
+.lock                         held while a trainer or an export writes
 
 Stability: FORMAT_VERSION 1. New tensor files appear under new names, then the card is replaced, then old files go:
 whoever is killed at any point leaves a checkpoint that loads.
@@ -15,13 +15,15 @@ import hashlib
 import json
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -31,13 +33,18 @@ from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION
 from engine.json_files import check, read_json, shown
 from engine.temporaries import abandoned, new_file, sync_directory
-from model.card import Card, Weights
+from model.card import CARD as CARD
+from model.card import ONNX, Card, FileEntry
+from model.network.memory import memory_errors
 from model.network.network import Network, build
-from model.network.preset import PresetError, preset_from_row
+from model.network.preset import Preset, PresetError, preset_from_row
 
 FORMAT_VERSION = 1
-CARD = "checkpoint.json"
 LARGEST_CARD = 4 << 20
+LARGEST_HEADER = 1 << 20
+"""Bytes of a tensor file beside its tensors; those of networks here have less than 40 kB."""
+LARGEST_TRAINING = 6
+"""A training file holds at most this many times the weights: raw and best ones, and an optimizer's two or three moments."""
 NAMES = {"weights": re.compile(r"weights-\d+\.safetensors"), "training": re.compile(r"training-\d+\.safetensors")}
 
 
@@ -65,6 +72,10 @@ class TensorMismatchError(CheckpointError):
     """The tensors are not those of the preset's network."""
 
 
+class CheckpointBusyError(CheckpointError):
+    """Another process is writing the checkpoint."""
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Put a whole file under its name or leave what was there."""
     try:
@@ -75,6 +86,28 @@ def write_atomically(path: Path, data: bytes) -> None:
             f"{path} cannot be written: {error.strerror}; what was saved before is still there"
         ) from error
     sync_directory(path.parent)
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Make a checkpoint's directory and hold its lock, or raise CheckpointBusyError at once."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be made into a directory: {error.strerror}") from error
+    lock = FileLock(directory / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise CheckpointBusyError(
+            f"another process is writing {directory}: wait for it, or choose a new directory"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
@@ -94,12 +127,32 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
         **card,
         "files": files,
     }
-    write_atomically(directory / CARD, (json.dumps(written, indent=2, allow_nan=False) + "\n").encode())
+    _write_card(directory, written)
     kept = {entry["name"] for entry in files.values()}
     for path in [*_superseded(directory, former), *abandoned(directory)]:
         if path.name not in kept:
             path.unlink(missing_ok=True)
     return written
+
+
+def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
+    write_atomically(directory / CARD, (json.dumps(card, indent=2, allow_nan=False) + "\n").encode())
+
+
+def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
+    """Write the exported network beside the card and record its hash there; CheckpointError when the weights are others now.
+
+    The old entry goes first, so that a process killed in between leaves a card without an export.
+    """
+    with locked(directory):
+        card = read_card(directory)
+        if card["files"]["weights"]["sha256"] != weights_sha256:
+            raise CheckpointError(f"{directory} was saved anew while its former weights were exported: export it again")
+        if card["files"].pop("onnx", None) is not None:
+            _write_card(directory, card)
+        write_atomically(directory / ONNX, data)
+        entry = {"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        _write_card(directory, {**card, "files": {**card["files"], "onnx": entry}})
 
 
 def _former(directory: Path) -> Mapping[str, Any]:
@@ -134,7 +187,7 @@ def read_card(directory: Path) -> dict[str, Any]:
     entry = card["files"].get("weights")
     if not isinstance(entry, dict) or not NAMES["weights"].fullmatch(str(entry.get("name"))):
         raise DamagedFileError(f"{directory}: the card names no weights file")
-    check(path, entry, Weights, DamagedFileError)
+    check(path, entry, FileEntry, DamagedFileError)
     return card  # type: ignore[no-any-return]
 
 
@@ -159,13 +212,18 @@ def _check_card(path: Path, card: object) -> None:
         )
 
 
-def read_tensors(directory: Path, card: Mapping[str, Any], kind: str) -> dict[str, Tensor]:
-    """Read a card's `weights` or `training` file after comparing its hash, or raise DamagedFileError."""
+def read_tensors(directory: Path, card: Mapping[str, Any], kind: str, largest: int) -> dict[str, Tensor]:
+    """Read a card's `weights` or `training` file of at most `largest` bytes, or raise DamagedFileError.
+
+    The file's size and hash are compared before anything of it is used.
+    """
     entry = card["files"].get(kind)
     if not isinstance(entry, dict) or not NAMES[kind].fullmatch(str(entry.get("name"))):
         raise DamagedFileError(f"{directory}: the card names no {kind} file")
     path = directory / entry["name"]
     try:
+        if path.stat().st_size > largest:
+            raise DamagedFileError(f"{path} is too large for its preset: over {largest:,} bytes")
         data = path.read_bytes()
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error.strerror}") from error
@@ -176,7 +234,7 @@ def read_tensors(directory: Path, card: Mapping[str, Any], kind: str) -> dict[st
     try:
         return safetensors.torch.load(data)
     except (safetensors.SafetensorError, struct.error, KeyError) as error:
-        raise DamagedFileError(f"{path} is not a safetensors file: {error}") from error
+        raise DamagedFileError(f"{path} is not a safetensors file: {shown(str(error), 200, quote=False)}") from error
 
 
 def fit(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) -> None:
@@ -187,13 +245,13 @@ def fit(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) 
     strange = sorted(target.keys() ^ tensors.keys())
     if strange:
         raise TensorMismatchError(
-            f"{what}: tensors missing or unknown: {', '.join(strange[:5])} ({len(strange)} in all)"
+            f"{what}: tensors missing or unknown: {shown(', '.join(strange[:5]), 200, quote=False)} ({len(strange)} in all)"
         )
     for name, tensor in target.items():
         found = tensors[name]
         if found.shape != tensor.shape or found.dtype != tensor.dtype:
             raise TensorMismatchError(
-                f"{what}: {name} is {found.dtype} {list(found.shape)}, and must be {tensor.dtype} {list(tensor.shape)}"
+                f"{what}: {name} is {found.dtype} {shown(list(found.shape))}, and must be {tensor.dtype} {list(tensor.shape)}"
             )
     with torch.no_grad():
         for name, tensor in target.items():
@@ -212,21 +270,38 @@ class _Uninitialised(TorchFunctionMode):
         return kwargs["tensor"] if getattr(func, "__module__", "") == "torch.nn.init" else func(*args, **kwargs)
 
 
-def load(directory: Path) -> tuple[Network, dict[str, Any]]:
-    """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and its card."""
-    card = read_card(directory)
+def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict[str, Tensor]]:
+    """Read a card's preset and its weights, which are those of the preset's network, and finite.
+
+    They are compared before a network is built, so that a card that lies about its sizes costs no memory. Raises CardError,
+    DamagedFileError, TensorMismatchError.
+    """
     try:
         preset = preset_from_row(card["preset"])
     except (PresetError, UnknownViewError) as error:
         raise CardError(f"{directory / CARD}: {error}") from error
-    tensors = read_tensors(directory, card, "weights")
-    with torch.device("meta"), _Uninitialised():  # a card that lies about its sizes must not cost memory
-        fit(Network(preset).state_dict(), tensors, str(directory))
+    with torch.device("meta"), _Uninitialised():
+        wanted = Network(preset).state_dict()
+    tensors = read_tensors(directory, card, "weights", LARGEST_HEADER + total_bytes(wanted))
+    fit(wanted, tensors, str(directory))
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise DamagedFileError(
                 f"{directory}: {name} holds NaN or infinity: its training diverged, or it is damaged"
             )
-    network = build(preset, seed=0)
+    return preset, tensors
+
+
+def total_bytes(tensors: Mapping[str, Tensor]) -> int:
+    """Return the bytes of all tensors together."""
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def load(directory: Path) -> tuple[Network, dict[str, Any]]:
+    """Load a checkpoint for use: the network with its averaged weights in eval mode on the CPU, and its card."""
+    card = read_card(directory)
+    preset, tensors = read_weights(directory, card)
+    with memory_errors(f"the network of {directory}", "free some"):
+        network = build(preset, seed=0)
     fit(network.state_dict(), tensors, str(directory))
     return network.eval(), card

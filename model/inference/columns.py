@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.inferred import SUPPOSED, inferred
-from engine.encoding.planes import LABELS, PIECE_PLANES
+from engine.encoding.planes import LABELS, PIECE_PLANES, legal_mask
 from engine.errors import UserError
 
 Rows = dict[str, NDArray[Any]]
@@ -26,6 +26,10 @@ LARGEST_BATCH = 2048
 
 class KnownError(UserError):
     """A value was given for a column that the network does not read."""
+
+
+class AnswerError(UserError):
+    """A network answered with numbers that are not finite, or with arrays of another shape."""
 
 
 def check_known(name: str, columns: Mapping[str, int], known: Mapping[str, int]) -> None:
@@ -53,14 +57,29 @@ def complete(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], d
     return rows
 
 
-def in_batches(evaluate: Callable[[Rows], Answer], rows: Rows) -> Answer:
-    """Return what `evaluate` answers for all rows, at most LARGEST_BATCH of them at once."""
-    answers = [
-        evaluate({name: column[start : start + LARGEST_BATCH] for name, column in rows.items()})
-        for start in range(0, len(rows["planes"]), LARGEST_BATCH)
-    ]
+def in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
+    """Evaluate all rows by the network called `name`, at most LARGEST_BATCH of them at once; AnswerError as `check_answer`."""
+    answers = []
+    for start in range(0, len(rows["planes"]), LARGEST_BATCH):
+        batch = {column: values[start : start + LARGEST_BATCH] for column, values in rows.items()}
+        answers.append(evaluate(batch))
+        check_answer(answers[-1], batch["planes"], name)
     if not answers:
         return np.empty((0, LABELS), np.float32), np.empty((0, 3), np.float32)
     if len(answers) == 1:
         return answers[0]
     return np.concatenate([logits_BL for logits_BL, _ in answers]), np.concatenate([wdl_B3 for _, wdl_B3 in answers])
+
+
+def check_answer(answer: Answer, planes_BP: NDArray[np.uint64], name: str) -> None:
+    """Raise AnswerError unless an answer has the right shapes and is finite; logits of illegal moves may be -inf."""
+    logits_BL, wdl_B3 = answer
+    if logits_BL.shape != (len(planes_BP), LABELS) or wdl_B3.shape != (len(planes_BP), 3):
+        raise AnswerError(f"{name} answers with arrays of shapes {logits_BL.shape} and {wdl_B3.shape}: export it again")
+    finite_BL = np.isfinite(logits_BL)
+    if not finite_BL.all():  # of the usual network all are
+        finite_BL |= np.isneginf(logits_BL) & ~legal_mask(planes_BP)
+    if not (finite_BL.all() and np.isfinite(wdl_B3).all()):
+        raise AnswerError(
+            f"{name} answers with NaN or infinity: its training diverged, or it is damaged; train or copy it again"
+        )

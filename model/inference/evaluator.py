@@ -14,6 +14,7 @@ from model.checkpoint import load
 from model.data.inputs import Batch, column_defaults, network_input, to_device
 from model.data.outputs import marro_logits
 from model.inference.columns import Answer, Rows, check_known, complete, in_batches
+from model.network.memory import memory_errors
 from model.network.network import Network
 from model.training.objective.losses import VALUE_FORMS
 from model.training.precision import autocast, device_for, dtype_for
@@ -43,9 +44,10 @@ class NetworkEvaluator:
 
         `columns` may be a whole batch of a shard: what the network reads is taken from it. Illegal labels have logits too,
         some minus infinity. A value that is one number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2; without a value
-        head each is a third.
+        head each is a third. Raises AnswerError for an answer that is not finite.
         """
-        return in_batches(self._evaluate, complete(planes_BP, columns or {}, self.columns))
+        rows = complete(planes_BP, columns or {}, self.columns)
+        return in_batches(self._evaluate_in_memory, rows, f"the network {self.preset.name}")
 
     @torch.inference_mode()
     def _evaluate(self, rows: Rows) -> Answer:
@@ -55,6 +57,11 @@ class NetworkEvaluator:
         logits_BL = marro_logits(self.preset, policy, columns["planes"])
         wdl_B3 = VALUE_FORMS[self.preset.value].wdl(value_BV)
         return logits_BL.cpu().numpy(), wdl_B3.cpu().numpy()
+
+    def _evaluate_in_memory(self, rows: Rows) -> Answer:
+        work = f"evaluating {len(rows['planes']):,} positions by the network {self.preset.name}"
+        with memory_errors(work, "free some, or evaluate fewer at once"):
+            return self._evaluate(rows)
 
 
 def evaluator(

@@ -30,11 +30,12 @@ from engine.encoding.views import view
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES, FEATURES_VERSION
 from engine.progress import Progress, Tick, silent
-from model.checkpoint import load, write_atomically
+from model.card import ONNX
+from model.checkpoint import load, save_export, write_atomically
 from model.data.inputs import Batch, column_defaults, network_input
 from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
-from model.inference.onnx_evaluator import METADATA, NAME, OnnxEvaluator
+from model.inference.onnx_evaluator import METADATA, OnnxEvaluator
 from model.inference.quantization import quantize
 from model.network.blocks import Exact
 from model.network.network import Network
@@ -160,7 +161,6 @@ def export(
         if importlib.util.find_spec(package) is None:
             raise ExportError(f"{package} is not installed: pip install 'fianchetto[onnx]'")
     network, found = load(directory)
-    out = out or directory / NAME
     names, facts = tuple(column_defaults(network.preset)), ("moves", "facts") if network.preset.facts_width else ()
     attacks = ("attacks",) if view(network.preset.view).attacks else ()
     card = {
@@ -174,7 +174,7 @@ def export(
         "arithmetic": "float32" if calibration is None else "int8",
     }
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / NAME
+        path = Path(folder) / ONNX
         progress(Tick(0, 1, "graph traced"))  # most of the time, and torch says nothing of how far it is
         _graph(network, (*names, *attacks, *facts), card, path)
         progress(Tick(1, 1, "graph traced"))
@@ -188,8 +188,12 @@ def export(
         progress(Tick(len(rows["planes"]), len(rows["planes"]), "positions compared"))
         _check(differences, directory, integers=calibration is not None)
         data = path.read_bytes()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, data)
+    if out is None or out.absolute() == (directory / ONNX).absolute():
+        out = directory / ONNX
+        save_export(directory, card["weights_sha256"], data)
+    else:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, data)
     said = {"out": str(out), "bytes": len(data), "arithmetic": card["arithmetic"], "positions": len(rows["planes"])}
     return said | differences
 

@@ -6,6 +6,7 @@ encoding; the version of the move features, if it reads them (they are computed 
 Axes: B batch, P plane (77).
 """
 
+import hashlib
 import importlib.util
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,13 +22,13 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
 from engine.json_files import check, parse_json, read_json, shown
-from model.card import Exported
+from model.card import CARD, ONNX, Exported, FileEntry
 from model.inference.columns import Answer, Rows, check_known, complete, in_batches
 
-NAME = "model.onnx"
-"""What an exported network is called in its checkpoint's folder."""
 METADATA = "fianchetto"
 """Under this name the file holds its JSON."""
+LARGEST_FILE = 1 << 30
+"""Bytes of the largest file that is opened; that of fianchetto-l has 0.1 GB."""
 LONGEST_HISTORY = 64
 """Most earlier positions that a network may read."""
 
@@ -39,25 +40,36 @@ class OnnxError(UserError):
 class OnnxEvaluator:
     """An exported network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
 
-    def __init__(self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None, sha256: str | None = None
+    ) -> None:
         """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError.
 
-        With move features, each thread evaluates a part of a batch; in other networks they share each operation. Raises
-        KnownError too.
+        With `sha256`, a file of another hash is refused before onnxruntime reads it. With move features, each thread evaluates
+        a part of a batch; in other networks the threads share each operation. Raises KnownError too.
         """
         _require_onnxruntime()
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
-        refusals = (native.Fail, native.InvalidArgument, native.InvalidGraph, native.InvalidProtobuf, native.NoSuchFile)
+        data = _read(path, sha256)
+        self.sha256 = hashlib.sha256(data).hexdigest()
+        refusals = (
+            native.Fail,
+            native.InvalidArgument,
+            native.InvalidGraph,
+            native.InvalidProtobuf,
+            native.NotImplemented,
+            native.RuntimeException,
+        )
 
         def opened(threads: int) -> Any:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
             try:
-                return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+                return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
             except refusals as error:
-                raise OnnxError(f"{path} cannot be opened as an ONNX network: {error}") from error
+                raise OnnxError(f"{path} cannot be opened as an ONNX network: {shown(str(error), 200)}") from error
 
         self.session = opened(threads)
         said = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
@@ -82,7 +94,7 @@ class OnnxEvaluator:
         self.threads = threads
         self.reads_attacks = any(given.name == "attacks" for given in self.session.get_inputs())
         self.columns: dict[str, int] = dict(self.card["columns"])
-        self._path = path
+        self._path, self._refusals = path, refusals
         self.know(known or {})
 
     def know(self, known: Mapping[str, int]) -> None:
@@ -95,7 +107,7 @@ class OnnxEvaluator:
 
         Columns that the network reads and that are not given are what planes imply, or unknown.
         """
-        return in_batches(self._run, complete(planes_BP, columns or {}, self.columns))
+        return in_batches(self._run, complete(planes_BP, columns or {}, self.columns), str(self._path))
 
     def inputs(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return what the graph is given for one batch, by the names of its inputs."""
@@ -123,7 +135,24 @@ class OnnxEvaluator:
         return tuple(np.concatenate(columns) for columns in zip(*answers, strict=True))
 
     def _on_one_thread(self, rows: Rows) -> Any:
-        return tuple(self.session.run(None, self._inputs(rows)))
+        try:
+            logits_BL, wdl_B3 = self.session.run(None, self._inputs(rows))
+        except (*self._refusals, ValueError) as error:  # ValueError: other inputs or outputs than an export's
+            raise OnnxError(f"{self._path} cannot be run: {shown(str(error), 200)}") from error
+        return logits_BL, wdl_B3
+
+
+def _read(path: Path, sha256: str | None) -> bytes:
+    """Return a file's bytes, or raise OnnxError where it is too large or has another hash."""
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise OnnxError(f"{path} is too large: over {LARGEST_FILE >> 20} MiB, which no exported network is")
+        data = path.read_bytes()
+    except OSError as error:
+        raise OnnxError(f"{path} cannot be opened as an ONNX network: {error.strerror}") from error
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise OnnxError(f"{path} is not the file that {CARD} describes (its hash differs): copy or export it again")
+    return data
 
 
 def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
@@ -142,7 +171,7 @@ def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     _require_onnxruntime()
     found = exported(directory, threads=threads)
     if found is None:
-        why = f"{NAME} is of other weights" if (directory / NAME).exists() else f"there is no {NAME}"
+        why = f"{CARD} names no {ONNX} of these weights" if (directory / ONNX).exists() else f"there is no {ONNX}"
         raise OnnxError(
             f"{directory}: {why}; `fianchetto export --int8 --checkpoint {directory} --positions DATASET` makes one"
         )
@@ -152,18 +181,21 @@ def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
 def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
-    None when there is none, it is of other weights than the card's, or onnxruntime is not installed. It starts in a fifth of
-    the time of torch and is faster on small batches: one row in 0.7 ms of a core, torch 2.5 ms (fianchetto-xs in float32).
-    From 64 rows on, torch is faster than float32 where the processor gains by bf16, and 8-bit integers are faster than torch.
+    None when the card names none or there is none, or onnxruntime is not installed; OnnxError when the file is not the one
+    that the card names. It starts in a fifth of the time of torch and is faster on small batches: one row in 0.7 ms of a core,
+    torch 2.5 ms (fianchetto-xs in float32). From 64 rows on, torch is faster than float32 where the processor gains by bf16,
+    and 8-bit integers are faster than torch.
     """
-    if not (directory / NAME).exists() or importlib.util.find_spec("onnxruntime") is None:
+    if not (directory / ONNX).exists() or importlib.util.find_spec("onnxruntime") is None:
         return None
     try:
-        weights = read_json(directory / "checkpoint.json", OnnxError)["files"]["weights"]["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
+        files = read_json(directory / CARD, OnnxError)["files"]
+        weights, entry = files["weights"]["sha256"], files["onnx"]
+    except (OnnxError, OSError, KeyError, TypeError):  # whoever loads the checkpoint says what is wrong with its card
         return None
-    found = OnnxEvaluator(directory / NAME, threads=threads)
+    check(directory / CARD, entry, FileEntry, OnnxError)
+    found = OnnxEvaluator(directory / ONNX, threads=threads, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
-        return None
+        raise OnnxError(f"{directory / ONNX} is of other weights than {CARD} names: export it again")
     found.know(known or {})
     return found

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_type_hints
 from engine.encoding.move_vocabularies import vocabulary
 from engine.encoding.views import view
 from engine.errors import UserError
+from engine.json_files import shown
 
 
 class PresetError(UserError):
@@ -15,6 +16,8 @@ class PresetError(UserError):
 
 LARGEST = 4096
 """Sizes beyond this are refused: a row may come from a checkpoint that somebody else wrote."""
+MOST_BLOCKS = 128
+"""Blocks likewise: each takes about 7 ms to build, whatever its size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,20 +83,25 @@ class Preset:
         choices = words()
         for field in fields(self):
             value, kind = getattr(self, field.name), str if field.name in choices else field.type
-            if not isinstance(value, kind) or isinstance(value, bool):  # type: ignore[arg-type]
-                raise PresetError(f"preset field {field.name} is {value!r}, and must be a {kind}")
+            assert isinstance(kind, type)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise PresetError(f"preset field {field.name} is {shown(value)}, and must be of type {kind.__name__}")
+        label = shown(self.name, quote=False)
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 there = ", ".join(sorted(known))
-                raise PresetError(f"preset {self.name}: no {name} is called {getattr(self, name)!r}; there are {there}")
+                raise PresetError(
+                    f"preset {label}: no {name} is called {shown(getattr(self, name))}; there are {there}"
+                )
         view(self.view)
         self._check_sizes()
         self._check_policy()
 
     def _check_sizes(self) -> None:
+        label = shown(self.name, quote=False)
         for name, low, high in (
             ("width", 1, LARGEST),
-            ("blocks", 1, LARGEST),
+            ("blocks", 1, MOST_BLOCKS),
             ("value_width", 1, LARGEST),
             ("value_hidden", 1, LARGEST),
             ("towers", 1, 2),
@@ -107,20 +115,21 @@ class Preset:
             ("facts_layers", 1, 2),
         ):
             if not low <= getattr(self, name) <= high:
-                raise PresetError(f"preset {self.name}: {name} is {getattr(self, name)}, and must be in {low}..{high}")
+                raise PresetError(f"preset {label}: {name} is {getattr(self, name)}, and must be in {low}..{high}")
         if self.gate != "none" and not self.squeeze:
-            raise PresetError(f"preset {self.name}: a gate of kind {self.gate} needs squeeze, its hidden units")
+            raise PresetError(f"preset {label}: a gate of kind {self.gate} needs squeeze, its hidden units")
         if self.condition != "none" and not self.condition_width:
-            raise PresetError(f"preset {self.name}: a condition needs condition_width, its hidden units")
+            raise PresetError(f"preset {label}: a condition needs condition_width, its hidden units")
         if self.block == "attention" and (not self.feedforward or not self.heads or self.width % self.heads):
-            raise PresetError(f"preset {self.name}: attention needs feedforward, and heads that divide its width")
+            raise PresetError(f"preset {label}: attention needs feedforward, and heads that divide its width")
 
     def _check_policy(self) -> None:
+        label = shown(self.name, quote=False)
         moves = vocabulary(self.moves)
         if self.policy in ("linear", "attention") and not self.policy_width:
-            raise PresetError(f"preset {self.name}: a {self.policy} policy needs policy_width")
+            raise PresetError(f"preset {label}: a {self.policy} policy needs policy_width")
         if self.facts_width and (moves.name != "marro4096" or view(self.view).absolute):
-            raise PresetError(f"preset {self.name}: move features are of moves in marro4096 and the mover's view")
+            raise PresetError(f"preset {label}: move features are of moves in marro4096 and the mover's view")
         answers = {
             "planes": moves.planes > 0,
             "linear": not moves.factored,
@@ -128,7 +137,7 @@ class Preset:
             "attention": moves.name == "fromto4096",
         }
         if not answers[self.policy]:
-            raise PresetError(f"preset {self.name}: a {self.policy} policy cannot answer in {moves.name}")
+            raise PresetError(f"preset {label}: a {self.policy} policy cannot answer in {moves.name}")
 
 
 @cache
@@ -153,7 +162,9 @@ def preset_from_row(row: object) -> Preset:
     needed = {field.name for field in fields(Preset) if field.default is MISSING}
     strange = sorted(str(name) for name in (row.keys() - names) | (needed - row.keys()))
     if strange:
-        raise PresetError(f"the preset's fields are not this version's; missing or unknown: {', '.join(strange)}")
+        raise PresetError(
+            f"the preset's fields are not this version's; missing or unknown: {shown(', '.join(strange), 200, quote=False)}"
+        )
     return Preset(**row)
 
 

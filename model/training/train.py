@@ -5,30 +5,40 @@ torchrun, it is one process of several, and is handed its share of each batch.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from torch import Tensor
 
 from engine.errors import UserError
 from engine.progress import Progress, Stop
-from model.checkpoint import CARD, CheckpointError, load, read_card, read_tensors
+from model.checkpoint import (
+    CARD,
+    LARGEST_HEADER,
+    LARGEST_TRAINING,
+    load,
+    locked,
+    read_card,
+    read_tensors,
+    read_weights,
+    total_bytes,
+)
 from model.data.inputs import Batch
+from model.network.memory import memory_errors
 from model.network.preset import Preset, changed_fields
 from model.training.config import TrainConfig, TrainConfigError, changed_settings, with_optimizer
 from model.training.distributed import World, broadcast, process_group, run_on_first, world
 from model.training.objective.distillation import ReferencePolicy, has_reference, load_reference
 from model.training.precision import device_for, keep_freed_memory
-from model.training.state import DivergedError, Run, begin, restore
+from model.training.state import DivergedError, begin, restore
 from model.training.trainer import Batches, Loop, TrainingDataError, Validation
 
 __all__ = [
     "Batch",
     "DivergedError",
     "TrainConfig",
-    "TrainingBusyError",
     "TrainingDataError",
     "TrainingMismatchError",
     "train",
@@ -37,10 +47,6 @@ __all__ = [
 
 class TrainingMismatchError(UserError):
     """The directory holds a run of another preset, configuration or data."""
-
-
-class TrainingBusyError(UserError):
-    """Another trainer is at work in the directory."""
 
 
 def train(
@@ -67,7 +73,7 @@ def train(
     checkpoint `start`, where one is given; where the configuration says so, its policy is kept near that of the checkpoint
     `reference`, which the card names. `admit` is called before anything is written, and raises where `out` is somebody
     else's. Raises TrainingMismatchError for a run that is not this one, or a start of another preset,
-    TrainingBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by `config.spike`
+    CheckpointBusyError while another trainer is at it, DivergedError when the loss is not finite or rose by `config.spike`
     (the last save stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
     if config.epochs is not None and not epoch_rows:
@@ -89,15 +95,19 @@ def train(
                 torch.set_num_threads(config.threads)
             if device.type == "cpu":
                 keep_freed_memory()
+            # Files are compared with the preset before the run is built: who made them is not known
+            tensors = None if card is None else _read_run(out, card)
+            start_weights = None if start is None or card is not None else _load_start(start, preset)
             # A run keeps its parts on another device: one from before there were parts had one
             run = begin(config, preset, place, kept_near, 0 if card is None else card.get("parts", 1))
-            if card is not None:
-                tensors = {kind: read_tensors(out, card, kind) for kind in ("weights", "training")}
+            if card is not None and tensors is not None:
                 restore(run, card, tensors, str(out))
-            elif start is not None:
-                _adopt(run, start)
+            elif start_weights is not None:
+                for network in (run.network, run.ema):
+                    network.load_state_dict(start_weights)
             broadcast(place, [0.0])  # all have read what process 0 is about to replace
-            return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
+            with memory_errors(f"training {preset.name}", "choose a smaller --batch-size, or free some"):
+                return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
         finally:
             torch.set_num_threads(threads)
 
@@ -105,45 +115,31 @@ def train(
 @contextmanager
 def _alone(out: Path, place: World, admit: Callable[[], None]) -> Iterator[None]:
     """Make the directory of a run, and keep other trainers out of it meanwhile; process 0 does it for all."""
-    held: list[FileLock] = []
+    with ExitStack() as held:
 
-    def enter() -> None:
-        admit()
-        held.append(_locked(out))
+        def enter() -> None:
+            admit()
+            held.enter_context(locked(out))
 
-    run_on_first(place, enter)
-    try:
+        run_on_first(place, enter)
         yield
-    finally:
-        for lock in held:
-            lock.release()
 
 
-def _locked(out: Path) -> FileLock:
-    """Make the directory and lock it."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise CheckpointError(f"{out} cannot be made into a directory: {error.strerror}") from error
-    lock = FileLock(out / ".lock", timeout=0)
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise TrainingBusyError(f"another trainer is writing {out}: wait for it, or choose a new directory") from error
-    except OSError as error:
-        raise CheckpointError(f"{out} cannot be written: {error.strerror}") from error
-    return lock
+def _read_run(out: Path, card: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """Read the tensors of a run that is not finished."""
+    _, weights = read_weights(out, card)
+    largest = LARGEST_HEADER + LARGEST_TRAINING * total_bytes(weights)
+    return {"weights": weights, "training": read_tensors(out, card, "training", largest)}
 
 
-def _adopt(run: Run, start: Path) -> None:
-    """Return a fresh run the averaged weights of a checkpoint."""
+def _load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
+    """Load the averaged weights that a new run of the preset begins with."""
     network, card = load(start)
-    if changes := changed_fields(run.preset, card["preset"]):
+    if changes := changed_fields(preset, card["preset"]):
         raise TrainingMismatchError(
             f"{start} is of another preset ({', '.join(changes)} differ): start from one of this"
         )
-    for part in (run.network, run.ema):
-        part.load_state_dict(network.state_dict())
+    return network.state_dict()
 
 
 def _reference(config: TrainConfig, preset: Preset, directory: Path | None) -> ReferencePolicy | None:

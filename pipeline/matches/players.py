@@ -14,7 +14,6 @@ from engine.search import SearchConfig
 from pipeline.executors.local import available_cores
 from pipeline.matches.config import SideConfig
 from pipeline.storage.preflight import installed
-from pipeline.storage.stores import file_hash
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
@@ -47,12 +46,12 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
         )
     from model.checkpoint import read_card
     from model.inference.evaluator import evaluator
-    from model.inference.onnx_evaluator import NAME, required
+    from model.inference.onnx_evaluator import required
 
     name, weights = directory.resolve().name, read_card(directory)["files"]["weights"]["sha256"]
     if who.startswith("onnx:"):
         graph = required(directory, threads=threads)
-        return graph, f"{name} onnx", {"evaluator": "onnx", "weights": weights, "onnx": file_hash(directory / NAME)}
+        return graph, f"{name} onnx", {"evaluator": "onnx", "weights": weights, "onnx": graph.sha256}
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 
 

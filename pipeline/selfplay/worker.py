@@ -30,7 +30,6 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.groups import side_by_side
 from pipeline.selfplay.journal import Journal, read_journals
 from pipeline.selfplay.records import entry_of
-from pipeline.storage.stores import file_hash
 
 COMPILED = "compiled"
 """What the evaluators that are no networks run on."""
@@ -147,10 +146,10 @@ def checkpoint_identity(checkpoint: Path, card: Mapping[str, Any], device: str) 
         "step": card["step"],
     }
     if device == ONNX:
-        from model.inference.onnx_evaluator import NAME, required
+        from model.inference.onnx_evaluator import required
 
-        required(checkpoint)  # whatever is wrong with it is said here, once, and not by every process
-        said["onnx_sha256"] = file_hash(checkpoint / NAME)
+        # what is wrong with it is said here, once, and not by every process
+        said["onnx_sha256"] = required(checkpoint).sha256
     return said
 
 

@@ -237,11 +237,11 @@ def _persist(ray: Any, job: _Job, room: _Room, progress: Progress, stop: Stop) -
 
 def _raise_mistake(failed: _Failed, *, patient: bool) -> None:
     """Raise what a person can mend; not that the directory is locked, which after a loss is the lost group's doing."""
+    from model.checkpoint import CheckpointBusyError
     from model.training.distributed import WorldError
-    from model.training.train import TrainingBusyError
 
     first = [error for error in failed.mistakes if not isinstance(error, WorldError)] or list(failed.mistakes)
-    if first and not (patient and isinstance(first[0], TrainingBusyError)):
+    if first and not (patient and isinstance(first[0], CheckpointBusyError)):
         raise first[0]
 
 

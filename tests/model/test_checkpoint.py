@@ -32,7 +32,9 @@ from model.checkpoint import (
     write_atomically,
 )
 from model.data.inputs import network_input, to_device
-from model.inference.evaluator import evaluator
+from model.inference.columns import AnswerError
+from model.inference.evaluator import NetworkEvaluator, evaluator
+from model.network.memory import OutOfMemoryError
 from model.network.network import build
 from model.network.preset import Preset, preset_row
 from tests.model.synthetic import TINY, TINY_SEED, batch
@@ -170,6 +172,23 @@ def test_tensors_that_do_not_fit_cost_no_memory_for_the_lie(tmp_path: Path) -> N
         load(tmp_path)
 
 
+def test_a_card_of_very_many_blocks_is_refused_before_one_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path)
+    edit(tmp_path, preset=preset_row(TINY) | {"blocks": 4096})
+    monkeypatch.setattr("model.network.network.BLOCKS", {})
+    with pytest.raises(CardError, match=r"blocks is 4096, and must be in 1\.\.128"):
+        load(tmp_path)
+
+
+def test_a_tensor_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
+    make(tmp_path)
+    os.truncate(tmp_path / "weights-7.safetensors", 1 << 40)
+    with pytest.raises(DamagedFileError, match="too large for its preset"):
+        load(tmp_path)
+
+
 def test_damaged_and_missing_tensor_files(tmp_path: Path) -> None:
     make(tmp_path)
     path = tmp_path / "weights-7.safetensors"
@@ -239,6 +258,27 @@ def test_evaluator_answers_in_the_movers_labels(tmp_path: Path, row: Preset) -> 
         black = np.full(4096, data["planes"][index, 12] != 0)
         assert np.allclose(logits[index], raw[index].numpy()[apply_labels(shown, black, labels)], atol=1e-5)
     assert apply(shown, data["planes"]).shape == (9, 77)
+
+
+@pytest.mark.parametrize("row", [TINY, TINY_SEED], ids=lambda row: row.name)
+def test_an_evaluator_refuses_to_answer_with_nan(tmp_path: Path, row: Preset) -> None:
+    network = build(row, 3).eval()
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.fill_(3e38)  # finite, so the file is loaded, and the answers are not
+    with pytest.raises(AnswerError, match=f"the network {row.name} answers with NaN or infinity"):
+        NetworkEvaluator(network, device="cpu", amp="off")(batch(3)["planes"])
+
+
+def test_an_evaluator_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = NetworkEvaluator(build(TINY, 3), device="cpu", amp="off")
+
+    def fail(*_: object) -> None:
+        torch.empty(1 << 60, dtype=torch.uint8)
+
+    monkeypatch.setattr(called.network, "forward", fail)
+    with pytest.raises(OutOfMemoryError, match=r"evaluating 3 positions by the network tiny needs more memory"):
+        called(batch(3)["planes"])
 
 
 def test_evaluator_takes_any_number_of_rows(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,5 +1,6 @@
 """Exported networks: the same answers as the checkpoint's, whatever the batch, and nothing published that differs."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -20,7 +21,8 @@ from engine.board.position import KING
 from engine.encoding.planes import legal_mask
 from engine.encoding.views import LAST_MOVES
 from engine.progress import silent
-from model.checkpoint import CARD
+from model.card import CARD, ONNX
+from model.checkpoint import CheckpointBusyError, CheckpointError, load, locked, save, save_export, write_atomically
 from model.data.playouts import playout_rows
 from model.inference.columns import Answer, KnownError, Rows
 from model.inference.evaluator import evaluator
@@ -37,7 +39,7 @@ pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 from model.inference import export as exporting
 from model.inference.export import ExportError, export
-from model.inference.onnx_evaluator import NAME, OnnxError, OnnxEvaluator, exported
+from model.inference.onnx_evaluator import OnnxError, OnnxEvaluator, exported
 
 Exported = tuple[dict[str, Any], list[list[int]]]
 """What was said, and of each report of progress how much was done of how much."""
@@ -137,7 +139,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         name: tuple(json.loads((net.parent / "said.json").read_text())) for name, net in nets.items()
     }
     integers: Exported = (json.loads((told.parent / "int8.json").read_text()), [])
-    return found | {TOLD.name: (said | {"out": shutil.copy(out, told / NAME)}, []), INTEGERS: integers}
+    return found | {TOLD.name: (said | {"out": shutil.copy(out, told / ONNX)}, []), INTEGERS: integers}
 
 
 def _noted(run: Callable[[Rows], Answer], worked: list[int], rows: Rows) -> Answer:
@@ -220,7 +222,7 @@ def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[st
     ], "the first layer and logits stay exact"
     assert len(convolutions) > 5
     one, other = OnnxEvaluator(path), evaluator(net, device="cpu", amp="off")
-    assert one.card == OnnxEvaluator(net / NAME).card | {"arithmetic": "int8"}
+    assert one.card == OnnxEvaluator(net / ONNX).card | {"arithmetic": "int8"}
     planes = playout_rows(200, seed=7)["planes"]
     legal, (found, wanted) = torch.from_numpy(legal_mask(planes)), (one(planes), other(planes))
     again = OnnxEvaluator(path.parents[1] / "again" / "net.onnx")(planes)
@@ -236,7 +238,7 @@ def test_integers_that_differ_too_much_are_not_published(
     tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = Path(exports[TINY.name][0]["out"]).parent
-    monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(net / NAME, path))
+    monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(net / ONNX, path))
     monkeypatch.setattr(exporting, "INT8_VALUE", 0.0)
     with pytest.raises(ExportError, match=r"the expected score by .* \(at most 0\.0\): export it without"):
         export(net, tmp_path / "net.onnx", playout_rows(20), calibration=playout_rows(70, seed=1))
@@ -251,7 +253,7 @@ def test_what_differs_is_not_published(
     monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(other, path))
     with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
         export(net, None, playout_rows(20))
-    assert not (net / NAME).exists()
+    assert not (net / ONNX).exists()
 
 
 def test_players_take_the_export_only_while_it_is_of_these_weights(
@@ -259,9 +261,9 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(
 ) -> None:
     said, _ = exports[TINY.name]
     net = Path(shutil.copytree(Path(said["out"]).parent, tmp_path / "net"))
-    (net / NAME).rename(tmp_path / NAME)
+    (net / ONNX).rename(tmp_path / ONNX)
     assert exported(net) is None
-    (tmp_path / NAME).rename(net / NAME)
+    (tmp_path / ONNX).rename(net / ONNX)
     quick = exported(net)
     assert quick is not None
     assert quick.card["step"] == 3
@@ -271,9 +273,44 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(
         [sys.executable, "-c", code, str(net)], capture_output=True, text=True, cwd=REPOSITORY, check=True
     )
     assert ran.stdout == "False\n"
+    network, card = load(net)
+    save(net, card | {"step": 4}, {"weights": network.state_dict()})
+    assert exported(net) is None, "the card of other weights names no export"
+
+
+def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(tmp_path: Path) -> None:
+    net = checkpoint(tmp_path / "net", TINY)
     card = json.loads((net / CARD).read_text())
-    card["files"]["weights"]["sha256"] = "0" * 64
-    (net / CARD).write_text(json.dumps(card))
+    weights = card["files"]["weights"]["sha256"]
+    save_export(net, weights, b"graph")
+    recorded = json.loads((net / CARD).read_text())
+    assert recorded["files"].pop("onnx") == {"name": ONNX, "bytes": 5, "sha256": hashlib.sha256(b"graph").hexdigest()}
+    assert recorded == card
+    with pytest.raises(CheckpointError, match="was saved anew while"):
+        save_export(net, "0" * 64, b"other")
+    with locked(net), pytest.raises(CheckpointBusyError):
+        save_export(net, weights, b"other")
+    assert (net / ONNX).read_bytes() == b"graph"
+
+
+def test_an_export_killed_while_it_is_published_leaves_a_checkpoint_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = checkpoint(tmp_path / "net", TINY)
+    weights = load(net)[1]["files"]["weights"]["sha256"]
+    save_export(net, weights, b"graph")
+    published: list[str] = []
+
+    def killed(path: Path, data: bytes) -> None:
+        published.append(path.name)
+        if path.name == ONNX:
+            raise KeyboardInterrupt
+        write_atomically(path, data)
+
+    monkeypatch.setattr("model.checkpoint.write_atomically", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_export(net, weights, b"other")
+    assert published == [CARD, ONNX]
     assert exported(net) is None
 
 

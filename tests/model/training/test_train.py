@@ -14,14 +14,13 @@ import safetensors.torch
 import torch
 
 from engine.progress import Stop, Tick, never, silent
-from model.checkpoint import CheckpointError, load, read_card
+from model.checkpoint import CheckpointBusyError, CheckpointError, load, read_card
 from model.network.preset import Preset
 from model.training.records.curves import draw
 from model.training.records.metrics_log import read_metrics
 from model.training.train import (
     DivergedError,
     TrainConfig,
-    TrainingBusyError,
     TrainingDataError,
     TrainingMismatchError,
     train,
@@ -117,7 +116,7 @@ def test_two_at_once_refuse_each_other(tmp_path: Path, monkeypatch: Any) -> None
     refused = []
 
     def again(tick: Tick) -> None:
-        with pytest.raises(TrainingBusyError, match=re.escape(str(tmp_path))):
+        with pytest.raises(CheckpointBusyError, match=re.escape(str(tmp_path))):
             run(tmp_path, batches=lambda step: pytest.fail("opened batches"))
         refused.append(tick.done)
 

@@ -37,7 +37,7 @@ def test_an_exported_network_plays_and_one_that_is_not_there_is_named(tmp_path: 
     assert greedy.search is None
     make(tmp_path / "net")
     (tmp_path / "net" / "model.onnx").write_bytes((embedded / "model.onnx").read_bytes())
-    with pytest.raises(OnnxError, match=r"net: model\.onnx is of other weights; "):
+    with pytest.raises(OnnxError, match=r"net: checkpoint\.json names no model\.onnx of these weights; "):
         player_of(SideConfig(who=f"onnx:{tmp_path / 'net'}"), seed=1)
     (tmp_path / "net" / "model.onnx").unlink()
     with pytest.raises(OnnxError, match=r"net: there is no model\.onnx; `fianchetto export --int8"):

@@ -1,0 +1,136 @@
+"""Exported networks of unknown origin: damaged files are refused before they are run, and answers that are not finite too."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.card import CARD, ONNX
+from model.data.playouts import playout_rows
+from model.inference.columns import AnswerError, check_answer
+from model.inference.onnx_evaluator import OnnxError, exported, required
+from tests.conftest import REPOSITORY
+
+pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
+
+EMBEDDED = REPOSITORY / "datasets" / "embedded"
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> Path:
+    """Copy the embedded network's card and export; nothing here reads its weights."""
+    for name in (CARD, ONNX):
+        shutil.copy(EMBEDDED / name, tmp_path / name)
+    return tmp_path
+
+
+def edit_files(net: Path, **entries: Any) -> None:
+    card = json.loads((net / CARD).read_text())
+    card["files"] |= entries
+    (net / CARD).write_text(json.dumps(card))
+
+
+def seal(net: Path) -> None:
+    """Record the hash of the file as it is, as someone who exports a damaged network would."""
+    data = (net / ONNX).read_bytes()
+    edit_files(net, onnx={"name": ONNX, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()})
+
+
+def flip(path: Path, seed: int) -> None:
+    """Flip eight bits."""
+    random, data = np.random.default_rng(seed), bytearray(path.read_bytes())
+    for at in random.choice(len(data), 8, replace=False):
+        data[at] ^= 1 << int(random.integers(8))
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
+def test_a_file_with_flipped_bits_is_not_run(net: Path, seed: int) -> None:
+    flip(net / ONNX, seed)
+    for opened in (exported, required):
+        with pytest.raises(OnnxError, match=r"model\.onnx is not the file that checkpoint\.json describes"):
+            opened(net)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_a_file_that_was_damaged_before_it_was_recorded_fails_in_one_line(net: Path, seed: int) -> None:
+    """Nobody can tell such a file from another network; it may answer, and the answers are finite."""
+    flip(net / ONNX, seed)
+    seal(net)
+    answers, reason = [], ""
+    try:
+        answers = list(required(net)(playout_rows(4)["planes"]))
+    except (OnnxError, AnswerError) as error:
+        reason = str(error)
+    assert "\n" not in reason
+    assert all(np.isfinite(answer).all() for answer in answers)
+
+
+def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
+    card = json.loads((net / CARD).read_text())
+    del card["files"]["onnx"]
+    (net / CARD).write_text(json.dumps(card))
+    assert exported(net) is None
+    with pytest.raises(OnnxError, match=r"names no model\.onnx of these weights; `fianchetto export"):
+        required(net)
+
+
+@pytest.mark.parametrize("entry", [None, 7, {}, {"name": ONNX}, {"name": ONNX, "sha256": "0"}])
+def test_an_entry_that_cannot_be_is_refused(net: Path, entry: object) -> None:
+    edit_files(net, onnx=entry)
+    with pytest.raises(OnnxError, match=r"checkpoint\.json"):
+        exported(net)
+
+
+def test_an_export_of_other_weights_is_refused(net: Path) -> None:
+    edit_files(net, weights={"name": "weights-1.safetensors", "sha256": "0" * 64})
+    with pytest.raises(OnnxError, match="of other weights"):
+        exported(net)
+
+
+def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
+    onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+    model = onnx.load(net / ONNX)
+    bias = next(array for array in model.graph.initializer if array.name == "network.policy.0.layer.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.full(list(bias.dims), np.nan, np.float32), bias.name))
+    onnx.save(model, net / ONNX)
+    seal(net)
+    network = required(net)
+    with pytest.raises(AnswerError, match=r"model\.onnx answers with NaN or infinity"):
+        network(playout_rows(2)["planes"])
+
+
+@pytest.mark.parametrize(
+    ("legal", "illegal", "wdl", "fine"),
+    [
+        (0.0, -np.inf, 0.3, True),
+        (-np.inf, 0.0, 0.3, False),
+        (0.0, np.inf, 0.3, False),
+        (0.0, np.nan, 0.3, False),
+        (np.nan, 0.0, 0.3, False),
+        (0.0, 0.0, np.nan, False),
+    ],
+)
+def test_only_illegal_moves_may_have_no_probability(legal: float, illegal: float, wdl: float, fine: bool) -> None:
+    planes = playout_rows(1)
+    logits = np.zeros((1, 4096), np.float32)
+    logits[0, int(planes["label"][0])] = legal
+    logits[0, 4095] = illegal  # a knight's move off the board
+    answer = (logits, np.full((1, 3), wdl, np.float32))
+    if fine:
+        check_answer(answer, planes["planes"], "x")
+        return
+    with pytest.raises(AnswerError):
+        check_answer(answer, planes["planes"], "x")
+
+
+def test_arrays_of_another_shape_are_refused() -> None:
+    planes = playout_rows(2)["planes"]
+    answer = (np.zeros((2, 4672), np.float32), np.zeros((2, 3), np.float32))
+    with pytest.raises(AnswerError, match=r"shapes \(2, 4672\)"):
+        check_answer(answer, planes, "x")
