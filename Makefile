@@ -30,8 +30,7 @@ gpu: $(READY)
 	$(BIN)/fianchetto bench gpu
 
 ui: $(READY)
-	$(BIN)/dg launch --job register_dumps
-	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
+	$(BIN)/python -m pipeline.defs.ui --port $(PORT)
 
 # The settings are dagster.yaml and where the state lies; the folder is the instance's home, git-ignored.
 ui-postgres: export DAGSTER_HOME := $(CURDIR)/dagster_home/postgres
@@ -44,8 +43,7 @@ ui-postgres: $(READY)
 	$(BIN)/pip install --quiet -e ".[postgres]" -c constraints.txt
 	mkdir -p $(DAGSTER_HOME)
 	cat dagster_home/dagster.yaml dagster_home/dagster-postgres.yaml > $(DAGSTER_HOME)/dagster.yaml
-	$(BIN)/dg launch --job register_dumps
-	$(BIN)/dg dev --host 127.0.0.1 --port $(PORT)
+	$(BIN)/python -m pipeline.defs.ui --port $(PORT)
 
 test: $(READY)
 	$(MAKE) --jobs 2 check kernels

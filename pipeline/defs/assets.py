@@ -204,19 +204,20 @@ def checkpoint(
     pool="accelerator",
     code_version=code_of("pipeline/evaluation", "model/inference", "model/metrics.py"),
 )
-def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
+def accuracy_report(
+    context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets, compute: Compute
+) -> Result:
     """How often the network's first choice is the human's move, on games that it never saw."""
     with checked(context, datasets):
         options = options_of(config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
         network = named or newest(checkpoint.key, context)
         shards = inputs(context, datasets, options.positions)
+        ratings = replace(options.ratings, engine=compute.uci_engine)
         folder = datasets.path / "reports" / network.name
         reports = {}
         for path in shards:
-            work = partial(
-                tasks.report, network, path, options.split, options.rule, options.ratings, folder / path.name
-            )
+            work = partial(tasks.report, network, path, options.split, options.rule, ratings, folder / path.name)
             work = partial(work, baselines=options.baselines)
             reports[path.name] = run_child(work, progress=live(context))
         probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))

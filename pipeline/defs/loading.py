@@ -24,5 +24,6 @@ def load() -> dg.Definitions:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dg.BetaWarning)
         found = copy(found, assets=dg.with_source_code_references(each))  # an asset's page links to its code
-    resources = {"datasets": Datasets(), "compute": Compute()}
+    # In memory: Dagster's default writes what an op returns as a pickle into a folder that a run's configuration names.
+    resources = {"datasets": Datasets(), "compute": Compute(), "io_manager": dg.mem_io_manager}
     return dg.Definitions.merge(found, dg.Definitions(executor=dg.in_process_executor, resources=resources))

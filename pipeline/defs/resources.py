@@ -1,4 +1,7 @@
-"""Where the data lies: one folder, with a subfolder for each kind of thing."""
+"""Where the data lies, and what works on them: settings of the instance, by environment variables.
+
+None of them is part of a run's configuration: whoever can launch a run cannot name a program, a server or a folder.
+"""
 
 import os
 from collections.abc import Collection, Iterable
@@ -20,21 +23,15 @@ SAMPLE = "sample"
 class Datasets(dg.ConfigurableResource[None]):
     """The folder of datasets: `dumps/ positions/ training_sets/ checkpoints/ tuned/ reports/` and the embedded `sample/`."""
 
-    root: str = ""
-    """The folder; "" takes the environment variable FIANCHETTO_DATASETS, or `datasets/` beside the packages."""
-    lichess: str = ""
-    """Where months are fetched from; "" takes the environment variable FIANCHETTO_LICHESS, or Lichess itself."""
-
     @property
     def fetching(self) -> FetchConfig:
-        """Where months are fetched from, and how patiently."""
-        return FetchConfig(base=self.lichess or os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
+        """The server that months are fetched from: the environment variable FIANCHETTO_LICHESS, or Lichess."""
+        return FetchConfig(base=os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
 
     @property
     def path(self) -> Path:
-        """The folder as an absolute path."""
-        beside = SAMPLE_FILE.parents[1]
-        return Path(self.root or os.environ.get("FIANCHETTO_DATASETS") or beside).resolve()
+        """The folder as an absolute path: the environment variable FIANCHETTO_DATASETS, or `datasets/` beside the packages."""
+        return Path(os.environ.get("FIANCHETTO_DATASETS") or SAMPLE_FILE.parents[1]).resolve()
 
     def dumps(self) -> dict[str, list[Path]]:
         """Find the dumps by partition key; more than one file for a key is a mistake that `source` explains."""
@@ -66,7 +63,7 @@ class Datasets(dg.ConfigurableResource[None]):
 
     def positions(self, key: str) -> Path:
         """Return the directory of the shards of a dump."""
-        return self.path / "positions" / key
+        return self.path / "positions" / _plain("positions dataset", key)
 
     def materialised(self, names: tuple[str, ...] = (), promised: Collection[str] = ()) -> list[Path]:
         """Return the positions datasets that are complete, or those named, in order of name.
@@ -109,15 +106,17 @@ def _plain(what: str, name: str) -> str:
 
 
 class Compute(dg.ConfigurableResource[None]):
-    """What spreads the work of an asset."""
-
-    engine: str = ""
-    """An engine, named as on the command line; "" takes the environment variable FIANCHETTO_ENGINE, or local."""
+    """Where the work of an asset is done, and the chess engine that plays and judges."""
 
     @property
     def name(self) -> str:
-        """The engine's name."""
-        return self.engine or os.environ.get("FIANCHETTO_ENGINE") or LOCAL
+        """The executor, named as on the command line: the environment variable FIANCHETTO_ENGINE, or local."""
+        return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
+
+    @property
+    def uci_engine(self) -> str:
+        """The command of a UCI engine: the environment variable FIANCHETTO_UCI_ENGINE ("" for none), or stockfish."""
+        return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
 
 
 def version_of(files: Iterable[Path]) -> str:

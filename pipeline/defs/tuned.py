@@ -72,7 +72,7 @@ def tuned_checkpoint(
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
         loop = options.finetune
-        loop = replace(loop, engine=loop.engine or compute.name)
+        loop = replace(loop, engine=compute.name, eval=replace(loop.eval, engine=compute.uci_engine))
         tell(context, checkpoint=network.name, tuned=out.name, generations=loop.generations, minutes=loop.minutes)
         work = partial(tasks.finetune, network, loop, out, human=human)
         result = run_child(work, progress=live(context), lock=out)
@@ -105,7 +105,7 @@ def tuned_checkpoint(
     check_specs=checks.STRENGTH,
 )
 def strength_report(
-    context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets
+    context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets, compute: Compute
 ) -> Iterator[Result]:
     """Play the fine-tuning that is named, or the newest, against its seed and outsiders, where the run is for that."""
     if not asked_for(context):
@@ -117,6 +117,7 @@ def strength_report(
         best = file_hash(tuned / "best" / "checkpoint.json")
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         chosen = {name: value for name, value in asdict(options).items() if name != "tuned"}
+        chosen["engine"] = compute.uci_engine
         result = run_child(partial(tasks.strength, tuned, out, chosen), progress=live(context), lock=out)
     yield Result(
         metadata=tuned_metadata.of_strength(out, tuned, result),

@@ -3,6 +3,9 @@
 `Form[Options]` is the annotation of an asset's parameter `config`. Dagster shows its fields with type, choices, default and
 description, and refuses at launch what does not fit them. `options_of(config)` builds the dataclass, whose `__post_init__`
 checks the rest. A launchpad hides fields that default to None (dagster#31166), so these are shown as 0 or "".
+
+A form has no field that names a program, an address or a file (`is_hidden`): such fields keep the dataclass's default, and the
+assets set them from the environment (resources.py).
 """
 
 import dataclasses
@@ -23,6 +26,10 @@ from pipeline.errors import ConfigError
 T = TypeVar("T")
 NONE: Mapping[Any, Any] = {int: 0, float: 0.0}
 """How a form says None, by type; "" for the others."""
+
+
+HIDDEN = frozenset({"engine"})
+"""Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,10 +75,16 @@ def form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
     shown = {
         field.name: _shown(hints[field.name], _default(field, example), sentences.get(field.name, ""))
         for field in dataclasses.fields(cls)
+        if not is_hidden(field.name, hints[field.name])
     }
     made: type[Form[Any]] = create_model(cls.__name__, __base__=Form, __doc__=cls.__doc__, **shown)  # type: ignore[call-overload]
     made.made_from = cls
     return made
+
+
+def is_hidden(name: str, hint: Any) -> bool:
+    """Return whether a field is for the command line alone: it names a program, an address or a file."""
+    return name in HIDDEN or _split(hint)[0] is Path
 
 
 def filled(cls: type[T], values: Mapping[str, Any]) -> T:
@@ -111,11 +124,11 @@ def _shown(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
     elif typing.get_origin(inner) is tuple:
         kind, default = list[typing.get_args(inner)[0]], list(default)  # type: ignore[misc]
     else:
-        kind = str if inner is Path else inner
+        kind = inner
     if optional:
         empty = NONE.get(inner, "")
         default, sentence = empty if default is None else default, f"{sentence} ({empty!r}: none)"
-    return kind, Field(default=str(default) if isinstance(default, Path) else default, description=sentence)
+    return kind, Field(default=default, description=sentence)
 
 
 def _value(hint: Any, value: Any, name: str) -> Any:
@@ -130,7 +143,7 @@ def _value(hint: Any, value: Any, name: str) -> Any:
         return filled(typing.cast("type[Any]", inner), value)
     if typing.get_origin(inner) is tuple:
         return tuple(value)
-    return inner(value) if inner in (Path, float) else value
+    return float(value) if inner is float else value
 
 
 def _split(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:

@@ -128,10 +128,8 @@ class StrengthOptions:
     """Games against each opponent."""
     hand_written: int = 64
     """Simulations of the hand-written opponent; 0 leaves it out."""
-    engine: str = "stockfish"
-    """Command of an engine that is an opponent where it is installed; "" leaves it out."""
     nodes: tuple[int, ...] = (100,)
-    """Nodes of that engine's moves, an opponent each."""
+    """Nodes a move of the engine Stockfish (or FIANCHETTO_UCI_ENGINE), an opponent each; none leaves it out."""
     judged: Annotated[int, Between(0, 100_000)] = 200
     """Positions of the games whose every move the engine judges, to weigh policy and value by; 0 for none."""
 

@@ -20,7 +20,6 @@ def test_the_engine_is_local_unless_the_resource_or_the_environment_says(monkeyp
     assert Compute().name == "local"
     monkeypatch.setenv("FIANCHETTO_ENGINE", "ray://head:10001")
     assert Compute().name == "ray://head:10001"
-    assert Compute(engine="ray").name == "ray"
 
 
 def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,14 +32,15 @@ def test_positions_are_made_by_the_engine_that_is_named(root: Path, monkeypatch:
     assert not (root / "positions" / "small" / "manifest.json").exists()
 
 
-def said_of_abacus(asset: dg.AssetsDefinition, options: dict[str, object]) -> str:
+def said_of_abacus(monkeypatch: pytest.MonkeyPatch, asset: dg.AssetsDefinition, options: dict[str, object]) -> str:
     """Make an asset by an engine that there is not, and give what it says."""
     (name,) = asset.key.path
+    monkeypatch.setenv("FIANCHETTO_ENGINE", "abacus")
     with dg.DagsterInstance.ephemeral() as instance:
         result = dg.materialize(
             [asset],
             instance=instance,
-            resources={"datasets": Datasets(), "compute": Compute(engine="abacus")},
+            resources={"datasets": Datasets(), "compute": Compute()},
             run_config={"ops": {name: {"config": options}}},
             raise_on_error=False,
         )
@@ -48,17 +48,17 @@ def said_of_abacus(asset: dg.AssetsDefinition, options: dict[str, object]) -> st
     return failure(result, name)
 
 
-def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path) -> None:
+def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "training_sets" / "some").mkdir(parents=True)
     options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
-    assert "an engine is local, ray" in said_of_abacus(checkpoint, options)
+    assert "an engine is local, ray" in said_of_abacus(monkeypatch, checkpoint, options)
     assert not (root / "checkpoints" / "net").exists()
 
 
-def test_games_are_played_by_the_engine_that_is_named(root: Path) -> None:
+def test_games_are_played_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (root / "checkpoints").mkdir(exist_ok=True)
     (root / "positions" / "some").mkdir(parents=True)
     (root / "positions" / "some" / "manifest.json").write_text("{}")
     make(root / "checkpoints" / "net")
     options = {"checkpoint": "net", "name": "tuned", "finetune": {"generations": 1}}
-    assert "an engine is local, ray" in said_of_abacus(tuned_checkpoint, options)
+    assert "an engine is local, ray" in said_of_abacus(monkeypatch, tuned_checkpoint, options)

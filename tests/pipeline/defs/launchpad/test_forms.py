@@ -56,8 +56,12 @@ class Inner:
 class Outer:
     """What is outside."""
 
-    where: Path
+    where: str
     """A folder."""
+    book: Path | None = None
+    """A file."""
+    engine: str = "stockfish"
+    """A command."""
     names: tuple[str, ...] = ()
     """Some names."""
     count: Annotated[int, Between(0, 1024)] = 3
@@ -86,11 +90,11 @@ def validated(cls: type, values: Mapping[str, object]) -> object:
 
 
 def test_defaults_and_given_values_arrive() -> None:
-    assert validated(Outer, {"where": "/x"}) == Outer(where=Path("/x"))
+    assert validated(Outer, {"where": "/x"}) == Outer(where="/x")
     inner = {"rate": 1, "steps": 0, "precision": "half", "other": "half"}
     values = {"where": "/x", "names": ["a"], "kind": "square", "inner": inner}
     expected = Inner(rate=1.0, steps=None, precision="half", other="half")
-    assert validated(Outer, values) == Outer(where=Path("/x"), names=("a",), kind="square", inner=expected)
+    assert validated(Outer, values) == Outer(where="/x", names=("a",), kind="square", inner=expected)
 
 
 @pytest.mark.parametrize("cls", [*ALL, IngestConfig])
@@ -114,6 +118,8 @@ def test_each_field_has_its_sentence_and_is_shown() -> None:
     ("values", "words"),
     [
         ({}, "Missing required config entry"),
+        ({"where": "/x", "engine": "/bin/sh"}, 'unexpected config entry "engine"'),
+        ({"where": "/x", "book": "/etc/passwd"}, 'unexpected config entry "book"'),
         ({"where": "/x", "nams": []}, 'unexpected config entry "nams"'),
         ({"where": "/x", "inner": {"rate": "fast"}}, "Invalid scalar at path root:ops:take:config:inner:rate"),
         ({"where": "/x", "inner": {"precision": "wide"}}, "Literal['auto', 'half'] got wide"),

@@ -1,4 +1,4 @@
-"""`dg dev` as a user starts it, on a free port of the loopback, for tests that drive it."""
+"""The UI as `make ui` starts it, on a free port of the loopback, for tests that drive it."""
 
 import os
 import signal
@@ -79,15 +79,15 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """Start `dg dev` with the environment's DAGSTER_HOME, and leave no process behind."""
+    """Start the UI with the environment's DAGSTER_HOME, and leave no process behind."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = os.environ | {"VIRTUAL_ENV": sys.prefix, "PATH": f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"}
-    log = Path(os.environ["DAGSTER_HOME"]) / "dg-dev.log"
+    log = Path(os.environ["DAGSTER_HOME"]) / "ui.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [f"{sys.prefix}/bin/dg", "dev", "--host", "127.0.0.1", "--port", str(port)],
+            [sys.executable, "-m", "pipeline.defs.ui", "--port", str(port)],
             cwd=ROOT,
             env=environment,
             stdout=output,

@@ -1,0 +1,138 @@
+"""`python -m pipeline.defs.ui`: Dagster's web UI behind `guard.py`, with its daemon and its code server.
+
+`dg dev` starts the same three, but its web server answers any web page that is open in a browser on this machine. Only the
+web server listens on a port, and only on 127.0.0.1; the code server listens on a Unix socket in a folder that no other user
+can enter.
+"""
+
+import ctypes
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import tyro
+
+from engine.errors import UserError
+
+if TYPE_CHECKING:
+    from uvicorn import Server
+
+HOST = "127.0.0.1"
+LOCATION = "fianchetto"
+"""Name of the code location."""
+PATIENCE = 60.0
+"""Seconds that the daemon and the code server have to end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UiOptions:
+    """Serve Dagster's web UI on this machine until Ctrl-C."""
+
+    port: int = 3000
+    """Port of 127.0.0.1."""
+
+
+def main() -> int:
+    """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if one of the processes died."""
+    options = tyro.cli(UiOptions, description=__doc__)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with listen(options.port) as listener:
+            serve(listener)
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    except KeyboardInterrupt:
+        return 0
+    return 1
+
+
+@contextmanager
+def listen(port: int) -> Iterator[socket.socket]:
+    """Open the port first, so that a UI that already runs there is noticed at once."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((HOST, port))
+        except OSError as error:
+            raise UserError(f"port {port}: {error.strerror}; choose another with `make ui PORT=3001`") from error
+        yield listener
+
+
+def serve(listener: socket.socket) -> None:
+    """Serve the UI until a signal comes or a process ends; no process is left behind."""
+    # Dagster has no public way to make its application, so these are its own modules; its version is pinned.
+    import uvicorn
+    from dagster._core.workspace.context import WorkspaceProcessContext
+    from dagster._core.workspace.load_target import WorkspaceFileTarget
+    from dagster_webserver.app import create_app_from_workspace_process_context
+
+    from pipeline.defs.guard import Guard
+    from pipeline.defs.jobs import register
+    from pipeline.defs.resources import Datasets
+
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fianchetto-ui-")))
+        instance = stack.enter_context(dg.DagsterInstance.get())
+        register(instance, Datasets())
+        address, workspace = folder / "code-server", folder / "workspace.yaml"
+        workspace.write_text(f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]")
+        module = ("-m", "pipeline.definitions", "--location-name", LOCATION, "--log-level", "warning")
+        code_server = stack.enter_context(running("dagster", "code-server", "start", "-s", str(address), *module))
+        while not address.exists():
+            if code_server.poll() is not None:
+                return
+            time.sleep(0.1)
+        daemon = stack.enter_context(running("dagster-daemon", "run", "--workspace", str(workspace)))
+        context = stack.enter_context(WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])))
+        # Pages of our own would be routes before Dagster's, inside of the guard.
+        app = Guard(create_app_from_workspace_process_context(context))
+        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
+        server = uvicorn.Server(config)
+        threading.Thread(target=_stop_with, args=(server, (code_server, daemon)), daemon=True).start()
+        sys.stdout.write(f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n")
+        sys.stdout.flush()
+        server.run([listener])
+
+
+def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"]) -> None:
+    """Stop the web server when one of the processes has ended."""
+    while all(process.poll() is None for process in processes):
+        time.sleep(1.0)
+    server.should_exit = True
+
+
+@contextmanager
+def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program of this environment; at the end it is asked to stop, and killed if it does not."""
+    process = subprocess.Popen([str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _die_with_parent() -> None:
+    """Have the kernel stop this process when its parent is killed."""
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
