@@ -44,7 +44,7 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 
 def temporary_name(name: str) -> str:
     """Return a temporary name, unique to this call, for a file that will be called `name`."""
-    kept = name.encode()[:_LONGEST].decode(errors="ignore")
+    kept = os.fsencode(name)[:_LONGEST].decode(errors="ignore")
     return f".{kept}.fianchetto-{machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
 
@@ -71,15 +71,30 @@ def abandoned(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(".*.tmp") if is_abandoned(path))
 
 
+_swept: set[Path] = set()
+"""Folders from which this process has deleted abandoned temporary files."""
+
+
+def _sweep_once(folder: Path) -> None:
+    """Delete the temporary files that killed writers left in a folder; only once per process, since it lists the folder."""
+    if folder not in _swept:
+        _swept.add(folder)
+        for path in abandoned(folder):
+            with suppress(OSError):
+                path.unlink()
+
+
 @contextmanager
 def new_file(
     path: Path, *, sync: bool = True, buffering: int = -1, before_rename: Callable[[], None] = lambda: None
 ) -> Iterator[IO[bytes]]:
     """Yield an open temporary file, which becomes `path` when the block ends; where it raises, nothing is left.
 
-    `sync`: bring the bytes to the disk before the rename. A power cut may undo the rename itself: see `sync_directory`.
-    `before_rename` is called when the file is complete; what it raises keeps the file from getting its name.
+    Files that killed writers left in the folder are deleted first. `sync`: bring the bytes to the disk before the rename; a
+    power cut may still undo the rename, see `sync_directory`. `before_rename` is called when the file is complete; what it
+    raises keeps the file from getting its name.
     """
+    _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
     file = temporary.open("wb", buffering=buffering)
     try:

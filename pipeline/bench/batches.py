@@ -11,9 +11,10 @@ from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.convert import convert
+from pipeline.dataset.files.columns import FORMS
 from pipeline.dataset.files.shard_files import open_shard
-from pipeline.dataset.files.shards import read_manifest, shard_paths
-from pipeline.dataset.files.stored_planes import FORMS
+from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.training_set import split_shards
 from pipeline.errors import ConfigError
 
 BATCH = 512
@@ -61,9 +62,10 @@ def _pandas_rate(positions: Path) -> float:
     import torch
     from torch.utils.data import DataLoader, Dataset
 
-    with open_shard(shard_paths(positions, "train")[0]) as reader:
-        tables = [reader.table(group, HUMAN_COLUMNS) for group in range(len(reader.groups))]
-    frame: Any = pd.concat([table.to_pandas() for table in tables], ignore_index=True)
+    with open_shard(split_shards(positions, "train")[0].path) as reader:
+        groups = [reader.read(group, HUMAN_COLUMNS) for group in range(len(reader.groups))]
+    columns = {name: np.concatenate([rows[name] for rows in groups]) for name in HUMAN_COLUMNS}
+    frame: Any = pd.DataFrame({name: list(values) for name, values in columns.items()})
 
     class Rows(Dataset[dict[str, torch.Tensor | float]]):
         def __len__(self) -> int:
@@ -71,8 +73,8 @@ def _pandas_rate(positions: Path) -> float:
 
         def __getitem__(self, index: int) -> dict[str, torch.Tensor | float]:
             row = frame.iloc[index]
-            fields = {name: float(row[name]) for name in HUMAN_COLUMNS if name != "planes"}  # pandas reads null as NaN
-            return {"planes": torch.tensor(np.frombuffer(row["planes"], dtype=np.int64)), **fields}
+            fields = {name: float(row[name]) for name in HUMAN_COLUMNS if name != "planes"}
+            return {"planes": torch.tensor(row["planes"].view(np.int64)), **fields}
 
     rows = 0
     began = time.perf_counter()

@@ -25,7 +25,8 @@ from model.training.precision import device_for, dtype_for
 from model.training.state import begin, prepare, take_step
 from pipeline.bench.search import SIMULATIONS, efficiency
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-from pipeline.dataset.files.shards import EARLIER, Batch
+from pipeline.dataset.files.columns import EARLIER_MOVES
+from pipeline.dataset.files.shards import Batch
 
 PEAK_TFLOPS = {
     "B200": 2250.0,
@@ -189,7 +190,7 @@ def measure(
     progress(Tick(1, stages, "stages"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         ingest([str(pgn)], Path(folder), workers=1)
-        columns = (*HUMAN_COLUMNS, *EARLIER)
+        columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
         batches = Batches([Path(folder)], "train", batch_size=settings.batch_size, columns=columns).from_step(0)
         batch = next(batches)
         feed = _feed(batches, settings.player, where, settings.seconds)

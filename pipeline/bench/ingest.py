@@ -18,12 +18,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.encoding.planes import label_of
+from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.cores import one_core
-from pipeline.dataset.files.shards import read_manifest, schema, shard_paths, write_rows
-from pipeline.dataset.files.stored_planes import plane_fields
+from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
+from pipeline.dataset.files.shards import read_manifest, write_rows
+from pipeline.dataset.training_set import split_shards
 from pipeline.dumps.reader import Source, chunks
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -120,6 +121,13 @@ def _rows_of_game(game: chess.pgn.Game, number: int) -> Iterator[dict[str, Any]]
         board.push(node.move)
 
 
+def beside_schema(history: int) -> pa.Schema:
+    """Return the columns that `_python_chess` writes: those of a shard, with the planes as one column of bytes."""
+    stored = len(PLANE_COLUMNS["all"])
+    fields = list(schema("all", LAST_MOVES[:history]))[stored:]
+    return pa.schema([pa.field("planes", pa.binary(PLANE_BYTES), False), *fields])
+
+
 def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
     """Make the same columns the straightforward way: read_game, planes by loops, pyarrow.
 
@@ -133,7 +141,7 @@ def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
         rows.extend(_rows_of_game(game, number))
         number += 1
     pq.write_table(
-        pa.Table.from_pylist(rows, schema=schema("bytes", LAST_MOVES[:history])),
+        pa.Table.from_pylist(rows, schema=beside_schema(history)),
         out / "beside.parquet",
         compression="zstd",
     )
@@ -146,8 +154,8 @@ def _planes_rate(pgn: Path, folder: Path, config: IngestConfig) -> float:
     Every ingest to this format has to do this, so it is a yardstick of the machine.
     """
     ingest([str(pgn)], folder / "yardstick", config, workers=1)
-    stored = [field.name for field in plane_fields(config.planes)]
-    table = pq.read_table(shard_paths(folder / "yardstick", "train")[0], columns=stored)
+    stored = [column.name for column in PLANE_COLUMNS[config.planes]]
+    table = pq.read_table(split_shards(folder / "yardstick", "train")[0].path, columns=stored)
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
@@ -208,7 +216,7 @@ def measure(pgn: Path, progress: Progress = silent, config: IngestConfig | None 
         **({"ratio_all": round(min(all_runs) / same_seconds, 2)} if all_runs else {}),
         "two_workers_seconds": round(two_seconds, 3),
         "two_workers_speedup": round(seconds / two_seconds, 3),
-        "plane_bytes_per_position": round(sum(stored[field.name] for field in plane_fields(config.planes)), 2),
+        "plane_bytes_per_position": round(sum(stored[column.name] for column in PLANE_COLUMNS[config.planes]), 2),
         "bytes_per_position": round(sum(stored.values()), 2),
         "column_bytes_per_position": {name: round(size, 2) for name, size in stored.items()},
         "peak_memory_mib": peak,

@@ -179,12 +179,20 @@ def _items(given: Sequence[str]) -> list[str]:
         if any("," in word and "=" not in word for word in given):
             raise ValueError(f"a list is written {','.join(given)}, without spaces")
         return list(given)
-    if given and given[0] and Path(given[0]).exists():
+    if given and given[0] and _is_path(given[0]):
         return list(given)
     words = [word for word in "".join(given).split(",") if word]
     if "=" not in "".join(words[:1]):
         return words
     return re.split(r",(?=[^,=]+=)", given[0])
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a file or folder has this name; a long list of names is none, and too long to ask about."""
+    try:
+        return Path(name).exists()
+    except OSError:
+        return False
 
 
 def _meant(unknown: str, tyros: Sequence[str], options: Iterable[str]) -> str:

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
+from pipeline.dataset.files.columns import COLUMNS
 from pipeline.dataset.files.permute import Records, gather_rows, record_type
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shard_files import open_shard
-from pipeline.dataset.files.shards import COLUMNS, Batch
-from pipeline.dataset.files.stored_planes import StrangeRowError, unpacked
+from pipeline.dataset.files.shards import Batch
+from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
 from pipeline.dataset.training_set import Shard, read_group, split_shards
 from pipeline.errors import ConfigError, DatasetError
 
@@ -140,8 +141,8 @@ class _Block:
     ) -> NDArray[np.uint64]:
         """Make the planes of packed rows; raises DatasetError, with the file's name, for one that is no position."""
         try:
-            return unpacked(words_RW, np.empty(0, dtype=np.uint16) if labels is None else labels)
-        except StrangeRowError as error:
+            return unpack(words_RW, np.empty(0, dtype=np.uint16) if labels is None else labels)
+        except InvalidRowError as error:
             path = next(path for end, path in self.sources if picked[error.row] < end)
             raise DatasetError(f"{path} cannot be read as a shard ({error.why}): ingest the dump again") from error
 

@@ -1,4 +1,4 @@
-"""A dataset into another form or format: the same rows in the same order, their planes stored otherwise.
+"""Convert a dataset to the other form of planes: the same rows in the same order.
 
     shard --row group by row group, checked--> shard; games.parquet, CARD.md as they are; the manifest last
 
@@ -6,7 +6,6 @@ Stopped or killed, the same call goes on: what was written is known by its recor
 it was made of by the hash of the other manifest.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,18 @@ import pyarrow.parquet as pq
 
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.layout import CARD, RUN
+from pipeline.dataset.files.columns import COLUMNS, FORMAT_VERSION, FORMS, Form, schema, writer_options
+from pipeline.dataset.files.layout import CARD, ROW_GROUP, RUN
 from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
 from pipeline.dataset.files.shards import (
-    COLUMNS,
-    FORMAT_VERSION,
     GAMES,
     MANIFEST,
     PARTS,
-    ROW_GROUP,
     file_hash,
     publish_json,
     read_manifest,
-    schema,
-    writer_options,
 )
-from pipeline.dataset.files.stored_planes import FORMS, Form, packed, plane_columns, unpacked
+from pipeline.dataset.files.stored_planes import pack, plane_arrays, unpack
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.files.written import note_down, own_entry, publish_own, remove_parts
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
@@ -49,7 +44,7 @@ def convert(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Write the rows of a dataset, of any format version that is read, with their planes stored as `planes`; its manifest.
+    """Write the rows of a dataset with their planes stored as `planes`, and return its manifest.
 
     `out` is a new folder, or one that this call was stopped in. Every row is checked: a compact one gives back its planes bit
     for bit, or DatasetError names it. Raises DatasetError for a damaged dataset and a folder that is another's, Stopped.
@@ -110,11 +105,9 @@ def _convert(
         if stop():
             raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
     if (directory / CARD).exists():
-        text = (directory / CARD).read_text(encoding="utf-8")
-        text = re.sub(r"shard format \d+", f"shard format {FORMAT_VERSION}", text)
-        publish_own(out, CARD, 0, lambda target: target.write(text.encode()))
+        publish_own(out, CARD, 0, lambda target: _copy(directory / CARD, target))
     shard_bytes = sum(entry["bytes"] for entry in files if entry["name"] != GAMES)
-    config = {"history": 1} | manifest["config"] | {"planes": planes} if manifest["config"] else {}
+    config = manifest["config"] | {"planes": planes} if manifest["config"] else {}
     made = manifest | asked | {"row_group": ROW_GROUP, "config": config, "files": files}
     made["bytes_per_position"] = round(shard_bytes / total, 2)
     publish_json(out, MANIFEST, made, note_down)
@@ -130,17 +123,17 @@ def _copy(path: Path, target: Any) -> None:
 
 def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None:
     """Write a shard's rows in another form; DatasetError for a row that the form cannot hold."""
-    stored = schema(planes, reader.besides)
-    names = [*_BUT_PLANES, *reader.besides]
+    stored = schema(planes, reader.optional)
+    names = [*_BUT_PLANES, *reader.optional]
     with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         rows: list[pa.Table] = []
         for group in range(len(reader.groups)):
             with reading(reader.path):
-                batch = reader.read(group, (*COLUMNS, *reader.besides), games)
+                batch = reader.read(group, (*COLUMNS, *reader.optional), games)
                 if planes == "compact":
                     _require_derived(reader.path, group, batch)
                 others = reader.table(group, names)
-            arrays = plane_columns(planes, batch["planes"], batch)
+            arrays = plane_arrays(planes, batch["planes"], batch)
             found = dict(zip(stored.names, arrays, strict=False)) | {name: others.column(name) for name in names}
             rows.append(pa.Table.from_arrays([found[name] for name in stored.names], schema=stored))
             if sum(map(len, rows)) >= ROW_GROUP or group + 1 == len(reader.groups):
@@ -150,7 +143,7 @@ def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None
 
 def _require_derived(path: Path, group: int, batch: dict[str, Any]) -> None:
     """Raise DatasetError for a row whose planes are others than those of its position."""
-    same_R = (unpacked(packed(batch["planes"], batch)) == batch["planes"]).all(axis=1)
+    same_R = (unpack(pack(batch["planes"], batch)) == batch["planes"]).all(axis=1)
     if not same_R.all():
         raise DatasetError(
             f"{path}: the planes of row {int(np.argmin(same_R))} of row group {group} are not those of its position, so it "

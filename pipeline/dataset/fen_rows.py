@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from engine.board.position import COUNTERS, to_fen
 from engine.encoding.planes import move_of
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import BATCH_SENTINELS, publish
-from pipeline.dataset.files.stored_planes import packed, positions_of
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.shards import publish
+from pipeline.dataset.files.stored_planes import pack, to_positions
 from pipeline.dataset.training_set import ALL_SPLITS, Member, members, row_groups
 from pipeline.errors import ConfigError, Stopped
 from pipeline.storage.stores import is_local
@@ -54,7 +55,7 @@ def _splits(member: Member) -> tuple[str, ...]:
 
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
     """Return rows of a batch as a table of KINDS."""
-    positions = positions_of(packed(rows["planes"], rows))
+    positions = to_positions(pack(rows["planes"], rows))
     positions[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
     white_R = rows["planes"][:, 12] == 0
     found: dict[str, Any] = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.shards import BATCH_SENTINELS
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.errors import ConfigError
 

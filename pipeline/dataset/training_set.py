@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
 from engine.progress import Progress, Stop, never, silent
+from pipeline.dataset.files.columns import Form
+from pipeline.dataset.files.layout import LARGEST_MANIFEST
 from pipeline.dataset.files.schemas import TrainingSet
 from pipeline.dataset.files.shard_files import ShardReader, open_shard
-from pipeline.dataset.files.shards import LARGEST_MANIFEST, MANIFEST, SPLITS, Batch, file_hash, read_manifest
-from pipeline.dataset.files.stored_planes import Stored
+from pipeline.dataset.files.shards import MANIFEST, SPLITS, Batch, file_hash, read_manifest
 from pipeline.dataset.files.vouch import vouch
 from pipeline.dataset.strata import CLASSES, THINNED_BY, Thinning
 from pipeline.errors import DatasetError
@@ -46,7 +47,7 @@ class Shard:
     """Which rows stay, None for all."""
     kept: tuple[int, ...] = ()
     """Rows of each row group that stay, where it is thinned."""
-    form: Stored | None = None
+    form: Form | None = None
     """How it stores planes, where its manifest says so."""
     row_group: int | None = None
     """Rows of each row group but the last, where its manifest says so."""

@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.encoding.planes import ENCODING_VERSION
-from pipeline.dataset.files.shards import FORMAT_VERSION
+from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.ingest.rows_code import without_comments
 
 ROOT = Path(__file__).resolve().parents[2]

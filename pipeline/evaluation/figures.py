@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.shards import BATCH_SENTINELS
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 
 FEWEST_GAMES = 10
 """Games that an interval needs: fewer do not tell how games differ from each other."""

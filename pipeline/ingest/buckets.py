@@ -18,8 +18,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from engine.encoding.views import LAST_MOVES
+from pipeline.dataset.files.columns import PLANE_COLUMNS, columns_of
 from pipeline.dataset.files.plane_kernels import PACKED
-from pipeline.dataset.files.shards import schema
 from pipeline.storage.stores import read_span
 
 BUCKETS_PER_MIB = 64
@@ -44,8 +44,9 @@ def drawn(
 @cache
 def record_type(history: int) -> np.dtype[Any]:
     """Give the record of a row: every column of a human game but the planes, with `history` half-moves before it."""
-    left_out = ("planes", "visits", "root_value")
-    kinds = {field.name: field.type for field in schema("bytes", LAST_MOVES[:history]) if field.name not in left_out}
+    left_out = ("visits", "root_value")
+    named = columns_of("all", LAST_MOVES[:history])[len(PLANE_COLUMNS["all"]) :]
+    kinds = {column.name: column.type for column in named if column.name not in left_out}
     return np.dtype([(name, kind.to_pandas_dtype()) for name, kind in kinds.items()])
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from engine.board.position import FenError, from_fen, parse_fen, playable
 from engine.encoding.views import LAST_MOVES
+from pipeline.dataset.files.columns import FORMS, Form
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
 from pipeline.dataset.files.shards import (
@@ -35,7 +36,6 @@ from pipeline.dataset.files.shards import (
     read_note,
     write_packed,
 )
-from pipeline.dataset.files.stored_planes import FORMS, Form
 from pipeline.dataset.files.written import forget, note_down
 from pipeline.dataset.hashing import unit_interval
 from pipeline.dumps.reader import Chunk

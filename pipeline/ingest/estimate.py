@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.convert import convert
-from pipeline.dataset.files.shards import GAMES, ROW_GROUP
-from pipeline.dataset.files.stored_planes import FORMS
+from pipeline.dataset.files.columns import FORMS
+from pipeline.dataset.files.layout import ROW_GROUP
+from pipeline.dataset.files.shards import GAMES
 from pipeline.dumps.sampling import Pieces, read_pieces
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.executors.local import available_cores

@@ -19,9 +19,9 @@ from engine.compiling import say_for_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shards import (
-    FORMAT_VERSION,
     GAMES,
     MANIFEST,
     PARTS,

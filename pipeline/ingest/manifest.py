@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from pipeline.dataset.files import shards as shard_format
+from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.shards import (
-    FORMAT_VERSION,
     GAMES,
     MANIFEST,
     PARTS,

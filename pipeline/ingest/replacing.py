@@ -19,8 +19,9 @@ from typing import Any
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, never, silent
+from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.layout import CARD
-from pipeline.dataset.files.shards import FORMAT_VERSION, MANIFEST, PARTS, read_manifest
+from pipeline.dataset.files.shards import MANIFEST, PARTS, read_manifest
 from pipeline.dataset.files.written import are_ours, remove_parts, unnoted
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, OtherDumpError
 from pipeline.executors.local import Engine

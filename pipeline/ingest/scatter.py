@@ -28,9 +28,9 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
+from pipeline.dataset.files.columns import Form
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, read_note, write_packed
-from pipeline.dataset.files.stored_planes import Form
 from pipeline.dataset.files.written import delete_own, delete_unnoted, forget, publish_own
 from pipeline.errors import DatasetError
 from pipeline.ingest.buckets import read_index, record_type, unpacked

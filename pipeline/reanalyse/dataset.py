@@ -27,10 +27,10 @@ from engine.board.movegen import legal_planes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, castling_bits, en_passant_file
 from engine.encoding.planes import PLANES
 from engine.search.simulation import play
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import (
-    BATCH_SENTINELS,
     GAMES,
     PARTS,
     Batch,
@@ -40,7 +40,7 @@ from pipeline.dataset.files.shards import (
     rows_table,
     write_rows,
 )
-from pipeline.dataset.files.stored_planes import packed, positions_of
+from pipeline.dataset.files.stored_planes import pack, to_positions
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.ingest.chunk import IngestConfig, part_name
 from pipeline.ingest.manifest import build_manifest
@@ -132,7 +132,7 @@ def _tables(positions: Path, groups: Sequence[Any], config: ReanalyseConfig) -> 
     with open_shard(positions) as reader:
         read = [reader.read(group, KEPT) for group in range(len(reader.groups))]
     drawn = {name: np.concatenate([part[name] for part in read]) for name in read[0]}
-    boards = positions_of(packed(drawn["planes"], drawn))
+    boards = to_positions(pack(drawn["planes"], drawn))
     boards[:, COUNTERS] = drawn["halfmove"].astype(np.uint64) | drawn["ply"].astype(np.uint64) << np.uint64(16)
     waiting: list[dict[str, Any]] = []
     written = 0

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from engine.progress import Progress, Stop, Tick
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
 from pipeline.dataset.files.shards import (
-    BATCH_SENTINELS,
     GAMES,
     MANIFEST,
     Batch,

@@ -32,7 +32,7 @@ from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import sampled_move, search_result_of
 from pipeline.dataset.files.shard_files import open_shard
-from pipeline.dataset.files.stored_planes import positions_of
+from pipeline.dataset.files.stored_planes import to_positions
 from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.selfplay.journal import Journal
 from pipeline.selfplay.records import DIGITS
@@ -57,7 +57,7 @@ def read_positions(path: Path) -> NDArray[np.uint64]:
     with open_shard(path) as reader:
         for group in range(len(reader.groups)):
             rows, packed = reader.read_packed(group, ("halfmove", "ply"))
-            part = positions_of(packed)
+            part = to_positions(packed)
             part[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
             parts.append(part)
     return np.concatenate(parts)

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.dataset.files.columns import schema
 from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.shards import (
@@ -32,7 +33,6 @@ from pipeline.dataset.files.shards import (
     packed_table,
     publish,
     publish_json,
-    schema,
     write_rows,
 )
 from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own

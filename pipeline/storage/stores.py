@@ -92,8 +92,12 @@ def is_local(where: object) -> bool:
 
 
 def opened(path: Path) -> Any:
-    """Return what pyarrow and polars take for a file: its path on this machine, an open file of a store."""
-    return path if is_local(path) else path.open("rb")
+    """Open a file for pyarrow, by bytes: it takes the path `run:1/x` for an address, and refuses names that are not UTF-8."""
+    if not is_local(path):
+        return path.open("rb")
+    import pyarrow as pa
+
+    return pa.OSFile(os.fsencode(path))
 
 
 def read_span(path: Path, begin: int, end: int) -> bytes:

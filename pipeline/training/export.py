@@ -5,7 +5,7 @@ from typing import Any
 
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-from pipeline.dataset.files.shards import EARLIER
+from pipeline.dataset.files.columns import EARLIER_MOVES
 from pipeline.training.train import has
 
 COMPARED = 1000
@@ -45,4 +45,4 @@ def export_checkpoint(
 
 def _batches(positions: Path, split: str, count: int) -> Batches:
     """Open a split with all columns that networks read."""
-    return Batches([positions], split, batch_size=count, columns=(*HUMAN_COLUMNS, *EARLIER), block_rows=1)
+    return Batches([positions], split, batch_size=count, columns=(*HUMAN_COLUMNS, *EARLIER_MOVES), block_rows=1)

@@ -24,8 +24,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from engine.json_files import first_error, shown
 from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.files.columns import PIECE_COLUMNS, schema
 from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
-from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest, schema
+from pipeline.dataset.files.shards import GAMES, MANIFEST, PARTS, read_manifest
 from pipeline.dataset.training_set import Shard, row_groups
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
@@ -44,7 +45,7 @@ LONGEST = 500
 
 def config_of(manifest: Manifest) -> IngestConfig:
     """Return the settings that a dataset was made with; raises DatasetError where this program has others."""
-    stored = {"history": 1} | manifest["config"]  # what was made before there was a choice
+    stored = manifest["config"]
     strange = sorted(stored.keys() - {field.name for field in fields(IngestConfig)})
     try:
         if strange:
@@ -103,7 +104,9 @@ def _rows_of(reader: ShardReader, group: int, games: Sequence[int]) -> pa.Table:
     """Read the rows of the named games; where a row group has none, which one column tells, no other column is read."""
     wanted = pc.is_in(reader.table(group, ["game"])["game"], pa.array(games, pa.uint32()))
     return (
-        reader.table(group).filter(wanted) if pc.any(wanted).as_py() else schema("bytes", reader.besides).empty_table()
+        reader.table(group).filter(wanted)
+        if pc.any(wanted).as_py()
+        else schema(reader.form, reader.optional).empty_table()
     )
 
 
@@ -145,10 +148,9 @@ def _values_differ(stored: pa.Table, fresh: pa.Table, names: Sequence[str]) -> l
 
 def _difference(column: str, found: Any, wanted: Any) -> str:
     """Return how one value differs."""
-    if column != "planes":
-        return f"{column} is {found!r}, not {wanted!r}"
-    different = np.flatnonzero(np.frombuffer(found, "<u8") != np.frombuffer(wanted, "<u8")).tolist()
-    return f"planes {different} differ"
+    if isinstance(found, bytes) or column in PIECE_COLUMNS:
+        return f"{column} differs"
+    return f"{column} is {found!r}, not {wanted!r}"
 
 
 # ---------------------------------------------------------------- all of it

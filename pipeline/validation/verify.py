@@ -24,9 +24,9 @@ from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Stop, never, silent
+from pipeline.dataset.files.columns import COLUMNS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
 from pipeline.dataset.files.shards import (
-    COLUMNS,
     GAMES,
     MANIFEST,
     SPLITS,
@@ -231,13 +231,13 @@ def sample_rows(
     for shard in picked:
         with open_shard(shard.path, shard.rows) as reader:
             number = rng.randrange(len(reader.groups))
-            reader.read(
-                number, (*COLUMNS, *reader.besides), shard.games
-            )  # which refuses values that the format does not have
-            group = reader.table(number)
-        group = group.filter(pc.less(group["game"], before))
-        indices = sorted(rng.sample(range(len(group)), min(len(group), -(-count // len(picked)))))
-        rows += group.take(indices).to_pylist()
+            names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
+            batch = reader.read(number, ("planes", *names), shard.games)
+            table = reader.table(number, names)
+        candidates = np.flatnonzero(batch["game"] < before).tolist()
+        indices = sorted(rng.sample(candidates, min(len(candidates), -(-count // len(picked)))))
+        found = table.take(indices).to_pylist()
+        rows += [row | {"planes": batch["planes"][at].tobytes()} for row, at in zip(found, indices, strict=True)]
     rng.shuffle(rows)
     return rows[:count]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import temporaries
-from engine.temporaries import DAY, abandoned, is_abandoned, is_temporary, temporary_name
+from engine.temporaries import DAY, abandoned, is_abandoned, is_temporary, new_file, temporary_name
 
 
 def dead_process() -> int:
@@ -49,3 +49,14 @@ def test_only_what_nobody_will_finish_is_abandoned(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(time, "time", lambda: late)
     assert {path.name for path in abandoned(tmp_path)} == {name for name in cases if "fianchetto" in name}
     assert not is_abandoned(tmp_path / f".no-more.fianchetto-{elsewhere}-1-00000000.tmp")
+
+
+def test_a_writer_deletes_what_killed_writers_left_in_the_folder(tmp_path: Path) -> None:
+    left = tmp_path / temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{dead_process()}-")
+    mine, theirs = tmp_path / temporary_name("under way"), tmp_path / ".report.json.tmp"
+    for path in (left, mine, theirs):
+        path.touch()
+    for name in ("a", os.fsdecode(b"\xff")):
+        with new_file(tmp_path / name) as file:
+            file.write(b"1")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", os.fsdecode(b"\xff"), mine.name, theirs.name}

@@ -100,6 +100,8 @@ def plain_manifest(files: list[dict[str, Any]], games: int) -> dict[str, Any]:
         "format_version": shards.FORMAT_VERSION,
         "encoding_version": shards.ENCODING_VERSION,
         "moves_hash": shards.moves_hash(),
+        "planes": "all",
+        "row_group": shards.ROW_GROUP,
         "sources": [{"name": "a.pgn", "bytes": 0, "sha256": "0" * 64, "damage": ""}],
         "config": {},
         "games": {"read": games, "used": games, "dropped": {}},

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from engine.encoding.planes import legal_mask
 from model.data.playouts import playout_rows
-from pipeline.dataset.files.shards import publish, publish_json, rows_table, schema, write_rows
+from pipeline.dataset.files.columns import schema
+from pipeline.dataset.files.shards import publish, publish_json, rows_table, write_rows
 from tests.pipeline.datasets import plain_manifest
 
 Moves = list[dict[str, Any]] | None

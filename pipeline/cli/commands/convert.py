@@ -16,9 +16,9 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Convert(Common):
-    """Store a dataset's planes in another form, or carry a dataset of format version 2 over to version 3.
+    """Convert a dataset to the other form of planes. Rows, their order and their splits stay the same.
 
-    The rows, their order and their splits stay. Each row is checked: of a compact one the same planes are made, bit for bit.
+    Every row is checked: a compact row must give back its planes bit for bit.
     """
 
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]

@@ -14,3 +14,5 @@ RUN = "run.json"
 """What an unfinished ingest is of, in PARTS: with it, all that lies there is ours."""
 SHARD_NOTE = "shard-"
 """How the notes of shards begin there; those of chunks begin with their number."""
+LARGEST_MANIFEST = 1 << 28
+"""Bytes of the largest manifest that is read."""

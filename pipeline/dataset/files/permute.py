@@ -1,4 +1,4 @@
-"""Packed rows from shuffled places, compiled: what a shuffle costs is waiting for memory.
+"""Gather rows in shuffled order, compiled. A shuffle's cost is memory latency, so rows are prefetched before they are copied.
 
 Axes: R rows, P planes, K picked rows, C columns.
 """
@@ -17,19 +17,19 @@ from engine.board.bitboard import U
 from engine.kernels import BORROWING
 
 AHEAD = 16
-"""Rows that are asked of memory before they are copied."""
+"""Rows to prefetch ahead of the copy."""
 TILE_ROWS = 256
-"""Records that are split into columns together: with the next ones 32 kB, which a processor's nearest memory holds."""
+"""Records that are split into columns together: with the next tile 32 kB, which fit into the first-level cache."""
 LINE_WORDS = 8
 """uint64 words of a cache line."""
 WIDTHS = (8, 4, 2, 1)
-"""Bytes of a value of a record's columns, the wider ones first."""
+"""Sizes in bytes of a record's values, widest first."""
 UNUSED = "unused"
-"""Name of what fills a record up to whole words."""
+"""Name of the padding that fills a record up to whole words."""
 
 
 def _prefetch_line(typing_context: Any, words: Any, index: Any) -> Any:
-    """Ask memory for the cache line of `words[index]` (uint64[n]), with no effect but time."""
+    """Prefetch the cache line of `words[index]` (uint64[n])."""
 
     def build(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         place, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
@@ -49,7 +49,7 @@ prefetch: Any = intrinsic(_prefetch_line)
 
 @njit(**BORROWING)
 def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
-    """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) one behind the other into `out_RP`."""
+    """Copy the picked rows (int64) of `rows_RP` (contiguous uint64) to `out_RP`, in the order of `picked_R`."""
     count, width = len(picked_R), rows_RP.shape[1]
     words = rows_RP.reshape(-1)
     for row in range(count):
@@ -63,11 +63,11 @@ def gather_rows(rows_RP: Any, picked_R: Any, out_RP: Any) -> None:
 
 @njit(**BORROWING)
 def _take_columns(numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: Any, out_CK: Any) -> None:
-    """Copy numbers of the picked records, from number `first` on, to the rows `begin` to `end` of `out_CK`."""
+    """Copy the picked records' numbers, from number `first` on, to `out_CK`, for the picks `begin` to `end`."""
     numbers, width = numbers_RC.reshape(-1), U(numbers_RC.shape[1])
     for column in range(len(out_CK)):
         out, number = out_CK[column], U(first + column)
-        for row in range(U(begin), U(end)):  # unsigned: an index that might be negative takes several times as long
+        for row in range(U(begin), U(end)):  # signed indices take several times as long
             out[row] = numbers[U(picked_K[row]) * width + number]
 
 
@@ -75,8 +75,8 @@ def _take_columns(numbers_RC: Any, first: Any, picked_K: Any, begin: Any, end: A
 def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
     """Copy the picked records (int64) to columns: `outs`, uint64, uint32, uint16 and uint8 [C, K].
 
-    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`. While
-    the columns of a tile of records are copied one by one, memory is asked for the next tile's.
+    `views` are the records as contiguous numbers of the same widths, [R, .]; a record begins with the columns of `outs`. The
+    next tile of records is prefetched while the columns of a tile are copied.
     """
     eights, fours, twos, ones = views
     out8_CK, out4_CK, out2_CK, out1_CK = outs
@@ -99,7 +99,7 @@ def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
 
 @njit(**BORROWING)
 def _gather_tiles(numbers_RC: Any, picked_K: Any, out_CK: Any) -> None:
-    """Copy the picked rows (int64) of some numbers to columns."""
+    """Copy the picked rows (int64) to columns."""
     for begin in range(0, len(picked_K), TILE_ROWS):
         _take_columns(numbers_RC, 0, picked_K, begin, min(begin + TILE_ROWS, len(picked_K)), out_CK)
 
@@ -112,10 +112,10 @@ def gather_columns(numbers_RC: NDArray[Any], picked_K: NDArray[np.int64]) -> NDA
 
 
 class Records:
-    """Rows whose columns of numbers lie together, so that a row picked at random is one wait for memory."""
+    """Rows stored as records, so that a row picked at random costs one cache miss."""
 
     def __init__(self, records_R: NDArray[Any]) -> None:
-        """Use records of whole words, their columns by WIDTHS, and perhaps UNUSED behind them."""
+        """Use records of whole words: columns ordered by WIDTHS, then the padding UNUSED."""
         kinds = {name: kind for name, (kind, *_) in (records_R.dtype.fields or {}).items() if name != UNUSED}
         self.records_R = records_R
         self.fields = [[one for one in kinds.items() if one[1].itemsize == width] for width in WIDTHS]
@@ -123,7 +123,7 @@ class Records:
         self.views = tuple(records_R.view(f"u{width}").reshape(len(records_R), -1) for width in WIDTHS)
 
     def take(self, picked_K: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Copy the columns of some rows; those of one width lie in one array."""
+        """Return the columns of the picked rows; columns of one width share one array."""
         outs = tuple(
             np.empty((len(some), len(picked_K)), dtype=f"u{width}")
             for some, width in zip(self.fields, WIDTHS, strict=True)
@@ -133,12 +133,12 @@ class Records:
         for some, columns in zip(self.fields, outs, strict=True):
             for column, (name, kind) in enumerate(some):
                 values = columns[column]
-                taken[name] = values.view(kind) if kind.kind != "u" else values  # a view takes long where rows are few
+                taken[name] = values.view(kind) if kind.kind != "u" else values  # a view costs more than a few rows
         return taken
 
 
 def record_type(kinds: Mapping[str, np.dtype[Any]]) -> np.dtype[Any]:
-    """Return the type of records of these columns for `Records`."""
+    """Return the record type of these columns for `Records`."""
     fields = [(name, kind) for width in WIDTHS for name, kind in kinds.items() if kind.itemsize == width]
     size = sum(kind.itemsize for _, kind in fields)
     return np.dtype([*fields, (UNUSED, f"V{-size % 8}")] if size % 8 else fields)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from engine.json_files import shown
+from pipeline.dataset.files.columns import Form
 from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, SPLITS
 
 MOST_GAMES = 1 << 32
@@ -88,9 +89,9 @@ class Manifest(Schema):
     them.
     """
 
-    planes: Literal["all", "compact"] | None = None
-    """How shards hold planes; None of version 2, which has a way of its own."""
-    row_group: Annotated[int, Field(ge=1, le=LARGEST_GROUP)] | None = None
+    planes: Form
+    """How shards hold planes."""
+    row_group: Annotated[int, Field(ge=1, le=LARGEST_GROUP)]
     """Rows of each row group of each shard but its last: with it, the footers need not be opened to count."""
     sources: list[SourceEntry]
     config: dict[str, Any]

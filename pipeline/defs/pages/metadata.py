@@ -14,9 +14,9 @@ from pydantic_core import to_jsonable_python
 
 from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
+from pipeline.dataset.files.columns import columns_of
 from pipeline.dataset.files.shard_files import read_games
-from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest, schema
-from pipeline.dataset.files.stored_planes import BOARD_COLUMNS, MOVE_COLUMNS, PIECE_COLUMNS, Stored
+from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest
 from pipeline.defs.pages import pictures
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
@@ -41,30 +41,6 @@ FIGURES = (
 )
 SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
 JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out")
-COLUMNS = {
-    "black_to_move": "Whether Black is to move; the board is seen by the mover all the same.",
-    "planes": "The position seen by the mover: 77 little-endian uint64 (engine/encoding/planes.py).",
-    "label": "The move played: 0..4095, type x 64 + from-square.",
-    "promotion": "0 none, else 2 knight .. 5 queen.",
-    "castling": "Bits: own king's side 1, own queen's 2, the opponent's 4 and 8.",
-    "ep_file": "File of the square behind a pawn that has just moved two; 255 none.",
-    "halfmove": "Fifty-move clock.",
-    "repetition": "How often the position stood before in its game.",
-    "result": "+1, 0 or -1, seen by the mover; 0 where `plies` is 0.",
-    "ply": "Half-moves before this one in the game.",
-    "plies": "Half-moves of the game; 0 for positions that are of no game (puzzles, EPD).",
-    "game": "Row in games.parquet.",
-    "last_move": "The opponent's move before: from x 64 + to, as the mover sees the board; null at a game's start.",
-    "eval": "Centipawns seen by the mover before the move, from the comment after the move before; mates +-32000.",
-    "clock": "Seconds that the mover had left before the move; the base time at a player's first move.",
-    "elo": "The mover's rating.",
-    "opponent_elo": "The opponent's rating.",
-    "base": "Time control: seconds at the start.",
-    "increment": "Time control: seconds a move.",
-    "visits": "Self-play's: labels and shares of the search's improved policy; null for people's games.",
-    "root_value": "Self-play's: the search's value, seen by the mover; null for people's games.",
-}
-"""What a shard's columns hold, as datasets/README.md has it."""
 AT_A_GLANCE = "at_a_glance"
 """Metadata that comes first: a sentence and a small picture, which Dagster shows in place."""
 LONGEST_TABLE = 200
@@ -250,29 +226,15 @@ def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] 
 
 def column_schema(manifest: Mapping[str, Any]) -> dg.TableSchema:
     """Describe the columns of a dataset's shards, those of the planes as the manifest says that they are stored."""
-    form: Stored = manifest.get("planes") or "bytes"  # a manifest of format version 2 does not say
     history = (manifest.get("config") or {}).get("history", 1)
     return dg.TableSchema(
         [
             dg.TableColumn(
-                field.name, str(field.type), _described(field.name), dg.TableColumnConstraints(field.nullable)
+                column.name, str(column.type), column.meaning, dg.TableColumnConstraints(column.null is not None)
             )
-            for field in schema(form, LAST_MOVES[:history])
+            for column in columns_of(manifest["planes"], LAST_MOVES[:history])
         ]
     )
-
-
-def _described(column: str) -> str:
-    """Return what a shard's column holds."""
-    if column in BOARD_COLUMNS:
-        return f"Bit {BOARD_COLUMNS.index(column)} of each square's piece code, a bitboard seen by the mover."
-    if column in PIECE_COLUMNS:
-        return f"Plane {PIECE_COLUMNS.index(column)} of the position seen by the mover (engine/encoding/planes.py)."
-    if column in MOVE_COLUMNS:
-        return f"Planes of legal moves: {MOVE_COLUMNS[column]} little-endian uint64 (engine/encoding/planes.py)."
-    if column in LAST_MOVES[1:]:
-        return f"The move {LAST_MOVES.index(column) + 1} half-moves before, as last_move; null where the game had not begun."
-    return COLUMNS[column]
 
 
 def at_a_glance(words: str, picture: str) -> dg.MarkdownMetadataValue:

@@ -5,6 +5,7 @@ moves. ChessMarro's has the FEN, the best move and 77 x 8 x 8 booleans, of which
 anew. Only a file can be read so: Parquet's index lies at its end.
 """
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,8 +19,10 @@ from pipeline.errors import DumpError
 from pipeline.pgn import tags
 
 MAGIC = b"PAR1"
-BATCH = 4096
+BATCH = 256
 """Rows that are in memory at a time."""
+LARGEST_BATCH = 1 << 28
+"""Bytes of BATCH rows, on average of a row group; a file with more is refused."""
 MOVETEXT = "movetext"
 LICHESS_TAGS = tuple(name for name in tags.TAGS if not name.startswith(("Fianchetto", "Puzzle")))
 MARRO_COLUMNS = ("fen_original", "best_uci")
@@ -33,9 +36,16 @@ def pgn(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[byt
     Raises DumpError for a file that cannot be opened, or whose columns are not known.
     """
     try:
-        file = pq.ParquetFile(name, memory_map=True, pre_buffer=False)
+        source = pa.memory_map(os.fsencode(name))
+        plain = pq.ParquetFile(source, pre_buffer=False)
+        texts = [field.name for field in plain.schema_arrow if pa.types.is_string(field.type)]
+        # as a dictionary, a value that stands in many rows takes memory once
+        file = pq.ParquetFile(source, metadata=plain.metadata, read_dictionary=texts, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise DumpError(f"{name} begins like Parquet and cannot be read: {str(error).splitlines()[0][:200]}") from error
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    if any(group.total_byte_size > LARGEST_BATCH // BATCH * max(group.num_rows, BATCH) for group in groups):
+        raise DumpError(f"{name} has rows of more than {LARGEST_BATCH // BATCH >> 20} MiB, which no game is")
     columns = file.schema_arrow.names
     if MOVETEXT in columns:
         wanted = [*(tag for tag in LICHESS_TAGS if tag in columns), MOVETEXT]
@@ -77,7 +87,8 @@ def _texts(name: str, column: str, values: pa.Array) -> list[str | None]:
     """Turn a column of numbers, dates or strings into texts; raises DumpError for another kind."""
     try:
         if pa.types.is_dictionary(values.type):
-            values = values.dictionary_decode()
+            words = values.dictionary.cast(pa.string()).to_pylist()
+            return [None if at is None else words[at] for at in values.indices.to_pylist()]
         if pa.types.is_floating(values.type):
             values = pc.if_else(pc.is_finite(values), values, None)
         texts: list[str | None] = values.cast(pa.string()).to_pylist()

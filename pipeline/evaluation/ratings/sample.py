@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.dataset.files.shards import BATCH_SENTINELS, Batch
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.hashing import splitmix64
 from pipeline.dataset.strata import band_names, rating_band
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import KNIGHT_TYPES
 from engine.encoding.planes import PIECE_PLANES, TURN_PLANE
-from pipeline.dataset.files.shards import BATCH_SENTINELS
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
 
 Rows = Mapping[str, NDArray[Any]]

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.progress import Stop
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shard_files import games_tables
-from pipeline.dataset.files.shards import BATCH_SENTINELS
 from pipeline.dataset.join import game_splits
 from pipeline.dataset.strata import CLASSES, rating_band, time_class
 from pipeline.dataset.tally import Tally

@@ -20,7 +20,7 @@ from model.network.preset import Preset
 from model.network.presets import presets
 from model.training.config import TrainConfig
 from model.training.objective.targets import inputs_and_targets, step_columns
-from pipeline.dataset.files.shards import BATCH_SENTINELS, COLUMNS, EARLIER
+from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS, EARLIER_MOVES
 from tests.model.synthetic import TINY, TINY_SEED, batch, bits
 
 CPU = torch.device("cpu")
@@ -137,7 +137,7 @@ def test_read_only_rows_are_taken() -> None:
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
-    assert set(training_columns(row)) <= {*COLUMNS, *EARLIER}
+    assert set(training_columns(row)) <= {*COLUMNS, *EARLIER_MOVES}
     some = {name: rows()[name][:4] for name in training_columns(row)}
     config = TrainConfig(steps=1)
     columns = step_columns(config, row, some, CPU)

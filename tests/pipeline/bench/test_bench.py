@@ -7,7 +7,7 @@ import pytest
 from engine.encoding.views import LAST_MOVES
 from pipeline.bench import ingest as bench_ingest
 from pipeline.bench import run
-from pipeline.dataset.files.shards import schema
+from pipeline.bench.ingest import beside_schema
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline.datasets import random_game
@@ -35,7 +35,7 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, 
     assert rows == figures["positions"]
     import pyarrow.parquet as pq
 
-    assert pq.read_schema(tmp_path / "beside.parquet").equals(schema("bytes", LAST_MOVES), check_metadata=False)
+    assert pq.read_schema(tmp_path / "beside.parquet").equals(beside_schema(len(LAST_MOVES)), check_metadata=False)
     assert seconds > 0
 
 

@@ -75,6 +75,12 @@ def test_a_single_value_does_not_swallow_the_dump_behind_it() -> None:
     assert (command.sources, command.config.speeds) == (("a.pgn", "b.pgn"), ("blitz",))
 
 
+def test_a_list_of_many_months_is_not_taken_for_the_name_of_a_file() -> None:
+    months = [f"datasets/positions/{year}-{month:02}" for year in range(2013, 2025) for month in range(1, 13)]
+    found = parse(["train", "--positions", ",".join(months), "--out", "x", "--steps", "1"]).positions
+    assert [str(path) for path in found] == months
+
+
 def test_lists_of_numbers_paths_and_options(tmp_path: Path) -> None:
     train = parse(["train", "--positions", "a,b", "--out", "x", "--steps", "1"])
     assert train.positions == parse(["train", "--positions", "a", "b", "--out", "x", "--steps", "1"]).positions

@@ -14,9 +14,9 @@ from engine.encoding.planes import PLANES
 from pipeline.dataset import batches
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.shard_files import ShardReader
 from pipeline.dataset.files.shards import (
-    BATCH_SENTINELS,
     Batch,
     publish,
     publish_json,

@@ -1,4 +1,4 @@
-"""Datasets carried between forms and from format version 2; rows as FEN and UCI."""
+"""Datasets converted between forms; rows as FEN and UCI."""
 
 import csv
 import json
@@ -18,8 +18,8 @@ import pytest
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.convert import convert
 from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
+from pipeline.dataset.files.columns import FORMS, Form
 from pipeline.dataset.files.shards import read_manifest, verify
-from pipeline.dataset.files.stored_planes import FORMS, Form
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.ingest.chunk import IngestConfig
@@ -27,29 +27,26 @@ from pipeline.ingest.job import ingest
 from pipeline.validation.audit.audit import audit
 from pipeline.validation.verify import verify_dataset
 from tests import forked
+from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.hostile import column, stored
-from tests.pipeline.version_2 import as_version_2
 
 CONFIG = {"chunk_mib": 1, "test_share": 0.2, "val_share": 0.1}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make one dataset in each form, and as version 2 had it."""
+    """Make one dataset in each form."""
     folder = tmp_path_factory.mktemp("converted")
     dump = datasets.dump(folder / "games.pgn", 40)
     found = {"dump": dump}
     for form in FORMS:
         ingest([str(dump)], folder / form, IngestConfig(**CONFIG, planes=form), workers=1)
         found[form] = folder / form
-    ingest([str(dump)], folder / "plain", IngestConfig(**CONFIG, history=1), workers=1)
-    found["no history"] = folder / "plain"
-    found["version 2"] = as_version_2(folder / "all", folder / "version-2")
     return found
 
 
-@pytest.mark.parametrize(("of", "to"), [("version 2", "no history"), ("all", "compact"), ("compact", "all")])
+@pytest.mark.parametrize(("of", "to"), [("all", "compact"), ("compact", "all")])
 def test_a_converted_dataset_is_what_ingest_would_have_made(
     made: dict[str, Path], of: str, to: str, tmp_path: Path
 ) -> None:
@@ -68,25 +65,17 @@ def test_a_converted_dataset_is_what_ingest_would_have_made(
     assert not [line for name in ("files", "splits", "source", "rows") for line in found[name]]
 
 
-def test_version_2_is_read_as_before(made: dict[str, Path]) -> None:
-    for split in ("train", "val", "test"):
-        streams = [Batches([made[form]], split, batch_size=50).once() for form in ("version 2", *FORMS)]
-        for one, *others in zip(*streams, strict=True):
-            for other in others:
-                assert all(np.array_equal(one[name], other[name]) for name in one)
-
-
 def test_members_of_several_forms_make_one_training_set(made: dict[str, Path], tmp_path: Path) -> None:
-    paths = [made[form] for form in ("version 2", *FORMS)]
+    paths = [made[form] for form in FORMS]
     page = join(paths, tmp_path / "set", JoinConfig(hold_out="none"))
-    assert page["positions"]["train"] == 3 * read_manifest(made["all"])["positions"]["train"]
+    assert page["positions"]["train"] == 2 * read_manifest(made["all"])["positions"]["train"]
     rows = Batches([tmp_path / "set"], batch_size=40, seed=1)
     assert not rows.packed
     plies = np.concatenate([batch["ply"] for batch in rows.once()])
     assert len(plies) == page["positions"]["train"]
     assert len(next(rows.from_step(2))["planes"]) == 40
     found = audit([tmp_path / "set"])
-    assert found["copies"]["distinct"] * 3 <= found["copies"]["positions"]
+    assert found["copies"]["distinct"] * 2 <= found["copies"]["positions"]
 
 
 def test_a_stopped_conversion_is_continued_to_the_same_bytes(made: dict[str, Path], tmp_path: Path) -> None:
@@ -95,7 +84,7 @@ def test_a_stopped_conversion_is_continued_to_the_same_bytes(made: dict[str, Pat
     assert not (tmp_path / "out" / "manifest.json").exists()
     assert (tmp_path / "out" / ".parts").exists()
     with pytest.raises(DatasetError, match="something else that is unfinished"):
-        convert(made["version 2"], "compact", tmp_path / "out")
+        convert(made["all"], "all", tmp_path / "out")
     convert(made["all"], "compact", tmp_path / "out")
     assert datasets.content(tmp_path / "out", "*-*.parquet") == datasets.content(made["compact"], "*-*.parquet")
 
@@ -159,7 +148,7 @@ def test_what_cannot_be_converted_is_said(made: dict[str, Path], tmp_path: Path)
 # ---------------------------------------------------------------- rows
 
 
-@pytest.mark.parametrize("form", ["version 2", *FORMS])
+@pytest.mark.parametrize("form", FORMS)
 def test_rows_are_the_positions_and_moves_of_the_games(made: dict[str, Path], form: str) -> None:
     games = []
     with made["dump"].open() as file:
@@ -186,6 +175,23 @@ def test_rows_are_written_as_csv_and_parquet(made: dict[str, Path], tmp_path: Pa
         write_fen_rows(made["compact"], tmp_path / "some.csv")
     with pytest.raises(ConfigError, match=r"\.csv or \.parquet"):
         write_fen_rows(made["compact"], tmp_path / "some.txt")
+
+
+def test_rows_that_were_killed_while_they_were_written_leave_nothing_behind(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    killed = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.dataset.fen_rows import write_fen_rows
+
+write_fen_rows(Path(sys.argv[1]), Path(sys.argv[2]), progress=lambda tick: os.kill(os.getpid(), signal.SIGKILL))
+"""
+    command = [sys.executable, "-c", killed, str(made["compact"]), str(tmp_path / "rows.csv")]
+    assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
+    assert [path.suffix for path in tmp_path.iterdir()] == [".tmp"]
+    write_fen_rows(made["compact"], tmp_path / "rows.csv", count=5)
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.csv"]
 
 
 def test_the_commands(

@@ -12,8 +12,8 @@ import pytest
 
 from pipeline.cli.main import main
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.files.columns import FORMS
 from pipeline.dataset.files.shards import read_manifest
-from pipeline.dataset.files.stored_planes import FORMS
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets

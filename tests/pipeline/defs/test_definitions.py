@@ -16,8 +16,7 @@ from dagster._core.snap.snap_to_yaml import default_values_from_type_snap
 from engine.errors import UserError
 from engine.progress import Tick
 from model.training.config import TrainConfig
-from pipeline.dataset.files.shards import schema
-from pipeline.dataset.files.stored_planes import FORMS
+from pipeline.dataset.files.columns import FORMS, schema
 from pipeline.definitions import defs
 from pipeline.defs import assets, jobs
 from pipeline.defs.assets import dumps, months

@@ -21,6 +21,7 @@ import zstandard
 from engine.encoding.planes import label_of
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
+from pipeline.dumps.formats import parquet
 from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.evaluation.game_texts import text_of
 from pipeline.evaluation.render import write_report
@@ -275,6 +276,23 @@ def test_wrong_headers_are_said(text: str, message: str, tmp_path: Path) -> None
 def table_of(path: Path, **columns: Iterable[Any]) -> Path:
     pq.write_table(pa.table({name: pa.array(list(values)) for name, values in columns.items()}), path)
     return path
+
+
+def test_a_small_table_that_unpacks_to_gigabytes_is_read_in_little_memory(tmp_path: Path) -> None:
+    """A value of a MB in 4,096 rows takes 700 bytes as Parquet has it; its rows are games without moves."""
+    path = tmp_path / "bomb.parquet"
+    movetext = pa.DictionaryArray.from_arrays(pa.array([0] * 4096, pa.int32()), pa.array(["x" * (1 << 20)]))
+    pq.write_table(pa.table({"movetext": movetext}), path, compression="zstd")
+    assert path.stat().st_size < 2000
+    before = pa.total_allocated_bytes()
+    peak = 0
+    _, text = parquet.pgn(str(path), lambda share: None)
+    for _ in text:
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert peak < 64 << 20
+    pq.write_table(pa.table({"movetext": ["x" * (3 << 20)] * 300}), path, compression="zstd", use_dictionary=False)
+    with pytest.raises(DumpError, match="rows of more than 1 MiB"):
+        parquet.pgn(str(path), lambda share: None)
 
 
 def test_hostile_tables_are_said_or_counted(tmp_path: Path) -> None:

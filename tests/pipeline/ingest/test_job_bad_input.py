@@ -14,7 +14,8 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import publish_json, read_manifest, shard_paths, verify
+from pipeline.dataset.files.shards import publish_json, read_manifest, verify
+from pipeline.dataset.training_set import split_shards
 from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
@@ -258,4 +259,4 @@ def test_files_that_are_missing_or_changed_are_found(dataset: Path) -> None:
     assert verify(dataset) == [f"{first['name']}: differs from its hash", f"{last['name']}: missing"]
     (dataset / first["name"]).unlink()
     with pytest.raises(DatasetError, match="in the manifest and not on disk"):
-        shard_paths(dataset, first["split"])
+        split_shards(dataset, first["split"])

@@ -28,7 +28,7 @@ from model.training.objective.policy_losses import (
     sharpened,
     soft_terms,
 )
-from pipeline.dataset.files.shards import BATCH_SENTINELS
+from pipeline.dataset.files.columns import BATCH_SENTINELS
 
 ROWS, LABELS = 5, 4096
 

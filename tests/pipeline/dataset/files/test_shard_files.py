@@ -130,7 +130,7 @@ ROWS = {
     "an empty shard": cut(SHARD, 0.0),
     "a shard without its end": cut(SHARD, 0.99),
     "a column is missing": stored(SHARD, lambda table: table.drop_columns(["castling"])),
-    "a column more": stored(SHARD, lambda table: table.append_column("more", table["label"])),
+    "a column more": stored(SHARD, lambda table: table.append_column("more", table["label"]), compression="zstd"),
     "labels of 32 bits": stored(SHARD, retyped("label", pa.int32()), compression="zstd"),
     "labels are text": stored(SHARD, retyped("label", pa.string(), str), compression="zstd"),
     "planes of 63 bytes": stored(SHARD, retyped("moves_1", pa.binary(63), lambda row: bytes(63)), compression="zstd"),

@@ -19,8 +19,9 @@ from engine.encoding.planes import PLANES
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.convert import convert
-from pipeline.dataset.files.shards import read_manifest, schema
-from pipeline.dataset.files.stored_planes import FORMS, StrangeRowError, packed, positions_of, unpacked
+from pipeline.dataset.files.columns import FORMS, schema
+from pipeline.dataset.files.shards import read_manifest
+from pipeline.dataset.files.stored_planes import InvalidRowError, pack, to_positions, unpack
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -113,10 +114,10 @@ def test_a_position_of_random_play_comes_back_bit_for_bit(seed: int, plies: int)
     legal_planes(position, planes[0])
     ep_file = 255 if board.ep_square is None else chess.square_file(board.ep_square)
     columns = {"castling": np.array([castling_of(board)], np.uint8), "ep_file": np.array([ep_file], np.uint8)}
-    words = packed(planes, columns)
-    assert np.array_equal(unpacked(words), planes)
+    words = pack(planes, columns)
+    assert np.array_equal(unpack(words), planes)
     assert np.array_equal(planes[0], planes_of(board))
-    assert to_fen(positions_of(words)[0]).split()[:4] == board.fen(en_passant="fen").split()[:4]
+    assert to_fen(to_positions(words)[0]).split()[:4] == board.fen(en_passant="fen").split()[:4]
 
 
 @pytest.mark.parametrize(
@@ -144,13 +145,13 @@ def test_codes_kings_and_labels_are_looked_at() -> None:
     board = from_board(chess.Board())
     planes = np.empty((1, PLANES), dtype=np.uint64)
     legal_planes(board, planes[0])
-    words = packed(planes, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)})
-    assert unpacked(words, np.array([48], np.uint16)).shape == (1, PLANES)  # a pawn one square up
-    with pytest.raises(StrangeRowError, match="no legal move"):
-        unpacked(words, np.array([0], np.uint16))
+    words = pack(planes, {"castling": np.array([15], np.uint8), "ep_file": np.array([255], np.uint8)})
+    assert unpack(words, np.array([48], np.uint16)).shape == (1, PLANES)  # a pawn one square up
+    with pytest.raises(InvalidRowError, match="no legal move"):
+        unpack(words, np.array([0], np.uint16))
     words[0, 3] = 0
-    with pytest.raises(StrangeRowError, match="not one king a side"):
-        unpacked(words)
+    with pytest.raises(InvalidRowError, match="not one king a side"):
+        unpack(words)
 
 
 def same(dump: str, folder: Path, workers: int = 1) -> int:
