@@ -72,9 +72,7 @@ def reported(report: Mapping[str, Any], checkpoint: Path, out: Path) -> str:
     """Describe a written report in five lines, and one more for each of what was measured besides."""
     low, high = report["top1_low"], report["top1_high"]
     within = "" if low is None else f" (95 %: {low:.3f} to {high:.3f})"
-    besides = {"told ratings": "told_ratings", "told losses": "told_losses", "baselines": "fitted_baselines"}
-    if report.get("told_ratings", "").startswith("left out"):  # nobody asked: the report's text says why
-        del besides["told ratings"]
+    besides = {"by rating": "rating_matrix", "losses": "rating_losses"}
     return "\n".join(
         [
             f"top-1 {report['top1']:.4f}{within} on {report['positions']:,} positions",

@@ -218,7 +218,6 @@ def accuracy_report(
         reports = {}
         for path in shards:
             work = partial(tasks.report, network, path, options.split, options.rule, ratings, folder / path.name)
-            work = partial(work, baselines=options.baselines)
             reports[path.name] = run_child(work, progress=live(context))
         probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))
         drawings = metadata.drawings(shards[0], options.split, probe["choices"])

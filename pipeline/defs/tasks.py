@@ -127,7 +127,6 @@ def report(
     ratings: RatingsConfig,
     out: Path,
     *,
-    baselines: bool,
     progress: Progress,
 ) -> Mapping[str, Any]:
     """Measure a checkpoint on a split of a positions dataset; keep the report as text, JSON and picture in `out`."""
@@ -135,7 +134,7 @@ def report(
     from pipeline.evaluation.report import report as library
 
     words: dict[str, Any] = {"positions": positions, "split": split, "rule": rule}
-    result = library(checkpoint, **words, ratings=ratings, baselines=baselines, progress=progress)
+    result = library(checkpoint, **words, ratings=ratings, progress=progress)
     write_report(result, out)
     return result
 

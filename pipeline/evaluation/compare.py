@@ -1,4 +1,4 @@
-"""A comparison of presets: each is trained for as long on the same data and machine, and measured on the same unseen games."""
+"""Compare presets: train each for as long on the same data, and measure all on the same unseen games."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,11 +32,9 @@ def compare(
 ) -> dict[str, Any]:
     """Train every preset with one configuration; return `rows`, best top-1 first, and the table as `text`.
 
-    All are measured on the same positions, and `report.html` in `out` shows them side by side with paired differences.
-
-    Each preset has a directory in `out`; one that is trained already is not trained again. The figures are of the first
-    dataset's test split. Raises UnknownPresetError and ConfigError before any training, what `train_on` raises, and Stopped,
-    after which the same call continues.
+    All are measured on the first dataset's test split, and `report.html` in `out` shows them side by side with paired
+    differences. Each preset has a directory in `out`; one that is trained already is not trained again. Raises
+    UnknownPresetError and ConfigError before any training, and Stopped, after which the same call continues.
     """
     from model.network.presets import preset
 
@@ -78,7 +76,7 @@ def compare(
 
 
 def _begun(entry: Path) -> bool:
-    """Return whether a folder is a training of this comparison that was stopped before its first checkpoint."""
+    """Return whether a folder is a training that was stopped before its first checkpoint."""
     from model.network.presets import presets
 
     return entry.name in presets() and is_free(entry, JOURNAL, *BEGUN)

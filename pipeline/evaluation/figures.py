@@ -1,13 +1,13 @@
-"""The figures of a report, from a table of measured rows: headline, baselines, intervals and slices.
+"""The figures of a report, from a table of measured rows: headline, slices, calibration, baselines, paired differences.
 
-A row of the table is a position: `rank nll legal_mass brier wdl_brier expected score legal_moves` of the network
-(model/metrics.py says what each is), `classical_*` of the hand-written evaluator, and the columns it is sliced by.
-Scores are the mover's: 1, 1/2 or 0.
+A row of the table is a position. Its columns are `rank nll legal_mass brier wdl_brier expected score legal_moves` of the
+network (defined in model/metrics.py), `choice_probability` of its first choice, `classical_*` and `frequent_*` of the
+baselines, and the columns that slices go by. Scores are the mover's: 1, 1/2 or 0.
+
+Axes: R rows.
 """
 
-import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,123 +15,124 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
+from pipeline.evaluation.intervals import FEWEST_GAMES, clustered_interval, clustered_mean
+from pipeline.evaluation.moves import KINDS, PHASES, PIECES
 
-FEWEST_GAMES = 10
-"""Games that an interval needs: fewer do not tell how games differ from each other."""
-NORMAL_95 = NormalDist().inv_cdf(0.975)
-"""Standard deviations of a normal distribution on either side of its mean that hold 95 %."""
+RATING_EDGES = (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400)
+BANDED = {
+    "ply": ("ply", (10, 20, 30, 40, 60, 80), ""),
+    "clock": ("clock", (10, 30, 60, 180, 600), " s"),
+    "legal moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
+}
+"""Slice by bands of a number: its column, the edges between bands, the unit."""
+IN_TRAIN = ("not in train", "in train too")
+"""Whether the position (not the game) occurs in the train split."""
+TENTHS, FIFTHS = 10, 5
+"""Bins of a reliability diagram of all rows, and of one of a slice."""
+BASELINES = {"classical": "hand-written", "frequent": "most frequent move"}
+"""Prefix of a baseline's columns, and its name."""
+
+Rows = list[dict[str, Any]]
 
 
-def wilson(rate: float, count: float) -> tuple[float, float]:
-    """Return the 95 % interval of a share that was found in `count` independent draws (Wilson 1927); within 0..1."""
-    square = NORMAL_95**2 / count
-    middle = (rate + square / 2) / (1 + square)
-    half = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def interval(table: pl.DataFrame) -> tuple[float, float] | None:
-    """Return the 95 % interval of top-1 with games as the sampling unit; None below FEWEST_GAMES.
-
-    It is Wilson's for as many independent positions as these are worth: their number over the design effect (Kish 1965),
-    which is the ratio estimator's variance over that of independent positions, and at least 1. Where every position was
-    hit, or none, nothing tells the effect, and a game counts as one position.
-    """
+def top1_interval(table: pl.DataFrame) -> tuple[float, float] | None:
+    """Return the 95 % interval of top-1, by game; None for too few games."""
     return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
 
 
-def clustered_interval(hit_R: NDArray[np.bool_], game_R: NDArray[Any]) -> tuple[float, float] | None:
-    """Return `interval` of any share of rows: `hit_R` counts as 1, `game_R` says which rows belong together."""
-    _, place_R = np.unique(game_R, return_inverse=True)
-    n = np.bincount(place_R).astype(float)
-    hits = np.bincount(place_R, weights=hit_R)
-    count, rows = len(n), n.sum()
-    if count < FEWEST_GAMES:
-        return None
-    rate = float(hits.sum() / rows)
-    alone = rate * (1 - rate) / (rows - 1)
-    clustered = np.square(hits - rate * n).sum() * count / (count - 1) / rows**2
-    effect = clustered / alone if alone else rows / count
-    return wilson(rate, float(rows / max(effect, 1.0)))
+def with_strata(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
+    columns = {name: table[name].to_numpy() for name in ("elo", "base", "increment")}
+    return table.with_columns(
+        pl.Series("band", rating_band(columns["elo"], RATING_EDGES)),
+        pl.Series("speed", time_class(columns["base"], columns["increment"])),
+    )
 
 
-def clustered_mean(
-    values_R: NDArray[Any], game_R: NDArray[Any], weights_R: NDArray[Any] | None = None
-) -> tuple[float, float | None, float | None]:
-    """Return the weighted mean of rows and its 95 % interval with games as the sampling unit; None below FEWEST_GAMES.
+def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> dict[str, Rows]:
+    """Return the figures by rating, time control, phase, ply, clock, piece moved, number of legal moves and kind of move.
 
-    The variance is that of the ratio estimator (Cochran 1977, 6.3), its residuals added up by game.
+    With `in_train`, bool[R], also for positions that the train split holds and those that it does not.
     """
-    weights_R = np.ones(len(values_R)) if weights_R is None else weights_R
-    mean = float(np.average(values_R, weights=weights_R))
-    _, place_R = np.unique(game_R, return_inverse=True)
-    residuals = np.bincount(place_R, weights=weights_R * (values_R - mean))
-    if (count := len(residuals)) < FEWEST_GAMES:
-        return mean, None, None
-    half = NORMAL_95 * math.sqrt(float(np.square(residuals).sum()) * count / (count - 1)) / float(weights_R.sum())
-    return mean, mean - half, mean + half
+    found = {
+        "rating": _by_number(table, "band", band_names(RATING_EDGES)),
+        "time control": _by_number(table, "speed", CLASSES),
+        "phase": _by_number(table, "phase", PHASES),
+        **{name: _by_band(table, *band) for name, band in BANDED.items()},
+        "piece moved": _by_number(table, "piece", PIECES),
+        "kind of move": [group_figures(kind, rows) for kind in KINDS if len(rows := table.filter(pl.col(kind)))],
+    }
+    if in_train is not None:
+        found["in train"] = _by_number(table.with_columns(pl.Series("place", in_train.astype(int))), "place", IN_TRAIN)
+    return found
 
 
-TENTHS, FIFTHS = 10, 5
-"""Bins of a reliability diagram of all rows, and of one of a slice."""
-Rows = list[dict[str, Any]]
+def slices_by_rating_and_speed(table: pl.DataFrame) -> Rows:
+    """Return the figures of each rating band and time control that has rows, with both names."""
+    bands = band_names(RATING_EDGES)
+    groups = table.partition_by(["band", "speed"], as_dict=True)
+    return [
+        {"rating": bands[int(band)], "time_control": CLASSES[int(speed)]} | group_figures("", groups[band, speed])
+        for band, speed in sorted(groups)
+    ]
 
-BANDS: dict[str, tuple[str, tuple[int, ...], str]] = {
-    "by_ply": ("ply", (10, 20, 40, 60, 80), ""),
-    "by_elo": ("elo", (1000, 1200, 1400, 1600, 1800, 2000, 2200, 2400), ""),
-    "by_legal_moves": ("legal_moves", (2, 5, 10, 20, 30, 40), ""),
-    "by_clock": ("clock", (10, 30, 60, 180, 600), " s"),
-}
-"""Slice: its column, the edges between its bands, the unit."""
+
+def _by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
+    """Return the figures of each value of a column that numbers `names`, in their order."""
+    groups = {int(key[0]): rows for key, rows in table.partition_by(column, as_dict=True).items()}
+    return [group_figures(names[at], groups[at]) for at in sorted(groups)]
 
 
 def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> Rows:
-    """Return the figures by bands of a column: below the first edge, between edges, from the last on."""
-    names = [f"{low}-{high - 1}{unit}" for low, high in zip((0, *edges[:-1]), edges, strict=True)]
-    names.append(f"{edges[-1]}{unit} and on")
-    return _by_place(placed(table, column, edges), names)
-
-
-def placed(table: pl.DataFrame, column: str, edges: Sequence[int]) -> pl.DataFrame:
-    """Return the rows whose column is known, with `place`: 0 below the first edge, then between edges, from the last on."""
+    """Return the figures between edges of a column; unknown values are left out."""
     if column in BATCH_SENTINELS:
         table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
-    return table.with_columns(pl.Series("place", np.searchsorted(edges, table[column].to_numpy(), side="right")))
+    place = pl.Series("place", np.searchsorted(edges, table[column].to_numpy(), side="right"))
+    return _by_number(table.with_columns(place), "place", band_names(edges, unit))
 
 
-def _by_place(table: pl.DataFrame, names: Sequence[str]) -> Rows:
-    """Return the figures by the column `place`, which numbers `names`."""
-    rows = (
-        table.group_by("place")
-        .agg(
-            pl.len().alias("positions"),
-            (pl.col("rank") == 1).mean().alias("top1"),
-            (pl.col("classical_rank") == 1).mean().alias("hand_written_top1"),
-            pl.col("nll").mean().alias("cross_entropy"),
-            pl.col("brier").mean().alias("value_brier"),
-        )
-        .sort("place")
-    )
-    return [{"band": names[row.pop("place")], **row} for row in rows.to_dicts()]
+def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
+    """Return the figures of one group of rows with their intervals, and the calibration of policy and value."""
+    low, high = top1_interval(rows) or (None, None)
+    game, known = rows["game"].to_numpy(), rows.filter(pl.col("brier").is_not_null())
+    brier: Sequence[float | None] = (None, None, None)
+    if len(known):
+        brier = clustered_mean(known["brier"].to_numpy(), known["game"].to_numpy())
+    return {
+        "band": name,
+        "positions": len(rows),
+        "games": rows["game"].n_unique(),
+        **{f"top{k}": float((rows["rank"] <= k).to_numpy().mean()) for k in (1, 3, 5)},
+        "top1_low": low,
+        "top1_high": high,
+        **_with_ends("cross_entropy", clustered_mean(rows["nll"].to_numpy(), game)),
+        **_with_ends("value_brier", brier),
+        "hand_written_top1": float((rows["classical_rank"] == 1).to_numpy().mean()),
+        **_calibration("policy", rows, "choice_probability", pl.col("rank") == 1, policy_reliability(rows, FIFTHS)),
+        **_calibration("value", rows, "expected", pl.col("score"), value_reliability(rows, FIFTHS)),
+    }
 
 
-TRAIN_BANDS = ("not in train", "in train too")
-"""Whether train has the position (not the game)."""
+def _with_ends(name: str, mean: Sequence[float | None]) -> dict[str, float | None]:
+    """Name a mean and the ends of its interval."""
+    return dict(zip((name, f"{name}_low", f"{name}_high"), mean, strict=True))
 
 
-def by_train(table: pl.DataFrame, seen: NDArray[np.bool_]) -> Rows:
-    """Return the figures of the positions that train does not have, and of those that it has."""
-    return _by_place(table.with_columns(pl.Series("place", seen.astype(np.int64))), TRAIN_BANDS)
+def _calibration(name: str, rows: pl.DataFrame, expected: str, came: pl.Expr, diagram: Rows) -> dict[str, Any]:
+    """Return a reliability diagram, its expected calibration error, and the bias with its interval.
+
+    The bias is the mean of what was expected less the mean of what came: above 0 the network is too sure, or too hopeful.
+    """
+    known = rows.select(came.cast(pl.Float64).alias("came"), pl.col(expected).alias("said"), "game").drop_nulls("came")
+    bias: Sequence[float | None] = (None, None, None)
+    if len(known):
+        bias = clustered_mean((known["said"] - known["came"]).to_numpy(), known["game"].to_numpy())
+    error = calibration_error(diagram) if diagram else None
+    return {f"{name}_reliability": diagram, f"{name}_calibration_error": error, **_with_ends(f"{name}_bias", bias)}
 
 
-def slices(table: pl.DataFrame) -> dict[str, Rows]:
-    """Return the tables by ply, rating, legal moves and clock, and the calibration of the value."""
-    kept = ("tenth", "positions", "expected", "score")
-    calibration = [{name: row[name] for name in kept} for row in value_reliability(table)]
-    return {**{name: _by_band(table, *band) for name, band in BANDS.items()}, "calibration": calibration}
-
-
-def reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
+def policy_reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
     """Return, for each bin of the first choice's probability, its mean and the share of hits with its interval."""
     return _reliability(table, "choice_probability", pl.col("rank") == 1, bins)
 
@@ -141,27 +142,21 @@ def value_reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
     return _reliability(table.filter(pl.col("score").is_not_null()), "expected", pl.col("score"), bins)
 
 
-def _reliability(table: pl.DataFrame, said: str, came: pl.Expr, bins: int) -> Rows:
+def _reliability(table: pl.DataFrame, expected: str, came: pl.Expr, bins: int) -> Rows:
     """Return the table of a reliability diagram: `expected` against `score`; `tenth` is where the bin begins."""
-    tenth = (pl.col(said) * bins).floor().clip(0, bins - 1).cast(pl.Int8) * (TENTHS // bins)
-    frame = table.select(pl.col(said).alias("said"), came.cast(pl.Float64).alias("came"), "game", tenth.alias("tenth"))
+    tenth = (pl.col(expected) * bins).floor().clip(0, bins - 1).cast(pl.Int8) * (TENTHS // bins)
+    frame = table.select(
+        pl.col(expected).alias("said"), came.cast(pl.Float64).alias("came"), "game", tenth.alias("tenth")
+    )
     rows = []
     for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
         score, game = group["came"].to_numpy(), group["game"].to_numpy()
-        shares = bool(((score == 0) | (score == 1)).all())
         mean, low, high = clustered_mean(score, game)
-        if shares:  # Wilson's stays within 0..1 and is not empty where all rows are alike
+        if bool(((score == 0) | (score == 1)).all()):  # Wilson's interval stays within 0..1
             low, high = clustered_interval(score == 1, game) or (None, None)
-        rows.append(
-            {
-                "tenth": int(key[0]),
-                "positions": len(group),
-                "expected": float(group["said"].to_numpy().mean()),
-                "score": mean,
-                "low": low,
-                "high": high,
-            }
-        )
+        expected_mean = float(group["said"].to_numpy().mean())
+        row: dict[str, Any] = {"tenth": int(key[0]), "positions": len(group), "expected": expected_mean}
+        rows.append(row | {"score": mean, "low": low, "high": high})
     return rows
 
 
@@ -171,23 +166,24 @@ def calibration_error(rows: Rows) -> float:
     return float(sum(row["positions"] * abs(row["expected"] - row["score"]) for row in rows) / max(total, 1))
 
 
-def headline(table: pl.DataFrame, calibration: Rows) -> dict[str, Any]:
-    """Return the headline figures."""
+def headline(table: pl.DataFrame) -> dict[str, Any]:
+    """Return the headline figures: the network's means, the interval of top-1, and the baselines on the same rows."""
     from model.metrics import summary
 
-    found, games = interval(table), table["game"].n_unique()
-    low, high = found or (None, None)
-    known = sum(row["positions"] for row in calibration)
+    interval, games, calibration = top1_interval(table), table["game"].n_unique(), value_reliability(table)
+    low, high = interval or (None, None)
     means = summary({name: table[name].to_numpy() for name in ("rank", "nll", "legal_mass", "brier", "wdl_brier")})
     return {
         **means,
-        **({} if known else {"value_brier": None, "wdl_brier": None}),
+        **({} if calibration else {"value_brier": None, "wdl_brier": None}),
         "top1_low": low,
         "top1_high": high,
-        "top1_interval": "95 %, games drawn" if found else f"none: {games} games, and it takes {FEWEST_GAMES} or more",
+        "top1_interval": "95 %, by game"
+        if interval
+        else f"none: {games} games, and at least {FEWEST_GAMES} are needed",
         "games": games,
-        "value_calibration_error": calibration_error(calibration) if known else None,
-        **baselines(table),
+        "value_calibration_error": calibration_error(calibration) if calibration else None,
+        **value_baselines(table),
         "hand_written_top1": float((table["classical_rank"] == 1).to_numpy().mean()),
         "hand_written_cross_entropy": float(table["classical_nll"].to_numpy().mean()),
         "hand_written_value_brier": table["classical_brier"].mean(),
@@ -195,20 +191,69 @@ def headline(table: pl.DataFrame, calibration: Rows) -> dict[str, Any]:
     }
 
 
-def baselines(table: pl.DataFrame) -> dict[str, float | None]:
+def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
     """Return the Brier scores of values that see no board: one constant for all rows, and the players' ratings alone.
 
     The constant is the mean score of these rows, the best of all constants. Ratings predict by Elo's formula (Elo 1978),
-    1 / (1 + 10^(-difference / 400)); where one is unknown, the constant is predicted.
+    1 / (1 + 10^(-difference / 400)); the constant stands in for unknown ratings.
     """
     table = table.filter(pl.col("score").is_not_null())
     if not len(table):
         return {"constant_value_brier": None, "rating_value_brier": None}
     score = table["score"].to_numpy().astype(float)
     elo, other = (table[name].to_numpy().astype(float) for name in ("elo", "opponent_elo"))
-    known = (elo > 0) & (other > 0)
-    expected = np.where(known, 1 / (1 + 10 ** ((other - elo) / 400)), score.mean())
+    expected = np.where((elo > 0) & (other > 0), 1 / (1 + 10 ** ((other - elo) / 400)), score.mean())
     return {
         "constant_value_brier": float(score.var()),
         "rating_value_brier": float(np.square(expected - score).mean()),
+    }
+
+
+def baseline_rows(table: pl.DataFrame) -> Rows:
+    """Return the network and its baselines on the same rows; a figure that a baseline lacks is None."""
+    legal = table["legal_moves"].to_numpy()
+    rows = [_ranked("network", table, "")]
+    for prefix, name in BASELINES.items():
+        if f"{prefix}_rank" in table.columns:
+            valueless = {} if prefix == "classical" else {"value_brier": None}
+            rows.append(_ranked(name, table, f"{prefix}_") | valueless)
+    uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
+    rows.append({"name": "uniform", **uniform, "cross_entropy": float(np.log(legal).mean())})
+    return [{"top1_low": None, "top1_high": None, "value_brier": None} | row for row in rows]
+
+
+def _ranked(name: str, table: pl.DataFrame, prefix: str) -> dict[str, Any]:
+    """Return the figures of one player whose ranks are in the table."""
+    rank = table[f"{prefix}rank"].to_numpy()
+    low, high = clustered_interval(rank == 1, table["game"].to_numpy()) or (None, None)
+    return {
+        "name": name,
+        **{f"top{k}": float((rank <= k).mean()) for k in (1, 3, 5)},
+        "top1_low": low,
+        "top1_high": high,
+        "cross_entropy": float(table[f"{prefix}nll"].to_numpy().mean()),
+        "value_brier": table[f"{prefix}brier"].mean(),
+    }
+
+
+def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any]:
+    """Return `other` less `first` on the same rows, in top-1 and cross-entropy, with intervals by game."""
+    assert first["key"].equals(other["key"]), "both tables are of the same rows in the same order"
+    game = first["game"].to_numpy()
+    hits = [(table["rank"] == 1).to_numpy().astype(float) for table in (first, other)]
+    top1, low, high = clustered_mean(hits[1] - hits[0], game)
+    nll, nll_low, nll_high = clustered_mean(other["nll"].to_numpy() - first["nll"].to_numpy(), game)
+    gain = {"top1_difference": top1, "top1_low": low, "top1_high": high}
+    return {**gain, "cross_entropy_difference": nll, "cross_entropy_low": nll_low, "cross_entropy_high": nll_high}
+
+
+def page_details(table: pl.DataFrame) -> dict[str, Any]:
+    """Return what only the page shows; `table` has the columns of `with_strata`."""
+    policy = policy_reliability(table)
+    return {
+        "rating_by_time_control": slices_by_rating_and_speed(table),
+        "policy_reliability": policy,
+        "policy_calibration_error": calibration_error(policy),
+        "value_reliability": value_reliability(table),
+        "baselines": baseline_rows(table),
     }

@@ -1,10 +1,10 @@
-"""The measured rows of a report: what a network and its baselines say of every counted position.
+"""The measured rows of a report: the answers of a network and its baselines in every counted position.
 
 Axes: B rows of a batch, R rows of a report, A label (4096).
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -43,9 +43,9 @@ class Rule:
     """Most positions, drawn at random from all games before --min-ply and --min-clock are applied; 0 for all."""
 
     def __post_init__(self) -> None:
-        """Check what the types do not say."""
+        """Check ranges."""
         if min(self.min_ply, self.min_clock, self.limit) < 0:
-            raise ConfigError("min_ply, min_clock and limit are at least 0")
+            raise ConfigError("min_ply, min_clock and limit must be 0 or more")
 
     def describe(self, where: str) -> str:
         """Return the rule in words."""
@@ -60,7 +60,7 @@ COMMON = Rule(min_ply=10, min_clock=30)
 
 
 def _counted(batch: Batch, rule: Rule) -> Batch:
-    """Return the rows that the rule counts."""
+    """Select the rows that the rule counts."""
     keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
     return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
 
@@ -72,17 +72,17 @@ def without_players(batch: Batch) -> Batch:
     return batch | {name: np.full_like(batch[name], steps.unknown) for name, steps in STEPS.items() if name in batch}
 
 
-Baseline = Callable[[Batch], Mapping[str, NDArray[np.float32]]]
-"""Logits [B, A] of one baseline or several, by the name of their columns."""
+Baseline = Callable[[Batch], NDArray[np.float32]]
+"""Returns logits [B, A]."""
 
 
 def most_frequent(train: Sequence[Shard]) -> Baseline | None:
-    """Return the baseline `frequent`: labels by how often they were played in train; None for no rows."""
+    """Return the baseline that ranks labels by how often they were played in train; None for no rows."""
     counts_A = np.zeros(LABELS, dtype=np.int64)
     for rows in row_groups(train, ("label",)):
         counts_A += np.bincount(rows["label"], minlength=LABELS)
     logits_A = np.log(counts_A + 1.0).astype(np.float32)
-    return (lambda batch: {"frequent": np.tile(logits_A, (len(batch["planes"]), 1))}) if counts_A.any() else None
+    return (lambda batch: np.tile(logits_A, (len(batch["planes"]), 1))) if counts_A.any() else None
 
 
 def measured_rows(
@@ -91,14 +91,14 @@ def measured_rows(
     rule: Rule,
     rows: int,
     players: bool,
-    baselines: Sequence[Baseline],
+    frequent: Baseline | None,
     sample: BandSample,
     progress: Progress,
 ) -> tuple["pl.DataFrame", BoardSelection]:
-    """Return a table of the counted rows with the columns that it may be sliced by, and the boards worth showing.
+    """Return a table of the counted rows with the columns that slices go by, and the boards worth showing.
 
-    `sample` collects rows by rating band. Without `players`, ratings and clocks are unknown to the network. Raises
-    ConfigError where no row counts, or the network answers with NaN.
+    `sample` collects rows by rating band. Without `players`, ratings and clocks are hidden from the network. Raises
+    ConfigError if no row counts, or the network answers with NaN.
     """
     import polars as pl
 
@@ -120,10 +120,10 @@ def measured_rows(
         columns["key"] = position_keys(batch["planes"], batch["castling"])
         columns["game"] = _game_ids(batch)
         columns |= figures | _first_choice(logits_BA, batch) | move_columns(batch)
-        said = {"classical": evaluate(batch["planes"])}
-        for baseline in baselines:
-            said |= {name: (answer_BA, np.full_like(wdl_B3, 1 / 3)) for name, answer_BA in baseline(batch).items()}
-        for name, answer in said.items():
+        answers = {"classical": evaluate(batch["planes"])}
+        if frequent is not None:
+            answers["frequent"] = frequent(batch), np.full_like(wdl_B3, 1 / 3)
+        for name, answer in answers.items():
             found = measured(*answer, batch)
             columns |= {f"{name}_{figure}": found[figure] for figure in ("rank", "nll", "brier")}
         boards.add(batch, columns)
@@ -148,10 +148,7 @@ def _first_choice(logits_BA: NDArray[np.float32], batch: Batch) -> dict[str, NDA
 
 
 def _game_ids(batch: Batch) -> NDArray[np.uint64]:
-    """Return a hash for each row's game, so that games of several datasets, which each count from 0, are told apart.
-
-    It is of what the rows of a game share.
-    """
+    """Return a hash of each row's game that differs between datasets, which all number their games from 0."""
     elo = np.sort(np.stack([batch["elo"], batch["opponent_elo"]]), axis=0).astype(np.uint64)
     same = elo[0] << np.uint64(48) | elo[1] << np.uint64(32) | batch["plies"].astype(np.uint64)
     return splitmix64(splitmix64(same) ^ batch["game"].astype(np.uint64))

@@ -1,4 +1,4 @@
-"""What kind of move was played in a row, and in which phase of the game: columns that a report is sliced by.
+"""The kind of move that was played in a row, and the phase of the game: columns that a report is sliced by.
 
 Axes: B rows, P planes, K piece types (pawn to king).
 """
@@ -16,7 +16,7 @@ from pipeline.dataset.files.shards import Batch
 PIECES = ("pawn", "knight", "bishop", "rook", "queen", "king")
 PAWN, KING = 0, 5
 KINDS = ("capture", "recapture", "check", "castling", "promotion", "quiet")
-"""A move may be of several kinds; `recapture` takes the piece that moved last, `quiet` is none of the others."""
+"""A move can have several kinds; `recapture` takes the piece that moved last, `quiet` is none of the others."""
 PHASES = ("opening", "middlegame", "endgame")
 PHASE_PIECES = (10, 6)
 """Most knights, bishops, rooks and queens of both sides in a middlegame and in an endgame, as in Lichess's divider."""
@@ -25,7 +25,7 @@ PHASE_PIECES = (10, 6)
 def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     """Return `piece` (index into PIECES), `phase` (into PHASES) and a boolean column for each of KINDS, `[B]` each.
 
-    They are of the move that was played (`label`), on the board before it. Needs the columns planes, label and last_move.
+    They describe the move that was played (`label`) on the board before it. Needs the columns planes, label and last_move.
     """
     planes_BP, label_B = batch["planes"], batch["label"].astype(np.int64)
     start_B, target_B = label_B % 64, target_table()[label_B].astype(np.int64)

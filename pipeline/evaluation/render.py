@@ -4,33 +4,39 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError
 from pipeline.storage.claims import REPORT, require_own
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 PAGE_ONLY = ("details", "baselines")
-"""Keys of a report that its page shows and its text does not."""
+"""Keys of a report that only its page shows."""
+SLICED = (
+    "band",
+    "positions",
+    "games",
+    "top1",
+    "top1_low",
+    "top1_high",
+    "cross_entropy",
+    "value_brier",
+    "hand_written_top1",
+)
+"""Columns of a slice in the text."""
 NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( %)?")
 """A cell that is aligned to the right."""
-HEADLINE = ("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier")
 
 
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
-    """Return a result as aligned lines; nested objects are indented, `slices` become tables.
-
-    What only the page shows is left out.
-    """
+    """Return a result as aligned lines without what only the page shows; nested objects are indented, slices are tables."""
     lines = []
     result = {name: value for name, value in result.items() if name not in PAGE_ONLY}
     width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
     for name, value in result.items():
         if name == "slices":
-            lines += [f"\n{slice_name.replace('_', ' ')}\n{text_table(rows)}" for slice_name, rows in value.items()]
+            shown = {title: [{key: row[key] for key in SLICED} for row in rows] for title, rows in value.items()}
+            lines += [f"\nby {title}\n{text_table(rows)}" for title, rows in shown.items()]
         elif isinstance(value, dict):
             lines += [" " * indent + name, plain_text(value, indent + 2)]
         else:
@@ -68,64 +74,36 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _bars(axes: "Axes", rows: list[dict[str, Any]], title: str) -> None:
-    """Draw top-1 by band, the hand-written evaluator's beside it."""
-    axes.set_title(title, fontsize=9)
-    if not rows:
-        axes.text(0.5, 0.5, "not known of these games", ha="center", va="center", fontsize=9, color="0.5")
-        axes.axis("off")
-        return
-    places = range(len(rows))
-    axes.bar([place - 0.2 for place in places], [row["top1"] for row in rows], 0.4, label="network")
-    axes.bar([place + 0.2 for place in places], [row["hand_written_top1"] for row in rows], 0.4, label="hand-written")
-    axes.set_xticks(list(places), [row["band"] for row in rows], rotation=35, ha="right", fontsize=7)
-    axes.set_ylabel("top-1")
-
-
-def draw_report(result: dict[str, Any]) -> bytes:
-    """Return a PNG: top-1 by ply, rating, number of legal moves and clock, and the calibration of the value."""
+def draw_accuracy(result: dict[str, Any]) -> bytes:
+    """Return a PNG: top-1 by the mover's rating with 95 % intervals, and the hand-written evaluator's beside it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    slices = result["slices"]
-    figure = Figure(figsize=(11, 6.5), dpi=110, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
-    panels = figure.subplots(2, 3)
-    titles = {
-        "by_ply": "by ply",
-        "by_elo": "by mover's rating",
-        "by_legal_moves": "by legal moves",
-        "by_clock": "by clock",
-    }
-    for axes, (name, title) in zip(panels.flat, titles.items(), strict=False):
-        _bars(axes, slices[name], title)
-    panels[0, 0].legend(fontsize=7)
-    calibration = panels[1, 1]
-    calibration.plot([0, 1], [0, 1], color="0.7", linewidth=1)
-    expected = [row["expected"] for row in slices["calibration"]]
-    calibration.plot(expected, [row["score"] for row in slices["calibration"]], marker="o")
-    calibration.set_title("value: expected score against score", fontsize=9)
-    words = panels[1, 2]
-    words.axis("off")
-    text = "\n".join(f"{name:<15}{_shown(result[name]):>10}" for name in HEADLINE)
-    text += f"\n{'hand-written':<15}{result['hand_written_top1']:>10.4f}\n{'chance':<15}{result['chance_top1']:>10.4f}"
-    for name, said in (("top1_not_in_train", "not in train"), ("top1_in_train", "in train")):
-        if result.get(name) is not None:
-            text += f"\n{said:<15}{result[name]:>10.4f}"
-    words.text(0, 1, f"{result['preset']}, step {result['step']:,}\n\n{text}", va="top", family="monospace", fontsize=9)
-    figure.suptitle(result["rule"], fontsize=8)
+    rows = result["slices"]["rating"]
+    figure = Figure(figsize=(8, 3.6), dpi=110, layout="constrained")
+    canvas, axes = FigureCanvasAgg(figure), figure.subplots()
+    ends = [
+        (row["top1"] if row["top1_low"] is None else row["top1_low"], row["top1_high"] or row["top1"]) for row in rows
+    ]
+    axes.bar(range(len(rows)), [row["top1"] for row in rows], 0.7, label="network")
+    axes.vlines(range(len(rows)), *zip(*ends, strict=True), color="0.2")
+    axes.plot(range(len(rows)), [row["hand_written_top1"] for row in rows], "D", color="C1", label="hand-written")
+    axes.axhline(result["chance_top1"], color="0.6", linestyle="--", label="chance")
+    axes.set_xticks(range(len(rows)), [row["band"] for row in rows], rotation=25, ha="right", fontsize=8)
+    axes.set(ylabel="top-1", title=f"{result['preset']}, step {result['step']:,}: accuracy by the mover's rating")
+    axes.legend(fontsize=8, ncols=3)
     drawn = io.BytesIO()
-    canvas.print_png(drawn)  # type: ignore[no-untyped-call]  # not `savefig`, which draws all of it twice
+    canvas.print_png(drawn)  # type: ignore[no-untyped-call]  # `savefig` would draw it twice
     return drawn.getvalue()
 
 
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt`, `.png` and `.html` in a directory; ConfigError for a folder of something else."""
+    """Publish `report.json`, `.txt`, `.png` and `.html` in a directory; ConfigError for a folder of another kind."""
     from pipeline.evaluation.page.page import report_page
 
     require_own(out, REPORT, ConfigError)
     _publish_report(result, plain_text(result), report_page([result["preset"]], [result]), out)
-    publish_bytes(out, "report.png", draw_report(result))
+    publish_bytes(out, "report.png", draw_accuracy(result))
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:
@@ -163,7 +141,7 @@ def reports_text(found: dict[str, Any]) -> str:
 
 
 def interval_text(row: dict[str, Any], units: str, sign: str = "") -> str:
-    """Return the ends of the interval of top-1, or that there are too few of what was drawn."""
+    """Return the ends of the interval of top-1, or that there are too few `units` for one."""
     if row["top1_low"] is None:
         return f"too few {units}"
     return f"{row['top1_low']:{sign}.4f} to {row['top1_high']:{sign}.4f}"
@@ -176,7 +154,7 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
 
 def publish_table(out: Path, name: str, rows: list[dict[str, Any]], table: str, **more: Any) -> dict[str, Any]:
     """Publish `rows` as NAME.json and their Markdown as `table.md`; return `out`, `rows` and `text`."""
-    publish_json(out, f"{name}.json", {**more, "rows": rows})  # first, since it tells whose the folder is
+    publish_json(out, f"{name}.json", {**more, "rows": rows})  # first: it marks the folder's kind
     publish_bytes(out, "table.md", table.encode() + b"\n")
     return {"out": str(out), "rows": rows, "text": table}
 

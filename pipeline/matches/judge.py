@@ -22,7 +22,7 @@ from engine.encoding.planes import move_of
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Progress, Tick, silent
 from engine.search import Root, Search, SearchConfig
-from pipeline.evaluation.figures import NORMAL_95
+from pipeline.evaluation.intervals import NORMAL_95
 from pipeline.evaluation.judgements import Judged, JudgeError
 from pipeline.evaluation.render import markdown
 from pipeline.matches.config import SideConfig

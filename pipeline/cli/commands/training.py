@@ -102,11 +102,6 @@ class Report(Common):
     """Tell ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
-    puzzles: Path | None = None
-    """CSV file of Lichess puzzles (perhaps compressed) that the networks solve without search."""
-    baselines: bool = False
-    """Also fit two baselines on train, all of which is read: a logistic regression on move features, and the moves played in
-    the same position."""
     judgements: Path | None = None
     """Directory that keeps what the engine of --judged says: the same command continues a judging that was stopped."""
     rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
@@ -134,10 +129,8 @@ class Report(Common):
                 against=self.against,
                 rule=self.rule,
                 players=self.players,
-                puzzles=self.puzzles,
                 ratings=self.ratings,
                 judgements=self.judgements,
-                baselines=self.baselines,
                 progress=progress,
             )
         if len(checkpoints) > 1:

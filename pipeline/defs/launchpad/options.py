@@ -96,8 +96,6 @@ class ReportOptions:
     """Which positions of the split count, as `fianchetto report` has it."""
     ratings: RatingsConfig = field(default_factory=RatingsConfig)
     """What is measured of told ratings where the network reads them, as `fianchetto report` has it."""
-    baselines: bool = False
-    """Also fit a logistic regression on train, and count the moves played there in the same position."""
     drawn: Annotated[int, Between(0, 64)] = 6
     """Positions drawn as boards with the network's first choices."""
 

@@ -21,6 +21,7 @@ from pipeline.defs.pages import pictures
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
 from pipeline.evaluation.page.links import with_games
+from pipeline.evaluation.render import SLICED
 from pipeline.training.train import JOURNAL
 from pipeline.validation.audit.drift import by_step
 from pipeline.validation.verify import sample_rows
@@ -158,8 +159,8 @@ def of_report(
     numbers = [{"dataset": name} | {figure: report[figure] for figure in FIGURES} for name, report in reports.items()]
     drawn = [pictures.png(folder / name / "report.png", f"accuracy on {name}") for name in reports]
     first = next(iter(reports.values()))
-    slices = {name: table(rows) for name, rows in first["slices"].items()} if len(reports) == 1 else {}
-    bands = [row["top1"] for row in first["details"]["slices"]["rating"]]
+    slices = {f"by_{name.replace(' ', '_')}": table(plain(rows)) for name, rows in first["slices"].items()}
+    bands = [row["top1"] for row in first["slices"]["rating"]]
     words = f"top-1 {first['top1']:.1%}{_interval(first)}, hand-written {first['hand_written_top1']:.1%}"
     return {
         AT_A_GLANCE: at_a_glance(words, pictures.thumbnail(bands, "top-1 by rating, the lowest first", bars=True)),
@@ -170,10 +171,15 @@ def of_report(
         "report": dg.MetadataValue.md("\n\n".join(drawn)),
         "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
         "datasets": table(numbers),
-        **slices,
+        **(slices if len(reports) == 1 else {}),
         "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
     }
+
+
+def plain(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the columns of a slice that a table shows."""
+    return [{name: row[name] for name in SLICED} for row in rows]
 
 
 def _interval(report: Mapping[str, Any]) -> str:
@@ -184,7 +190,7 @@ def _interval(report: Mapping[str, Any]) -> str:
 def honest(report: Mapping[str, Any]) -> Metadata:
     """Say what makes a report's top-1 comparable: its interval, the figure by the common rule, and what train holds of it."""
     low, high = report["top1_low"], report["top1_high"]
-    rows = report["slices"].get("by_train", [])
+    rows = report["slices"].get("in train", [])
     held = sum(row["positions"] for row in rows if row["band"] != "not in train")
     return {
         "top1_interval": report["top1_interval"] if low is None else f"{low:.4f} to {high:.4f} (95 %)",

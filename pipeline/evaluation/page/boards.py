@@ -1,4 +1,4 @@
-"""Boards of a report: the rows that are kept to be looked at, and their pictures.
+"""Boards of a report: which rows are shown, and their pictures.
 
 Axes: B rows of a batch, P planes.
 """
@@ -33,21 +33,21 @@ def _disagreement(rows: Columns) -> NDArray[np.float64]:
 
 
 def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
-    """Score found quiet moves by how unlikely the hand-written evaluator thought them."""
+    """Score quiet moves that were found by how unlikely the hand-written evaluator thought them."""
     found = (rows["rank"] == 1) & rows["quiet"]
     return np.where(found, rows["classical_nll"] - rows["nll"], -1.0)
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
-    "sure_and_wrong": ("Surest of a move that was not played", _sure_and_wrong, False),
-    "disagreement": ("Moves people played that it thought least likely, by rating", _disagreement, True),
-    "quiet_finds": ("Quiet moves it found and the hand-written evaluator did not expect", _quiet_finds, False),
+    "sure_and_wrong": ("Most confident in a move that was not played", _sure_and_wrong, False),
+    "disagreement": ("Moves that people played and it thought least likely, by rating", _disagreement, True),
+    "quiet_finds": ("Quiet moves that it found and the hand-written evaluator did not expect", _quiet_finds, False),
 }
 """Section: its title, the score by which rows are kept, and whether each rating band keeps its own."""
 
 
 class BoardSelection:
-    """The rows with the highest scores of each section, at most one of a game, collected batch by batch."""
+    """The rows with the highest scores of each section, at most one per game, collected batch by batch."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[int, list[dict[str, Any]]]] = {name: {} for name in SECTIONS}
@@ -64,7 +64,7 @@ class BoardSelection:
                 self.kept[name][band] = _best([*self.kept[name].get(band, []), *rows])
 
     def rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the boards of each section: from every band alike many, the lowest ratings first."""
+        """Return the boards of each section: equally many of every band, the lowest ratings first."""
         found: dict[str, list[dict[str, Any]]] = {}
         for name, bands in self.kept.items():
             known = {band: rows for band, rows in bands.items() if rows and band <= len(RATING_EDGES)}
@@ -78,7 +78,7 @@ class BoardSelection:
 
 
 def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the BOARDS rows of highest score, one of a game and one of a position."""
+    """Return the BOARDS rows of highest score, at most one per game and per position."""
     games, positions, found = set[int](), set[str](), list[dict[str, Any]]()
     for row in sorted(rows, key=lambda row: -row["score"]):
         if row["game"] not in games and row["fen"] not in positions and len(found) < BOARDS:
@@ -89,7 +89,7 @@ def _best(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _row(batch: Batch, columns: Columns, at: int, score: float) -> dict[str, Any]:
-    """Return one row as JSON: its FEN, both moves in UCI and what is known of the game."""
+    """Return one row as JSON: its FEN, both moves in UCI, ratings, clock and time control."""
     ply = int(batch["ply"][at])
     board = board_of(batch["planes"][at], int(batch["castling"][at]), int(batch["ep_file"][at]), ply)
     played = move_on(board, int(batch["label"][at]), int(batch["promotion"][at]))
@@ -142,7 +142,7 @@ def caption(row: Mapping[str, Any]) -> str:
 
 
 def san(board: chess.Board, move: chess.Move) -> str:
-    """Return a move in SAN; in UCI where the stored board does not allow it."""
+    """Return a move in SAN, or in UCI if the stored board does not allow it."""
     return board.san(move) if board.is_legal(move) else move.uci()
 
 

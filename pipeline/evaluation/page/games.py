@@ -13,12 +13,12 @@ from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.page import render, safe, small_board
 
 FURTHEST = 10.0
-"""Pawns at which the curve ends: a mate is as far."""
+"""Pawns at which the curve is cut off; mates are drawn there."""
 SIDES = ("White's", "Black's")
 
 
 def read_games(path: Path, count: int) -> list[chess.pgn.Game]:
-    """Return the first games of a PGN file; none where it is not there."""
+    """Return the first games of a PGN file, none if it does not exist."""
     found: list[chess.pgn.Game] = []
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:

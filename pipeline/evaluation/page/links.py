@@ -1,4 +1,4 @@
-"""Which games the boards of a report are of: players, event and link, from the tags of the dump."""
+"""Players, event and link of the games on the boards, from the tags of the dump."""
 
 import io
 import re
@@ -13,7 +13,7 @@ from pipeline.errors import DumpError
 from pipeline.evaluation.game_texts import read_texts
 
 LIMIT = 1 << 28
-"""Bytes at the beginning of the decompressed dump in which games are looked up: a link is not worth minutes."""
+"""Bytes of the decompressed dump that are searched for games: a link is not worth minutes."""
 LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
 TAGS = ("White", "Black", "Event", "Date")
 LONGEST = 80
@@ -24,21 +24,21 @@ Boards = dict[str, list[dict[str, Any]]]
 def with_games(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
     """Return the boards with `link white black event date` of their games where one of the dumps has them.
 
-    `directory` is the dataset that the dumps were ingested into. A tag is anybody's text; a link is one only if it is http.
+    `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http links are kept.
     """
     if not dumps:
         return boards
     games = {row["game"] for rows in boards.values() for row in rows}
     try:
         _, texts = read_texts(directory, read_manifest(directory), dumps, games, LIMIT)
-    except (OSError, DumpError):  # the report does not depend on the dump
+    except (OSError, DumpError):  # a report works without its dump
         return boards
     tags = {game: _tags(text) for game, text in texts.items()}
     return {name: [row | tags.get(row["game"], {}) for row in rows] for name, rows in boards.items()}
 
 
 def _tags(text: bytes) -> dict[str, str]:
-    """Return what a game's tags say of it."""
+    """Return players, event, date and link from a game's tags."""
     headers = chess.pgn.read_headers(io.StringIO(text.decode("utf-8", "replace")))
     if headers is None:
         return {}

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 from pipeline.dataset.strata import CLASSES
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import SECTIONS, board_svg, caption
-from pipeline.evaluation.page.told import losses_page, told_page
+from pipeline.evaluation.page.by_rating import losses_page, matrix_page
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
 LARGEST_PAGE = 3 << 20
-"""Bytes that a page stays below: with more checkpoints, only the first ones have boards, or charts."""
+"""Most bytes of a page: with many checkpoints, the last ones lose boards first, then charts."""
 FEW, MANY, WIDE = (4, 7.5), (6, 6.5), 10
-"""Small diagrams side by side and points of their letters, in half of the width; in all of it from WIDE diagrams on."""
+"""Columns of small diagrams and their font size, at half width; at full width from WIDE diagrams on."""
 FRAME = 1 << 18
-"""Bytes of a page, at most, that are of no checkpoint."""
+"""Bytes reserved for the page's frame."""
 WHOLE, WITHOUT_BOARDS, FIGURES_ALONE = 2, 1, 0
-"""How much of a checkpoint is shown."""
+"""Levels of detail of a checkpoint's section."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
-"""What a board lacks whose game is not known."""
+"""Tags of a board whose game was not found."""
 SHARED = re.compile(
     r"<defs>.*?</defs>"
     r'|<rect x="7\.5"[^>]*/>|<g transform="[^"]*" fill="#e5e5e5"[^>]*>.*?</g>'
@@ -32,7 +32,7 @@ SHARED = re.compile(
     r'| xlink:href="[^"]*"',
     re.DOTALL,
 )
-"""What all of python-chess's boards have alike: drawings of the pieces, frame with coordinates, squares of no mark."""
+"""Parts that all of python-chess's boards share: drawings of pieces, the frame with coordinates, unmarked squares."""
 
 Report = Mapping[str, Any]
 
@@ -57,7 +57,7 @@ def report_page(
 
 
 def _sections(pages: Sequence[Mapping[str, Any]]) -> list["Markup"]:
-    """Return the HTML of each checkpoint, the last ones shortened where all would be too much for a page."""
+    """Return the HTML of each checkpoint; the last ones are shortened if the page would grow too large."""
     template = _environment().get_template("checkpoint.html")
 
     def section(at: int, level: int) -> "Markup":
@@ -73,19 +73,19 @@ def _sections(pages: Sequence[Mapping[str, Any]]) -> list["Markup"]:
 
 
 def render(template: str, **values: Any) -> bytes:
-    """Return a page of a template beside this file; all text in `values` is escaped but what `safe` marked."""
+    """Render a template of this folder; all text in `values` is escaped unless it was marked by `safe`."""
     return _environment().get_template(template).render(drawings=_drawings(), **values).encode()
 
 
 def safe(svg: str) -> "Markup":
-    """Mark SVG or HTML of ours as safe: the library that made it has escaped what is not."""
+    """Mark SVG or HTML as safe: the library that made it has escaped all text."""
     from markupsafe import Markup
 
     return Markup(svg)  # noqa: S704
 
 
 def small_board(svg: str, orientation: bool) -> "Markup":
-    """Return a board that refers to the page's drawings of pieces and squares: 3 kB instead of 23."""
+    """Return a board that refers to the page's shared drawings: 3 kB instead of 23."""
     bare = SHARED.sub("", svg)
     at = bare.index("</desc>") + len("</desc>")
     return safe(f'{bare[:at]}<use href="#board-{int(orientation)}" />{bare[at:]}')
@@ -93,51 +93,38 @@ def small_board(svg: str, orientation: bool) -> "Markup":
 
 def _page(name: str, report: Report) -> dict[str, Any]:
     """Return what the template shows of one report."""
-    more = report["details"]
+    more, slices = report["details"], report["slices"]
     cells = {(row["rating"], row["time_control"]): row for row in more["rating_by_time_control"]}
     ratings = list(dict.fromkeys(row["rating"] for row in more["rating_by_time_control"]))
     speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
     heat_rows = [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()]
-    puzzles = more.get("puzzles")
-    losses = losses_page(more.get("losses_told") or {"rows": []})
     return {
         "name": name,
         "report": report,
         "policy": safe(charts.reliability(more["policy_reliability"], "probability", "share played")),
         "value": safe(charts.reliability(more["value_reliability"], "expected score", "score")),
-        "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in more["slices"].items() if rows],
+        "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in slices.items() if rows],
         "calibration": [
-            (
-                kind,
-                safe(charts.small_reliabilities(rows, *(FEW if len(rows) < WIDE else MANY))),
-                rows,
-                len(rows) >= WIDE,
-            )
-            for kind, rows in (more["slices"] | {"rating and time control": heat_rows}).items()
+            (kind, safe(charts.small_reliabilities(rows, *(MANY if wide else FEW))), rows, wide)
+            for kind, rows in (slices | {"rating and time control": heat_rows}).items()
             if rows
+            for wide in [len(rows) >= WIDE]
         ],
         "speeds": speeds,
         "heat": [(rating, [cells.get((rating, speed)) for speed in speeds]) for rating in ratings],
         "heat_rows": heat_rows,
-        "told": told_page(more.get("ratings_told") or {"rows": []}),
-        "losses": losses | {"charts": [(title, safe(chart)) for title, chart in losses["charts"]]},
-        "puzzles": puzzles
-        and [safe(charts.bars(puzzles[by], "solved", "puzzles")) for by in ("by_rating", "by_theme")],
+        "matrix": matrix_page(more.get("rating_matrix", {"ratings": [], "rows": []})),
+        "losses": losses_page(more.get("rating_losses", {"rows": []})),
         "boards": [
-            (
-                title,
-                [
-                    {
-                        "svg": small_board(board_svg(row), row["fen"].split()[1] == "w"),
-                        "caption": caption(row),
-                        "row": UNKNOWN | row,
-                    }
-                    for row in more["boards"][section]
-                ],
-            )
-            for section, (title, _, _) in SECTIONS.items()
+            (title, [_board(row) for row in more["boards"][section]]) for section, (title, _, _) in SECTIONS.items()
         ],
     }
+
+
+def _board(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the template shows of one board."""
+    drawing = small_board(board_svg(row), row["fen"].split()[1] == "w")
+    return {"svg": drawing, "caption": caption(row), "row": {**UNKNOWN, **row}}
 
 
 @cache
@@ -151,7 +138,7 @@ def _environment() -> "Environment":
 
 @cache
 def _drawings() -> "Markup":
-    """Return python-chess's pieces and its empty board from either side, which all boards of a page refer to."""
+    """Return python-chess's pieces and its empty board from either side, shared by all boards of a page."""
     import chess.svg
 
     boards = []

@@ -1,4 +1,4 @@
-"""How much of a report is about told ratings. It imports little, because `--help` is made from it."""
+"""Settings of the measurements by rating. This module imports little, because `--help` is made from it."""
 
 from dataclasses import dataclass
 
@@ -7,21 +7,21 @@ from pipeline.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RatingsConfig:
-    """Measurements of networks that read ratings."""
+    """Measurements of networks that are conditioned on ratings."""
 
-    rating_rows: int = 100
-    """Positions of each of 11 rating bands on which a network that reads ratings is told each of 11 ratings; 0 for none."""
+    rating_rows: int = 0
+    """Positions per rating band for the matrix that evaluates each of 11 bands under each of 11 ratings; 0 for no matrix."""
     judged: int = 0
-    """Positions of each rating band whose every move a UCI engine judges, to compare the loss of moves drawn under each told
-    rating with that of people's moves; 0 for none."""
+    """Positions per rating band whose moves a UCI engine evaluates, to compare what the network's and people's moves lose; 0
+    for none."""
     engine: str = "stockfish"
-    """Command of the UCI engine that judges; where it is not installed, the comparison is left out."""
+    """Command of that UCI engine; the comparison is skipped where it is not installed."""
     depth: int = 9
-    """Depth of its search of every legal move."""
+    """Search depth of the engine for every legal move."""
     workers: int = 0
-    """Engines running at once; 0 for one per core."""
+    """Engines that run at once; 0 for one per core."""
 
     def __post_init__(self) -> None:
-        """Check what the types do not say."""
+        """Check ranges."""
         if min(self.rating_rows, self.judged, self.workers) < 0 or self.depth < 1:
-            raise ConfigError("rating_rows, judged and workers are at least 0, and depth is at least 1")
+            raise ConfigError("rating_rows, judged and workers must be 0 or more, and depth 1 or more")

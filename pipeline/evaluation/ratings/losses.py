@@ -1,14 +1,13 @@
-"""What drawn moves lose under each told rating, beside what people's moves lost on the same positions, by an engine's opinion.
+"""What moves drawn from a rating-conditioned policy lose, beside what people's moves lost in the same positions.
 
-Every legal move is judged, so the mean loss of a move drawn at temperature 1 is a sum over the whole policy: nothing is drawn.
+A UCI engine evaluates every legal move, so the mean loss of a move drawn at temperature 1 is an exact sum over the policy.
 
 score       expected score lost against the best move, 0..1, by Lichess's curve; a forced mate is worth 1
-centipawns  the same in centipawns, scores cut off at +-1000 and mates counted as that, as in Lichess's average centipawn loss
-inaccuracy, mistake, blunder
-            share of moves that lose at least 0.1, 0.2, 0.3 of the winning chances (2 * score - 1), as Lichess advises
-            (lichess-org/lila, modules/tree/src/main/Advice.scala); its own rules for mates are left out
+centipawns  the same in centipawns, cut off at +-1000, mates included, as in Lichess's average centipawn loss
+blunder     share of moves that lose at least 0.3 of the winning chances (2 * score - 1), as Lichess defines it
+            (lichess-org/lila, modules/tree/src/main/Advice.scala) without its special rules for mates
 
-Axes: R rows of the sample, M legal moves of all rows, T what the network is told (CONDITIONS).
+Axes: R rows of the sample, M legal moves of all rows, T conditions (CONDITIONS).
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +21,11 @@ from numpy.typing import NDArray
 from engine.encoding.planes import legal_mask
 from engine.progress import Progress
 from pipeline.dataset.files.shards import Batch
-from pipeline.evaluation.figures import clustered_mean
+from pipeline.evaluation.intervals import clustered_mean
 from pipeline.evaluation.judgements import CURVE, Judged, judged_fens, judging
 from pipeline.evaluation.page.boards import board_of, move_on
 from pipeline.evaluation.ratings.config import RatingsConfig
-from pipeline.evaluation.ratings.sample import CONDITIONS, NAMES, TOLD, UNKNOWN, BandSample, answers
+from pipeline.evaluation.ratings.sample import CENTERS, CONDITIONS, NAMES, UNKNOWN, BandSample, evaluate_conditions
 from pipeline.executors.local import available_cores
 
 if TYPE_CHECKING:
@@ -34,29 +33,26 @@ if TYPE_CHECKING:
 
 CEILING = 1000.0
 """Centipawns at which scores are cut off: lichess-org/scalachess, Eval.Cp.CEILING."""
-ADVICE = {"inaccuracy": 0.1, "mistake": 0.2, "blunder": 0.3}
-TERMS = ("score", "centipawns", *ADVICE)
-TEMPERATURES = (0.02, 4.0)
-"""The coldest, at which the first choice is played, and the hottest."""
+BLUNDER = 0.3
+TERMS = ("score", "centipawns", "blunder")
 
 
-def told_losses(
+def measure_losses(
     network: "NetworkEvaluator", sample: BandSample, config: RatingsConfig, folder: Path, progress: Progress
 ) -> dict[str, Any]:
-    """Return the losses by band of the mover; the engine's judgements are kept in `folder`.
+    """Return the losses by band of the mover; the engine's evaluations are kept in `folder`.
 
-    Each of `rows` is a band: `positions games told`, and of each of TERMS `people_TERM`, `network_TERM` (told the band's
-    rating), `first_TERM` (its first choice), `untold_TERM` (told nothing) and the paired `difference_TERM` of network less
-    people, with the ends of their intervals by games (`*_low *_high`). `score_by_told` is what the network loses under each
-    of TOLD on the band's positions, and at `matched_temperature` it loses as much as people. `by_told` has a row for each
-    told rating, of all positions, bands weighted equally. Raises JudgeError.
+    Each of `rows` is a band: `positions games rating`, and for each of TERMS `people_TERM`, `network_TERM` (conditioned on the
+    band's rating), `first_TERM` (its first choice), `unconditioned_TERM` and the paired `difference_TERM` of network less
+    people, with the ends of their intervals by games (`*_low *_high`). `score_by_rating` is what the network loses under each
+    of CENTERS in the band's positions. Raises JudgeError.
     """
     batch, band_R = sample.take(config.judged)
     boards = boards_of(batch)
     fens = list(dict.fromkeys(board.fen() for board in boards))
     command, workers = judging(config.engine), config.workers or available_cores()
     found = judged_fens(fens, folder, command=command, depth=config.depth, workers=workers, progress=progress)
-    return losses(network, batch, band_R, boards, {one.fen: one for one in found})
+    return losses_of_rows(network, batch, band_R, boards, {one.fen: one for one in found})
 
 
 def boards_of(batch: Batch) -> list[chess.Board]:
@@ -65,36 +61,37 @@ def boards_of(batch: Batch) -> list[chess.Board]:
     return [board_of(planes_P, *state) for planes_P, *state in zip(batch["planes"], *columns, strict=True)]
 
 
-def losses(
+def losses_of_rows(
     network: "NetworkEvaluator",
     batch: Batch,
     band_R: NDArray[np.int64],
     boards: Sequence[chess.Board],
     judged: Mapping[str, Judged],
 ) -> dict[str, Any]:
-    """Return `told_losses` of judged rows."""
-    legal = _legal(batch, boards, judged)
+    """Return `measure_losses` of rows whose moves have been evaluated."""
+    legal = _legal_losses(batch, boards, judged)
     drawn = {term: np.zeros((len(CONDITIONS), len(boards))) for term in TERMS}
-    own_M = np.zeros(len(legal.row))
-    for number, part, _, logits_BA, _ in answers(network, batch):
+    first = {term: np.zeros(len(boards)) for term in TERMS}
+    for number, part, _, logits_BA, _ in evaluate_conditions(network, batch):
         mine = slice(*np.searchsorted(legal.row, (part.start, part.stop)))
         logits_M = logits_BA[legal.row[mine] - part.start, legal.label[mine]].astype(np.float64)
         first_B = legal.first[part] - mine.start
-        own_M[mine] = np.where(band_R[legal.row[mine]] == number, logits_M, own_M[mine])
-        for term, terms_R in _mean(_policy(logits_M, first_B), legal.lost, first_B, mine).items():
-            drawn[term][number, part] = terms_R
-    found = _Measured(legal, band_R, batch["game_id"], own_M, drawn)
-    weights_R = 1 / np.bincount(band_R)[band_R]
-    by_told = [
-        {"told": told, **{term: float(np.average(drawn[term][at], weights=weights_R)) for term in TERMS}}
-        for at, told in enumerate(TOLD)
-    ]
-    rows = [_row(found, band, temperature) for band, temperature in _matched(found).items()]
-    return {"told": list(TOLD), "rows": rows, "by_told": by_told}
+        policy_M = _policy(logits_M, first_B)
+        own_B = band_R[part] == number
+        highest_B = np.repeat(np.maximum.reduceat(policy_M, first_B), np.diff(first_B, append=len(policy_M)))
+        chosen_M = (policy_M == highest_B).astype(float)
+        for term in TERMS:
+            lost_M = legal.lost[term][mine]
+            drawn[term][number, part] = np.add.reduceat(policy_M * lost_M, first_B)
+            choice_B = np.add.reduceat(chosen_M * lost_M, first_B) / np.add.reduceat(chosen_M, first_B)
+            first[term][part] = np.where(own_B, choice_B, first[term][part])
+    bands = np.unique(band_R).tolist()
+    rows = [_row(band, band_R == band, batch["game_id"], legal.people, drawn, first) for band in bands]
+    return {"ratings": list(CENTERS), "rows": rows}
 
 
 class _Legal(NamedTuple):
-    """The legal moves of judged rows."""
+    """The legal moves of evaluated rows."""
 
     row: NDArray[np.int64]  # [M]
     label: NDArray[np.int64]  # [M]
@@ -103,22 +100,10 @@ class _Legal(NamedTuple):
     lost: dict[str, NDArray[np.float64]]
     """What each loses, by TERMS, [M]; a pawn becomes a queen."""
     people: dict[str, NDArray[np.float64]]
-    """What the moves that people played lost, [R]."""
+    """What the moves that people played lost, by TERMS, [R]."""
 
 
-class _Measured(NamedTuple):
-    """What moves lose, row by row."""
-
-    legal: _Legal
-    band: NDArray[np.int64]  # [R]
-    game: NDArray[np.uint64]  # [R]
-    own: NDArray[np.float64]
-    """Logits of the network that is told the rating of the row's band, [M]."""
-    drawn: dict[str, NDArray[np.float64]]
-    """Mean loss of drawn moves by TERMS [T, R]."""
-
-
-def _legal(batch: Batch, boards: Sequence[chess.Board], judged: Mapping[str, Judged]) -> _Legal:
+def _legal_losses(batch: Batch, boards: Sequence[chess.Board], judged: Mapping[str, Judged]) -> _Legal:
     """Return the legal moves of rows and what they lose."""
     row_M, label_M = np.nonzero(legal_mask(batch["planes"]))
     scores = [judged[board.fen()].scores for board in boards]
@@ -128,15 +113,14 @@ def _legal(batch: Batch, boards: Sequence[chess.Board], judged: Mapping[str, Jud
     played = zip(boards, scores, batch["label"].tolist(), batch["promotion"].tolist(), strict=True)
     played_R = np.array([moves[move_on(board, label, piece).uci()] for board, moves, label, piece in played])
     first_R = np.searchsorted(row_M, np.arange(len(boards)))
-    return _Legal(row_M, label_M, first_R, lost(best_R[row_M], score_M), lost(best_R, played_R))
+    return _Legal(row_M, label_M, first_R, lost_terms(best_R[row_M], score_M), lost_terms(best_R, played_R))
 
 
-def lost(best: NDArray[np.float64], score: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+def lost_terms(best: NDArray[np.float64], score: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """Return what moves lose, by TERMS, from the expected scores of the best move and of the move."""
-    chances = 2 * (best - score)
-    terms = {"score": best - score, "centipawns": _centipawns(best) - _centipawns(score)}
-    # scores are kept to five places
-    return terms | {name: (chances >= least - 1e-6).astype(float) for name, least in ADVICE.items()}
+    blunder = 2 * (best - score) >= BLUNDER - 1e-6  # scores are kept to five places
+    centipawns = _centipawns(best) - _centipawns(score)
+    return {"score": best - score, "centipawns": centipawns, "blunder": blunder.astype(float)}
 
 
 def _centipawns(score: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -153,86 +137,37 @@ def _policy(logits_M: NDArray[np.float64], first_R: NDArray[np.int64]) -> NDArra
     return policy_M
 
 
-def _mean(
-    policy_M: NDArray[np.float64],
-    lost_M: Mapping[str, NDArray[np.float64]],
-    first_R: NDArray[np.int64],
-    moves: slice = slice(None),
-) -> dict[str, NDArray[np.float64]]:
-    """Return the mean loss of each row's moves, drawn from a policy of these `moves`."""
-    return {term: np.add.reduceat(policy_M * values_M[moves], first_R) for term, values_M in lost_M.items()}
-
-
-def _at(found: _Measured, temperature_R: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """Return the mean losses of moves drawn at temperatures under the rating of each row's band."""
-    legal = found.legal
-    policy_M = _policy(found.own / temperature_R[legal.row], legal.first)
-    return _mean(policy_M, legal.lost, legal.first)
-
-
-def _matched(found: _Measured) -> dict[int, float | None]:
-    """Return for each band the temperature at which drawn moves lose as much as people's; None where none does.
-
-    By bisection: the hotter, the more is lost. Where people lose less than the first choice does, no temperature helps.
-    """
-    bands = np.unique(found.band)
-    place_R = np.searchsorted(bands, found.band)
-    rows_N = np.bincount(place_R)
-
-    def by_band(loss_R: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(place_R, weights=loss_R) / rows_N
-
-    people_N = by_band(found.legal.people["score"])
-    low_N, high_N = (np.full(len(bands), end) for end in TEMPERATURES)
-    ends = [by_band(_at(found, end_N[place_R])["score"]) for end_N in (low_N, high_N)]
-    for _ in range(20):
-        middle_N = (low_N + high_N) / 2
-        more_N = by_band(_at(found, middle_N[place_R])["score"]) < people_N
-        low_N, high_N = np.where(more_N, middle_N, low_N), np.where(more_N, high_N, middle_N)
-    within_N = (ends[0] <= people_N) & (people_N <= ends[1])
-    return {int(band): float(low) if within else None for band, low, within in zip(bands, low_N, within_N, strict=True)}
-
-
-def _row(found: _Measured, band: int, temperature: float | None) -> dict[str, Any]:
+def _row(
+    band: int,
+    mine_R: NDArray[np.bool_],
+    game_R: NDArray[np.uint64],
+    people: Mapping[str, NDArray[np.float64]],
+    drawn: Mapping[str, NDArray[np.float64]],
+    first: Mapping[str, NDArray[np.float64]],
+) -> dict[str, Any]:
     """Return the figures of one band."""
-    mine_R = found.band == band
-    games = found.game[mine_R]
-    row: dict[str, Any] = {"band": NAMES[band], "told": TOLD[band]}
+    games = game_R[mine_R]
+    row: dict[str, Any] = {"band": NAMES[band], "rating": CENTERS[band]}
     row |= {"positions": len(games), "games": len(np.unique(games))}
-    first = _at(found, np.full(len(mine_R), TEMPERATURES[0]))
-    for term, drawn_TR in found.drawn.items():
-        values = {"people": found.legal.people[term], "network": drawn_TR[band], "first": first[term]}
-        values |= {"untold": drawn_TR[CONDITIONS.index(UNKNOWN)]}
+    for term in TERMS:
+        values = {"people": people[term], "network": drawn[term][band], "first": first[term]}
+        values |= {"unconditioned": drawn[term][CONDITIONS.index(UNKNOWN)]}
         values |= {"difference": values["network"] - values["people"]}
         for name, values_R in values.items():
             mean, low, high = clustered_mean(values_R[mine_R], games)
             if low is not None and name != "difference":
                 low = max(low, 0.0)
             row |= {f"{name}_{term}": mean, f"{name}_{term}_low": low, f"{name}_{term}_high": high}
-    row["score_by_told"] = found.drawn["score"][: len(TOLD), mine_R].mean(axis=1).tolist()
-    row["matched_temperature"] = temperature
+    row["score_by_rating"] = drawn["score"][: len(CENTERS), mine_R].mean(axis=1).tolist()
     return row
 
 
-def losses_table(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the losses as a table of plain columns."""
-    shown = [f"{name}_score" for name in ("people", "network", "first", "untold")]
-    shown += [f"{name}_{term}" for term in ("centipawns", "blunder") for name in ("people", "network")]
-    ends = [*(f"difference_score{end}" for end in ("", "_low", "_high")), "matched_temperature"]
-    return [
-        {name: row[name] for name in ("band", "positions", "games", "told", *shown, *ends)} for row in found["rows"]
-    ]
-
-
-def losses_sentence(found: Mapping[str, Any], config: RatingsConfig) -> str:
-    """Return how many positions were judged, and the mean losses over the bands."""
+def describe_losses(found: Mapping[str, Any], config: RatingsConfig) -> str:
+    """Return how many positions were evaluated, and the mean losses over the bands."""
     rows = found["rows"]
-    people, network, untold = (
-        float(np.mean([row[f"{name}_score"] for row in rows])) for name in ("people", "network", "untold")
-    )
+    people, network = (float(np.mean([row[f"{name}_score"] for row in rows])) for name in ("people", "network"))
     positions = sum(row["positions"] for row in rows)
     return (
-        f"{positions:,} positions of {len(rows)} bands, judged by {config.engine} at depth {config.depth}: people's moves "
-        f"lose {people:.4f} of expected score, moves drawn under their rating {network:.4f}, under none {untold:.4f} "
-        "(means of the bands)"
+        f"{positions:,} positions of {len(rows)} bands, evaluated by {config.engine} at depth {config.depth}: people's moves "
+        f"lose {people:.4f} of expected score, moves drawn at the band's rating {network:.4f} (means of the bands)"
     )

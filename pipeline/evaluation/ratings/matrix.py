@@ -1,6 +1,6 @@
-"""How well a network that is told a rating predicts people of each rating: a matrix whose diagonal should win its rows.
+"""How well a network conditioned on a rating predicts people of each rating: the diagonal of the matrix should win its rows.
 
-Axes: R rows of the sample, T what the network is told (CONDITIONS).
+Axes: R rows of the sample, T conditions (CONDITIONS).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -9,39 +9,48 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.progress import Progress, Tick
-from pipeline.evaluation.figures import clustered_mean
-from pipeline.evaluation.ratings.sample import CONDITIONS, NAMES, TOLD, TRUE, UNKNOWN, BandSample, answers
+from pipeline.evaluation.intervals import clustered_mean
+from pipeline.evaluation.ratings.sample import (
+    CENTERS,
+    CONDITIONS,
+    NAMES,
+    TRUE,
+    UNKNOWN,
+    BandSample,
+    evaluate_conditions,
+)
 
 if TYPE_CHECKING:
     from model.inference.evaluator import NetworkEvaluator
 
-NOBODY = "left out: no position has a mover of known rating"
+NO_RATINGS = "skipped: no position has a mover of known rating"
 
 
-def told_matrix(network: "NetworkEvaluator", sample: BandSample, rows: int, progress: Progress) -> dict[str, Any]:
-    """Return top-1 and mean log-likelihood (nats) of people's moves by band of the mover and told rating.
+def measure_matrix(network: "NetworkEvaluator", sample: BandSample, rows: int, progress: Progress) -> dict[str, Any]:
+    """Return top-1 and mean log-likelihood (nats) of people's moves by band of the mover and condition.
 
-    `told` names the columns and each of `rows` is a band: `positions games told`, the lists `log_likelihood top1` by column,
-    and the same figures when both players' own ratings are told (`true_*`) and none (`unknown_*`). `best` is the told rating
-    with the highest likelihood; `other` is the best but the band's own, and `lead` the band's own less that one, nats a
-    move, with the interval of the paired difference by games. The other is chosen on these rows: its figure flatters it.
+    `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists `log_likelihood top1` by
+    column, and the same figures under both players' true ratings (`true_*`) and none (`unknown_*`). `best` is the rating with
+    the highest likelihood, `other` the best except the band's own, and `lead` the own rating's likelihood less that one's,
+    nats per move, with the interval of the paired difference by games. `other` is chosen on these rows, which flatters it.
     """
     from model.metrics import rows as measured
 
     batch, band_R = sample.take(rows)
     if not len(band_R):
-        return {"told": list(TOLD), "rows": []}
+        return {"ratings": list(CENTERS), "rows": []}
     nll_TR, hit_TR = np.zeros((2, len(CONDITIONS), len(band_R)))
-    for number, part, these, logits_BA, wdl_B3 in answers(network, batch):
+    for number, part, these, logits_BA, wdl_B3 in evaluate_conditions(network, batch):
         figures = measured(logits_BA, wdl_B3, these)
         nll_TR[number, part], hit_TR[number, part] = figures["nll"], figures["rank"] == 1
         done = part.start * len(CONDITIONS) + (number + 1) * len(these["planes"])
-        progress(Tick(done, len(band_R) * len(CONDITIONS), "told ratings"))
-    found = []
-    for band in np.unique(band_R).tolist():
-        mine = band_R == band
-        found.append(_row(band, nll_TR[:, mine], hit_TR[:, mine], batch["game_id"][mine]))
-    return {"told": list(TOLD), "rows": found}
+        progress(Tick(done, len(band_R) * len(CONDITIONS), "evaluations by rating"))
+    bands = np.unique(band_R).tolist()
+    found = [
+        _row(band, nll_TR[:, band_R == band], hit_TR[:, band_R == band], batch["game_id"][band_R == band])
+        for band in bands
+    ]
+    return {"ratings": list(CENTERS), "rows": found}
 
 
 def _row(
@@ -49,8 +58,8 @@ def _row(
 ) -> dict[str, Any]:
     """Return the figures of one band."""
     likelihood_T, top1_T = -nll_TR.mean(axis=1), hit_TR.mean(axis=1)
-    told_T = likelihood_T[: len(TOLD)]
-    other = int(np.argmax(np.where(np.arange(len(TOLD)) == band, -np.inf, told_T)))
+    centers_T = likelihood_T[: len(CENTERS)]
+    other = int(np.argmax(np.where(np.arange(len(CENTERS)) == band, -np.inf, centers_T)))
     lead, low, high = clustered_mean(nll_TR[other] - nll_TR[band], game_R)
     more = dict[str, float]()
     for name in (TRUE, UNKNOWN):
@@ -58,59 +67,36 @@ def _row(
         more |= {f"{name}_log_likelihood": float(likelihood_T[at]), f"{name}_top1": float(top1_T[at])}
     return {
         "band": NAMES[band],
-        "told": TOLD[band],
+        "rating": CENTERS[band],
         "positions": nll_TR.shape[1],
         "games": len(np.unique(game_R)),
-        "log_likelihood": told_T.tolist(),
-        "top1": top1_T[: len(TOLD)].tolist(),
+        "log_likelihood": centers_T.tolist(),
+        "top1": top1_T[: len(CENTERS)].tolist(),
         **more,
-        "best": TOLD[int(np.argmax(told_T))],
-        "other": TOLD[other],
+        "best": CENTERS[int(np.argmax(centers_T))],
+        "other": CENTERS[other],
         "lead": lead,
         "lead_low": low,
         "lead_high": high,
-        "verdict": verdict(lead, low, high),
+        "verdict": judge_lead(lead, low, high),
     }
 
 
-def verdict(lead: float, low: float | None, high: float | None) -> str:
-    """Return how the band's own rating fares: wins or loses where the interval leaves out 0; leads, trails, ties."""
+def judge_lead(lead: float, low: float | None, high: float | None) -> str:
+    """Return how the band's own rating fares: wins or loses where the interval excludes 0, else leads, trails or ties."""
     if low is not None and high is not None and low * high > 0:
         return "wins" if low > 0 else "loses"
     return "leads" if lead > 0 else "trails" if lead < 0 else "ties"
 
 
-def matrix_table(matrix: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of a matrix as a table of plain columns: how each band's own rating fares."""
-    table = []
-    for row in matrix["rows"]:
-        own = matrix["told"].index(row["told"])
-        table.append(
-            {
-                "band": row["band"],
-                "positions": row["positions"],
-                "games": row["games"],
-                "own": row["told"],
-                "log_likelihood": row["log_likelihood"][own],
-                "top1": row["top1"][own],
-                "best_other": row["other"],
-                **{name: row[name] for name in ("lead", "lead_low", "lead_high")},
-                "own_rating": row["verdict"],
-                "told_true_ratings": row["true_log_likelihood"],
-                "told_nothing": row["unknown_log_likelihood"],
-            }
-        )
-    return table
-
-
-def matrix_sentence(matrix: dict[str, Any]) -> str:
-    """Return how many bands' own rating predicts them best."""
+def describe_matrix(matrix: dict[str, Any]) -> str:
+    """Return in how many bands the own rating predicts best."""
     rows = matrix["rows"]
     if not rows:
-        return NOBODY
-    best = sum(row["best"] == row["told"] for row in rows)
-    sure = [sum(row["verdict"] == word for row in rows) for word in ("wins", "loses")]
+        return NO_RATINGS
+    best = sum(row["best"] == row["rating"] for row in rows)
+    wins, losses = (sum(row["verdict"] == word for row in rows) for word in ("wins", "loses"))
     return (
-        f"the own rating is the best one told in {best} of {len(rows)} bands; against the best other it wins in {sure[0]} "
-        f"and loses in {sure[1]} by more than chance (95 %)"
+        f"the band's own rating predicts best in {best} of {len(rows)} bands; against the best other rating it wins beyond "
+        f"its 95 % interval in {wins} and loses in {losses}"
     )

@@ -1,4 +1,4 @@
-"""The same number of positions from each rating band of the mover, and a network's answers when it is told a rating.
+"""The same number of positions from each rating band of the mover, and a network's answers conditioned on given ratings.
 
 Axes: B rows of a batch, R rows of a sample, A label (4096).
 """
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 EDGES = tuple(range(800, 2601, 200))
 """Edges of the bands of the mover's rating: 11 bands, the outer ones open."""
 NAMES = tuple(band_names(EDGES)[:-1])
-TOLD = (EDGES[0] - 100, *((low + high) // 2 for low, high in itertools.pairwise(EDGES)), EDGES[-1] + 100)
-"""The rating that stands for each band: its centre, told for both players."""
+CENTERS = (EDGES[0] - 100, *((low + high) // 2 for low, high in itertools.pairwise(EDGES)), EDGES[-1] + 100)
+"""The rating that stands for each band; both players are given it."""
 RATINGS = ("elo", "opponent_elo")
 TRUE, UNKNOWN = "true", "unknown"
-"""Told beside the ratings of TOLD: both players' own, and none."""
-CONDITIONS: tuple[int | str, ...] = (*TOLD, TRUE, UNKNOWN)
+"""Conditions beside CENTERS: both players' true ratings, and none."""
+CONDITIONS: tuple[int | str, ...] = (*CENTERS, TRUE, UNKNOWN)
 BATCH = 1024
 
 
 class BandSample:
-    """At most `rows` positions of each rating band, collected batch by batch; rows of unknown rating are left out.
+    """At most `rows` positions per rating band, collected batch by batch; rows of unknown rating are left out.
 
-    Which ones follows from a hash of game and ply: not from the order of batches, and a smaller sample is part of a larger.
+    The choice is a hash of game and ply: the order of batches does not matter, and a smaller sample is part of a larger one.
     """
 
     def __init__(self, rows: int) -> None:
@@ -41,19 +41,19 @@ class BandSample:
         self.kept: dict[int, Batch] = {}
 
     def add(self, batch: Batch, game_B: NDArray[np.uint64]) -> None:
-        """Consider the rows of a batch; `game_B` tells their games apart."""
+        """Consider the rows of a batch; `game_B` identifies their games."""
         if not self.rows:
             return
         chance_B = splitmix64(game_B ^ splitmix64(batch["ply"].astype(np.uint64)))
         band_B = rating_band(batch["elo"], EDGES)
-        told = batch | {"game_id": game_B, "chance": chance_B}
-        for band in np.unique(band_B[band_B < len(TOLD)]).tolist():
+        columns = batch | {"game_id": game_B, "chance": chance_B}
+        for band in np.unique(band_B[band_B < len(CENTERS)]).tolist():
             old, mine_B = self.kept.get(band), band_B == band
             if old is not None and len(old["chance"]) == self.rows:
                 mine_B &= chance_B < old["chance"][-1]
                 if not mine_B.any():
                     continue
-            new = {name: values[mine_B] for name, values in told.items()}
+            new = {name: values[mine_B] for name, values in columns.items()}
             both = new if old is None else {name: np.concatenate([old[name], new[name]]) for name in new}
             first = np.argsort(both["chance"], kind="stable")[: self.rows]
             self.kept[band] = {name: values[first] for name, values in both.items()}
@@ -68,19 +68,20 @@ class BandSample:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, band_R
 
 
-def answers(
+def evaluate_conditions(
     network: "NetworkEvaluator", rows: Batch
 ) -> Iterator[tuple[int, slice, Batch, NDArray[np.float32], NDArray[np.float32]]]:
-    """Yield what a network answers under each of CONDITIONS: its number, the rows and their batch, logits and values."""
+    """Yield the network's answers under each of CONDITIONS: its number, the rows and their batch, logits and values."""
     for begin in range(0, len(rows["planes"]), BATCH):
         part = slice(begin, begin + BATCH)
         batch = {name: values[part] for name, values in rows.items()}
-        for number, told in enumerate(CONDITIONS):
-            yield number, part, batch, *network(batch["planes"], batch | _ratings(batch, told))
+        for number, condition in enumerate(CONDITIONS):
+            yield number, part, batch, *network(batch["planes"], batch | _ratings(batch, condition))
 
 
-def _ratings(batch: Mapping[str, NDArray[Any]], told: int | str) -> Batch:
-    """Return both columns of ratings as they are told."""
-    if told == TRUE:
+def _ratings(batch: Mapping[str, NDArray[Any]], condition: int | str) -> Batch:
+    """Return both rating columns under a condition."""
+    if condition == TRUE:
         return {}
-    return {name: np.full_like(batch[name], BATCH_SENTINELS[name] if told == UNKNOWN else told) for name in RATINGS}
+    value = BATCH_SENTINELS["elo"] if condition == UNKNOWN else condition
+    return {name: np.full_like(batch[name], value) for name in RATINGS}

@@ -33,18 +33,12 @@ def test_of_ones_own_games_nothing_is_said_of_the_sample() -> None:
     assert "usual" not in text
 
 
-def test_a_report_says_what_was_measured_of_told_ratings_and_baselines() -> None:
+def test_a_report_says_what_was_measured_by_rating() -> None:
     figures = FIGURES | {"top1_low": None, "top1_high": None, "top3": 0.5, "top5": 0.6, "rule": "every ply"}
     plain = reported(figures, Path("net"), Path("out")).splitlines()
-    said = {"told_ratings": "best in 9 of 11 bands", "fitted_baselines": "top-1 0.36"}
-    more = reported(figures | said, Path("net"), Path("out")).splitlines()
-    assert [line for line in more if line not in plain] == [
-        "told ratings: best in 9 of 11 bands",
-        "baselines: top-1 0.36",
-    ]
+    more = reported(figures | {"rating_matrix": "best in 9 of 11 bands"}, Path("net"), Path("out")).splitlines()
+    assert [line for line in more if line not in plain] == ["by rating: best in 9 of 11 bands"]
     assert [line for line in more if line in plain] == plain
-    left_out = figures | {"told_ratings": "left out: bishop reads no ratings"}
-    assert reported(left_out, Path("net"), Path("out")).splitlines() == plain
 
 
 def test_the_next_command_can_be_copied() -> None:

@@ -59,10 +59,10 @@ def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
 
 def test_slices_add_up_to_the_whole(journey: dict[str, Any]) -> None:
     report = journey["report"]
-    for name in ("by_ply", "by_legal_moves", "calibration"):
+    for name in ("ply", "legal moves", "rating"):
         rows = report["slices"][name]
         assert sum(row["positions"] for row in rows) == report["positions"]
-    rows = report["slices"]["by_ply"]
+    rows = report["slices"]["ply"]
     mean = sum(row["positions"] * row["top1"] for row in rows) / report["positions"]
     assert mean == pytest.approx(report["top1"])
 

@@ -131,10 +131,10 @@ def test_a_training_set_says_what_is_in_it(made: Made) -> None:
 def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
     (path,) = (made[0] / "reports").glob("*/small/report.json")
     report = json.loads(path.read_text())
-    bands = {row["band"]: row["positions"] for row in report["slices"]["by_train"]}
+    bands = {row["band"]: row["positions"] for row in report["slices"]["in train"]}
     assert bands["in train too"] == shared(positions_of(made[0] / "positions" / "small"))
     assert sum(bands.values()) == report["positions"]
-    hits = sum(row["positions"] * row["top1"] for row in report["slices"]["by_train"])
+    hits = sum(row["positions"] * row["top1"] for row in report["slices"]["in train"])
     assert hits == pytest.approx(report["top1"] * report["positions"])
 
 
@@ -146,7 +146,7 @@ def test_the_report_shows_first_choices(made: Made) -> None:
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
     (path,) = (made[0] / "reports").glob("*/small/report.json")
     report = json.loads(path.read_text())
-    (shared,) = [row["positions"] for row in report["slices"]["by_train"] if row["band"] == "in train too"]
+    (shared,) = [row["positions"] for row in report["slices"]["in train"] if row["band"] == "in train too"]
     assert said["share_of_positions_in_train"] == pytest.approx(shared / report["positions"], abs=1e-6)
     assert said["top1_by_common_rule"] == report["common_rule"]["top1"]
     assert said["top1_interval"] == report["top1_interval"], "three games are too few for one"

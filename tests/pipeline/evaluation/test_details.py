@@ -7,8 +7,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipeline.evaluation.details import baseline_rows, equal_band_rows, equal_bands, group_figures, paired
-from pipeline.evaluation.figures import calibration_error, clustered_mean, reliability, value_reliability
+from pipeline.evaluation.figures import (
+    baseline_rows,
+    calibration_error,
+    group_figures,
+    paired_difference,
+    policy_reliability,
+    value_reliability,
+)
+from pipeline.evaluation.intervals import clustered_mean
 from tests.pipeline.evaluation.test_figures import rows
 
 
@@ -29,35 +36,18 @@ def correlated(seed: int, games: int = 150) -> pl.DataFrame:
     return pl.concat(parts)
 
 
-def bootstrap(table: pl.DataFrame, figure: str, draws: int = 2000) -> float:
-    """Return the standard error of a figure when games are drawn with replacement."""
+def bootstrap(table: pl.DataFrame, draws: int = 2000) -> float:
+    """Return the standard error of top-1 when games are drawn with replacement."""
     chance = np.random.default_rng(1)
-    game = table["game"].to_numpy()
     hit = (table["rank"] == 1).to_numpy().astype(float)
-    band = table["band"].to_numpy()
-    _, place = np.unique(game, return_inverse=True)
+    _, place = np.unique(table["game"].to_numpy(), return_inverse=True)
     count = place.max() + 1
-    sums = np.zeros((2, band.max() + 1, count))
-    np.add.at(sums[0], (band, place), hit)
-    np.add.at(sums[1], (band, place), 1)
+    hits, positions = np.bincount(place, weights=hit), np.bincount(place)
     found = []
     for _ in range(draws):
-        hits, positions = sums[:, :, chance.integers(0, count, count)].sum(axis=2)
-        found.append((hits / positions).mean() if figure == "equal" else hits.sum() / positions.sum())
+        chosen = chance.integers(0, count, count)
+        found.append(hits[chosen].sum() / positions[chosen].sum())
     return float(np.std(found))
-
-
-def test_equal_bands_are_the_mean_of_bands_with_the_bootstraps_interval() -> None:
-    table = correlated(0)
-    found = equal_bands(table)
-    rates = table.group_by("band").agg((pl.col("rank") == 1).mean().alias("rate"))["rate"].to_list()
-    assert found["top1"] == pytest.approx(statistics.fmean(rates))
-    half = (found["top1_high"] - found["top1_low"]) / 2
-    assert half == pytest.approx(1.96 * bootstrap(table, "equal"), rel=0.08)
-    one_more = pl.concat([table, table.head(1).with_columns(pl.lit(7, pl.Int64).alias("band"))])
-    assert equal_bands(one_more) == found, "a band of one game has no weight"
-    unknown = table.with_columns(pl.lit(9).cast(table["band"].dtype).alias("band"))
-    assert equal_bands(unknown)["positions"] == 0
 
 
 def test_a_mean_of_games_has_the_bootstraps_interval_and_of_single_rows_the_textbooks() -> None:
@@ -65,7 +55,7 @@ def test_a_mean_of_games_has_the_bootstraps_interval_and_of_single_rows_the_text
     _, low, high = clustered_mean((table["rank"] == 1).to_numpy().astype(float), table["game"].to_numpy())
     assert low is not None
     assert high is not None
-    assert (high - low) / 2 == pytest.approx(1.96 * bootstrap(table, "plain"), rel=0.08)
+    assert (high - low) / 2 == pytest.approx(1.96 * bootstrap(table), rel=0.08)
     values = np.random.default_rng(3).normal(size=50)
     mean, low, high = clustered_mean(values, np.arange(50))
     assert mean == pytest.approx(statistics.fmean(values))
@@ -79,7 +69,7 @@ def test_a_paired_difference_is_of_the_same_rows() -> None:
     chance = np.random.default_rng(5)
     rank = np.where(chance.random(len(first)) < 0.1, 1, first["rank"].to_numpy())
     other = first.with_columns(pl.Series("rank", rank), pl.col("nll") - 0.1)
-    found = paired(first, other)
+    found = paired_difference(first, other)
     gained = (rank == 1).mean() - (first["rank"] == 1).to_numpy().mean()
     assert found["top1_difference"] == pytest.approx(gained)
     assert 0 < found["top1_low"] < gained < found["top1_high"]
@@ -90,7 +80,7 @@ def test_a_paired_difference_is_of_the_same_rows() -> None:
     assert found["top1_difference"] - found["top1_low"] < (apart[0] - apart[1]) / 2, (
         "pairing takes the games' share out"
     )
-    same = paired(first, first)
+    same = paired_difference(first, first)
     assert (same["top1_difference"], same["top1_low"], same["top1_high"]) == (0, 0, 0)
 
 
@@ -100,7 +90,7 @@ def test_reliability_is_counted_by_tenths() -> None:
     table = rows(120, game=np.arange(120), rank=np.where(came, 1, 3)).with_columns(
         pl.Series("choice_probability", said)
     )
-    found = reliability(table)
+    found = policy_reliability(table)
     assert [(row["tenth"], row["positions"], row["score"]) for row in found] == [
         (1, 40, 0.15),
         (5, 40, 0.55),
@@ -119,7 +109,7 @@ def test_the_uniform_baseline_is_the_arithmetic_of_legal_moves() -> None:
     uniform = {row["name"]: row for row in baseline_rows(table)}["uniform"]
     assert uniform["top1"] == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 20) / 4)
     assert uniform["top3"] == pytest.approx((1 + 1 + 3 / 4 + 3 / 20) / 4)
-    assert uniform["perplexity"] == pytest.approx((1 * 2 * 4 * 20) ** (1 / 4))
+    assert uniform["cross_entropy"] == pytest.approx(math.log(1 * 2 * 4 * 20) / 4)
 
 
 def test_a_slice_has_its_own_calibration_of_the_first_choice_and_of_the_value() -> None:
@@ -158,13 +148,3 @@ def test_a_slice_has_its_own_calibration_of_the_first_choice_and_of_the_value() 
     )
     assert puzzles["value_reliability"] == []
     assert [puzzles[f"value_{name}"] for name in ("brier", "brier_low", "bias", "calibration_error")] == [None] * 4
-
-
-def test_baselines_with_equal_weight_for_bands_are_means_of_bands() -> None:
-    table = correlated(6).with_columns((pl.col("band") + 2).alias("legal_moves"))
-    found = {row["name"]: row for row in equal_band_rows(table)}
-    assert found["network"] == {"name": "network", **equal_bands(table)}
-    bands = sorted(set(table["band"].to_list()))
-    assert found["uniform"]["top1"] == pytest.approx(statistics.fmean(1 / (band + 2) for band in bands))
-    assert found["hand-written"]["top1"] == 0
-    assert "most frequent move" not in found

@@ -14,7 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.ratings.sample import BandSample
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import Rule, _How, _seen, _told, report
+from pipeline.evaluation.report import Rule, _How, _measure_by_rating, _seen, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import data_of
@@ -74,24 +74,22 @@ def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -
         report(NETWORK, pgn=tmp_path / "one.pgn", rule=Rule(min_ply=200, limit=2), players=False)
 
 
-def test_what_cannot_be_measured_of_ratings_is_one_line(pgn: Path, tmp_path: Path) -> None:
-    """A network that reads none, and an engine that is not there; baselines need a train split, and refuse at once."""
-    told, cut, more = _told(
+def test_what_cannot_be_measured_by_rating_is_one_line(pgn: Path, tmp_path: Path) -> None:
+    """A network that reads no ratings, and an engine that is not installed."""
+    words, more = _measure_by_rating(
         cast("NetworkEvaluator", SimpleNamespace(preset=preset("fianchetto-xs"))),
         BandSample(1),
-        _How(Rule(), True, None, RatingsConfig(), None, ()),
+        _How(Rule(), True, RatingsConfig(), None, None),
         silent,
     )
-    assert (told, cut, more) == ({"told_ratings": "left out: fianchetto-xs reads no ratings"}, {}, {})
-    absent = RatingsConfig(rating_rows=0, judged=5, engine="no-such-engine")
+    assert (words, more) == ({"rating_matrix": "skipped: fianchetto-xs is not conditioned on ratings"}, {})
+    absent = RatingsConfig(judged=5, engine="no-such-engine")
     found = report(NETWORK, pgn=pgn, rule=Rule(limit=20), ratings=absent)
-    assert found["told_losses"] == "left out: no-such-engine is not installed"
-    assert "told_ratings" not in found
+    assert found["rating_losses"] == "skipped: no-such-engine is not installed"
+    assert "rating_matrix" not in found
     write_report(found, tmp_path / "out")
     for name in ("report.html", "report.txt"):
-        assert "eft out: no-such-engine is not installed" in (tmp_path / "out" / name).read_text()
-    with pytest.raises(ConfigError, match="fitted on the train split"):
-        report(NETWORK, pgn=pgn, rule=Rule(limit=20), baselines=True)
+        assert "kipped: no-such-engine is not installed" in (tmp_path / "out" / name).read_text()
 
 
 def test_games_are_known_again_in_a_converted_dataset(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_what_takes_an_address_takes_it_and_the_rest_says_so(
         assert (code, err) == (0, ""), f"{name}: {err}"
         answers[name] = json.loads(out.splitlines()[-1])
     assert answers["report"]["positions"] == answers["ingest"]["positions"]["test"]
-    assert answers["report"]["slices"]["by_train"], "what stands in train was looked for there too"
+    assert answers["report"]["slices"]["in train"], "positions were looked up in train there too"
     for name, words in elsewhere.refused(store, here).items():
         code, out, err = call(capsys, monkeypatch, words)
         assert (code, out) == (2, ""), f"{name}: {out}{err}"

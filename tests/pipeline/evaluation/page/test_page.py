@@ -29,9 +29,6 @@ from tests.pipeline.judging import engine
 NETWORK = REPOSITORY / "datasets" / "embedded"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\"></figcaption><script>document.title='hacked'</script>"
-PUZZLES = """FEN,Moves,Rating,Themes
-6k1/p4ppp/8/8/8/8/5PPP/1RR3K1 b - - 0 1,a7a6 b1b8,900,</text><script>document.title='hacked'</script> $\\frac
-"""
 
 
 def hostile_game(seed: int) -> str:
@@ -67,12 +64,11 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     dumps.mkdir()
     (dumps / "hostile.pgn").write_text("".join(hostile_game(seed) for seed in range(60)))
     ingest([str(dumps / "hostile.pgn")], folder / "positions" / "games", IngestConfig(test_share=0.5), workers=1)
-    (folder / "puzzles.csv").write_text(PUZZLES)
     twin = shutil.copytree(NETWORK, folder / "twin")
     (folder / "engine").mkdir()
     command = " ".join(engine(folder / "engine"))
-    words: dict[str, Any] = {"rule": Rule(limit=200), "puzzles": folder / "puzzles.csv", "baselines": True}
-    words["ratings"] = RatingsConfig(judged=3, engine=command, depth=1, workers=1)
+    ratings = RatingsConfig(rating_rows=100, judged=3, engine=command, depth=1, workers=1)
+    words: dict[str, Any] = {"rule": Rule(limit=200), "ratings": ratings}
     return reports([NETWORK, twin], positions=folder / "positions" / "games", **words)
 
 
@@ -91,20 +87,16 @@ def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], w
     report = found["reports"][0]
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
     assert report["rule"] in text
-    for name in ("most frequent move", "logistic regression", "same position in train"):
-        assert name in text
-    assert report["fitted_baselines"] in text
+    assert "most frequent move" in text
     for title in (
         "Calibration by position and move",
-        "Rating bands weighted equally",
         "Accuracy by position and move",
         "Rating band and time control",
-        "Ratings told and ratings of people",
-        "What drawn moves lose",
+        "Conditioned on a rating",
+        "What drawn moves and people's moves lose",
         "expected score lost",
         "share of blunders",
-        "Puzzles",
-        "Surest",
+        "Most confident in a move that was not played",
     ):
         assert title in text, title
     assert len(html) < LARGEST_PAGE
@@ -148,13 +140,13 @@ def test_two_alike_differ_by_nothing(found: dict[str, Any], written: Path) -> No
 
 def test_the_matrix_of_ratings_counts_its_rows(found: dict[str, Any]) -> None:
     details = found["reports"][0]["details"]
-    rows = details["ratings_told"]["rows"]
+    rows = details["rating_matrix"]["rows"]
     assert sum(row["positions"] for row in rows) == found["reports"][0]["positions"], "100 of a band are not reached"
     for row in rows:
-        assert len(set(row["log_likelihood"])) > 1, "what it is told changes what it plays"
-    assert len(found["reports"][0]["slices"]["told_ratings"]) == len(rows)
-    assert [row["positions"] for row in details["losses_told"]["rows"]] == [3] * len(rows)
-    assert found["reports"][0]["slices"]["told_losses"] == found["reports"][1]["slices"]["told_losses"], "twins"
+        assert len(set(row["log_likelihood"])) > 1, "the rating changes the policy"
+    losses = [report["details"]["rating_losses"] for report in found["reports"]]
+    assert [row["positions"] for row in losses[0]["rows"]] == [3] * len(rows)
+    assert losses[0] == losses[1], "twins"
 
 
 def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
@@ -212,8 +204,8 @@ def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: P
     write_report(result, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
     assert "too few games" in page
-    assert "Ratings told" not in page
-    assert result["told_ratings"] == "left out: the players' ratings are hidden"
+    assert "Conditioned on a rating" not in page
+    assert "rating_matrix" not in result
     json.loads((tmp_path / "out" / "report.json").read_text(), parse_constant=lambda name: pytest.fail(name))
 
 

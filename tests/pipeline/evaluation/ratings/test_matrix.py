@@ -9,8 +9,8 @@ import torch
 from engine.progress import silent
 from model.data.playouts import playout_rows
 from pipeline.evaluation.ratings.losses import boards_of
-from pipeline.evaluation.ratings.matrix import NOBODY, matrix_sentence, matrix_table, told_matrix, verdict
-from pipeline.evaluation.ratings.sample import CONDITIONS, NAMES, TOLD, BandSample, answers
+from pipeline.evaluation.ratings.matrix import NO_RATINGS, describe_matrix, judge_lead, measure_matrix
+from pipeline.evaluation.ratings.sample import CENTERS, CONDITIONS, NAMES, BandSample, evaluate_conditions
 from tests.pipeline.evaluation.ratings.stubs import Stub, legal_labels
 
 A_BAND = 20
@@ -27,11 +27,11 @@ def rows() -> dict[str, Any]:
     """Give 20 positions of several moves for each band, in which people play as often as their skill the lowest label."""
     rows = playout_rows(400, seed=3)
     labels = [legal_labels(board) for board in boards_of(rows)]
-    chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(TOLD)]
+    chosen = np.flatnonzero([len(found) > 1 for found in labels])[: A_BAND * len(CENTERS)]
     rows = {name: values[chosen] for name, values in rows.items()}
     number = np.arange(len(chosen))
     band, place = number // A_BAND, number % A_BAND
-    rows["elo"] = rows["opponent_elo"] = np.array(TOLD, dtype=np.uint16)[band]
+    rows["elo"] = rows["opponent_elo"] = np.array(CENTERS, dtype=np.uint16)[band]
     first = place < np.rint(skill(rows["elo"].astype(float)) * A_BAND)
     own = [labels[at] for at in chosen]
     rows["label"] = np.array([found[0] if it else found[-1] for found, it in zip(own, first, strict=True)], np.uint16)
@@ -51,42 +51,43 @@ def sampled(rows: dict[str, Any], count: int, order: Any = None) -> BandSample:
 def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likelihood_in_closed_form(
     rows: dict[str, Any],
 ) -> None:
-    matrix = told_matrix(Stub(skill), sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
-    assert matrix["told"] == list(TOLD)
+    matrix = measure_matrix(Stub(skill), sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
+    assert matrix["ratings"] == list(CENTERS)
     others = np.array([len(legal_labels(board)) - 1 for board in boards_of(rows)])
     for band, row in enumerate(matrix["rows"]):
-        assert (row["band"], row["told"], row["positions"], row["games"]) == (NAMES[band], TOLD[band], A_BAND, A_BAND)
-        share = skill(np.array(float(TOLD[band])))
+        assert (row["band"], row["rating"], row["positions"], row["games"]) == (
+            NAMES[band],
+            CENTERS[band],
+            A_BAND,
+            A_BAND,
+        )
+        share = skill(np.array(float(CENTERS[band])))
         mine = others[band * A_BAND + round(share * A_BAND) : (band + 1) * A_BAND]
-        for told, found in zip(TOLD, row["log_likelihood"], strict=True):
-            chance = skill(np.array(float(told)))
+        for rating, found in zip(CENTERS, row["log_likelihood"], strict=True):
+            chance = skill(np.array(float(rating)))
             wanted = share * np.log(chance) + (np.log(1 - chance) * len(mine) - np.log(mine).sum()) / A_BAND
             assert found == pytest.approx(wanted, abs=1e-5)
-        assert row["best"] == row["told"]
+        assert row["best"] == row["rating"]
         assert row["lead"] > 0
-        assert row["other"] in (row["told"] - 200, row["told"] + 200)
+        assert row["other"] in (row["rating"] - 200, row["rating"] + 200)
         assert row["lead_low"] < row["lead"] < row["lead_high"]
         assert row["true_log_likelihood"] == row["log_likelihood"][band], "both players have the rating of their band"
-    assert matrix_sentence(matrix).startswith("the own rating is the best one told in 11 of 11 bands")
-    table = matrix_table(matrix)
-    assert [row["log_likelihood"] for row in table] == [
-        row["log_likelihood"][band] for band, row in enumerate(matrix["rows"])
-    ]
+    assert describe_matrix(matrix).startswith("the band's own rating predicts best in 11 of 11 bands")
 
 
 def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str, Any]) -> None:
     sample = sampled(rows, 5)
     batch, band_R = sample.take(5)
-    matrix = told_matrix(Stub(skill), sample, 5, silent)  # type: ignore[arg-type]
+    matrix = measure_matrix(Stub(skill), sample, 5, silent)  # type: ignore[arg-type]
     boards = boards_of(batch)
-    for number, part, _, logits_BA, _ in answers(Stub(skill), batch):  # type: ignore[arg-type]
+    for number, part, _, logits_BA, _ in evaluate_conditions(Stub(skill), batch):  # type: ignore[arg-type]
         assert (part.start, part.stop > len(band_R)) == (0, True), "all rows are of one batch"
         masked = np.full_like(logits_BA, -np.inf)
         for row, board in enumerate(boards):
             masked[row, legal_labels(board)] = logits_BA[row, legal_labels(board)]
         label = torch.from_numpy(batch["label"].astype(np.int64))
         nll = torch.nn.functional.cross_entropy(torch.from_numpy(masked), label, reduction="none").numpy()
-        for band, found in enumerate(matrix["rows"] if number < len(TOLD) else ()):
+        for band, found in enumerate(matrix["rows"] if number < len(CENTERS) else ()):
             assert found["log_likelihood"][number] == pytest.approx(-nll[band_R == band].mean(), abs=1e-5)
             hits = masked.argmax(axis=1) == batch["label"]
             assert found["top1"][number] == hits[band_R == band].mean()
@@ -94,14 +95,14 @@ def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str,
 
 def test_a_network_that_hears_nothing_leads_nowhere(rows: dict[str, Any]) -> None:
     deaf = Stub(lambda elo: np.full(len(elo), 0.4))
-    matrix = told_matrix(deaf, sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
+    matrix = measure_matrix(deaf, sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
     assert {row["verdict"] for row in matrix["rows"]} == {"ties"}
-    assert "wins in 0 and loses in 0" in matrix_sentence(matrix)
+    assert "it wins beyond its 95 % interval in 0 and loses in 0" in describe_matrix(matrix)
 
 
 def test_a_verdict_needs_an_interval() -> None:
-    assert [verdict(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == ["wins", "loses"]
-    assert [verdict(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))] == [
+    assert [judge_lead(*lead) for lead in ((0.2, 0.1, 0.3), (-0.2, -0.3, -0.1))] == ["wins", "loses"]
+    assert [judge_lead(*lead) for lead in ((0.2, -0.1, 0.5), (0.2, None, None), (-0.2, -0.5, 0.1))] == [
         "leads",
         "leads",
         "trails",
@@ -113,7 +114,7 @@ def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, An
     more["elo"] = more["elo"].copy()
     more["elo"][-10:] = 0
     batch, band_R = sampled(more, 6).take(6)
-    assert np.bincount(band_R).tolist() == [6] * len(TOLD)
+    assert np.bincount(band_R).tolist() == [6] * len(CENTERS)
     assert len(np.unique(batch["game_id"])) == len(band_R), "no row stands twice"
     assert not np.isin(batch["game_id"], np.arange(len(more["elo"]) - 10, len(more["elo"]))).any(), "unknown ratings"
     order = np.random.default_rng(0).permutation(len(more["elo"]))
@@ -126,6 +127,6 @@ def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, An
 
 def test_nobody_of_known_rating_is_one_line(rows: dict[str, Any]) -> None:
     unknown = rows | {"elo": np.zeros_like(rows["elo"])}
-    matrix = told_matrix(Stub(skill), sampled(unknown, 5), 5, silent)  # type: ignore[arg-type]
-    assert matrix_sentence(matrix) == NOBODY
-    assert len(CONDITIONS) == len(TOLD) + 2
+    matrix = measure_matrix(Stub(skill), sampled(unknown, 5), 5, silent)  # type: ignore[arg-type]
+    assert describe_matrix(matrix) == NO_RATINGS
+    assert len(CONDITIONS) == len(CENTERS) + 2
