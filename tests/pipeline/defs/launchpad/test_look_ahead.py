@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_children")
     [
         (
             {"accuracy_report": {"rule": {"min_ply": -1}}},
-            "accuracy_report: min_ply, min_clock and limit are at least 0",
+            "accuracy_report: min_ply, min_clock and limit must be 0 or more",
         ),
         ({"accuracy_report": {"checkpoint": "nowhere"}}, "accuracy_report: there is no checkpoint called 'nowhere'"),
         ({"check_positions": {"rows": -1}}, "check_positions: rows is -1, and must be from 0 to 1000000"),
