@@ -53,7 +53,8 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pip install --quiet -e ".[proofs]" -c constraints.txt
 	$(MAKE) --jobs 2 check kernels
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not serial"
+	$(BIN)/pytest -m serial
 
 # Beside .venv, with kernels of its own: Numba keeps those of one version in a folder. torch first, and the tested build of it:
 # other versions bring gigabytes of CUDA, so its lower bound is not tested here.

@@ -13,6 +13,7 @@ The server has no threads, which a fork would lose: it has written Parquet and n
 import atexit
 import contextlib
 import inspect
+import itertools
 import json
 import multiprocessing.process
 import os
@@ -30,6 +31,10 @@ from typing import Any, NoReturn
 
 from tests.conftest import REPOSITORY
 
+KILL_AT = "FIANCHETTO_TESTS_KILL_AT"
+"""Variable of a process's environment: it kills itself before its file operation of this number, from 1."""
+FILE_OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
+"""Audit events that `KILL_AT` counts, besides `open` for writing; `os.replace` is a rename."""
 POLL_SECONDS = 0.01
 RUNNING = -1
 """In place of an exit status."""
@@ -211,6 +216,8 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
+    if KILL_AT in os.environ:
+        _kill_before(int(os.environ.pop(KILL_AT)))
     multiprocessing.process.ORIGINAL_DIR = asked["folder"]  # type: ignore[attr-defined]
     kind, what, *sys.argv[1:] = asked["command"]
     sys.path[0] = "" if kind == "-c" else asked["folder"]
@@ -220,6 +227,18 @@ def _become(asked: dict[str, Any], streams: list[int]) -> None:
         sys.argv[0] = "-c"
         sys.modules["__main__"] = types.ModuleType("__main__")
         exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
+
+
+def _kill_before(operation: int) -> None:
+    """Kill this process before its file operation of this number: a moment that does not depend on the machine's speed."""
+    numbers = itertools.count(1)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in FILE_OPERATIONS) and next(numbers) == operation:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
 
 
 if __name__ == "__main__":

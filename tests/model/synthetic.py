@@ -1,12 +1,15 @@
 """Batches that look like shards' rows, with a rule that a network can learn: the move is the lowest legal label."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from model.network.preset import Preset
+from model.training import trainer
 
 Batch = dict[str, NDArray[Any]]
 
@@ -74,3 +77,19 @@ def stream(size: int = 16, distinct: int = 4) -> Callable[[int], Iterator[Batch]
             step += 1
 
     return open_batches
+
+
+class FakeClock:
+    """A training run's clock that only its steps advance, so that `minutes` are as many steps on every machine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> None:
+        """Let the trainer read this clock from now on."""
+        self.now = 1000.0
+        take_step = trainer.take_step
+
+        def step(*arguments: Any) -> Any:
+            self.now += seconds_per_step
+            return take_step(*arguments)
+
+        monkeypatch.setattr(trainer, "take_step", step)
+        monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: self.now))

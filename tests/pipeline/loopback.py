@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import LONG
+
 
 @dataclass
 class File:
@@ -111,7 +113,7 @@ def serving() -> Iterator[Server]:
             self.wfile.flush()
             if fault.stall:
                 server.sent.set()
-                server.closing.wait(30)
+                server.closing.wait(LONG)
 
         def log_message(self, *_: object) -> None:
             return

@@ -1,6 +1,7 @@
 """`fianchetto train` whose parts are slow from some point on: `python -m tests.pipeline.slow_training FOLDER AT WORDS...`.
 
-The file FOLDER/slow appears with the first slow part, and FOLDER/parts counts the slow ones.
+The file FOLDER/slow appears with the first slow part, which waits until the run is told to stop; FOLDER/parts counts the slow
+ones.
 """
 
 import itertools
@@ -9,13 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from engine.progress import Stop
 from model.training import state
 
-SECONDS = 0.25
+SECONDS = 1.0
 
 
-def slow_from(folder: Path, at: int) -> None:
-    """Let every call of the losses wait, from the one with number `at` on."""
+def slow_from(folder: Path, at: int, stop: Stop) -> None:
+    """Let every call of the losses wait until `stop` and SECONDS longer, from the one with number `at` on."""
     real, calls = state.row_losses, itertools.count()
 
     def slow(*arguments: Any) -> Any:
@@ -23,6 +25,8 @@ def slow_from(folder: Path, at: int) -> None:
         if number >= at:
             (folder / "parts").write_text(str(number - at + 1))
             (folder / "slow").touch()
+            while not stop():
+                time.sleep(0.01)
             time.sleep(SECONDS)
         return real(*arguments)
 
@@ -30,8 +34,9 @@ def slow_from(folder: Path, at: int) -> None:
 
 
 if __name__ == "__main__":
+    from pipeline.cli.commands.base import Interrupt
     from pipeline.cli.main import main
 
-    slow_from(Path(sys.argv[1]), int(sys.argv[2]))
+    slow_from(Path(sys.argv[1]), int(sys.argv[2]), lambda: Interrupt.heard != 0)
     sys.argv = ["fianchetto", *sys.argv[3:]]
     main()

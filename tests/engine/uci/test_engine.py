@@ -1,8 +1,8 @@
 """The UCI engine answers: every `go` once, with a legal move, at the right moment, whatever else is said to it."""
 
 import threading
-import time
 from collections.abc import Iterator
+from typing import Any
 
 import chess
 import pytest
@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
+from engine.search import Search
 from tests.engine.uci.uci_talk import Counting, Talk, last_info
+from tests.waiting import LONG
 
 MATE_IN_ONE = "6k1/5ppp/8/8/8/8/8/4R1K1 w - - 0 1"
 MATE_IN_TWO = "7k/8/8/8/8/8/R7/1R4K1 w - - 0 1"
@@ -63,7 +65,7 @@ def test_go_while_thinking_is_answered_after_the_one_before(talk: Talk) -> None:
     board = chess.Board()
     board.push_uci("e2e4")
     assert chess.Move.from_uci(second.split()[1]) in board.legal_moves
-    assert talk.rest(0.1) == []
+    assert talk.obeyed() == []
 
 
 def test_stop_at_once_still_gives_a_move(talk: Talk) -> None:
@@ -73,44 +75,62 @@ def test_stop_at_once_still_gives_a_move(talk: Talk) -> None:
 
 
 def test_stop_is_answered_within_a_round() -> None:
-    with Talk(Counting(0.05)) as talk:
+    counting = Counting(0.05)
+    with Talk(counting) as talk:
+        counting.hold_after(10)
         talk.say("position startpos", "go infinite")
-        time.sleep(0.5)
-        said = time.monotonic()
-        talk.say("stop")
+        counting.wait_until_held()
+        talk.obeyed("stop")
+        evaluated = counting.rows
+        counting.release()
         talk.until("bestmove")
-        assert talk.heard_at - said < 0.5
+        assert counting.rows == evaluated, "the round under way was the last"
 
 
 @pytest.mark.parametrize("fen", [chess.STARTING_FEN, MATE_IN_ONE, MATED, STALEMATED])
 @pytest.mark.parametrize(
     "go", ["go infinite", "go ponder nodes 5", "go ponder wtime 50 btime 50", "go ponder movetime 1"]
 )
-def test_no_answer_before_stop(talk: Talk, fen: str, go: str) -> None:
-    talk.say(f"position fen {fen}", go)
-    assert not [line for line in talk.rest(0.25) if line.startswith("bestmove")]
-    talk.say("isready")
-    talk.until("readyok")
-    talk.say("stop")
-    move = talk.until("bestmove")[-1].split()[1]
+def test_no_answer_before_stop(fen: str, go: str) -> None:
+    counting = Counting(0.002)
+    with Talk(counting) as talk:
+        endless = fen == chess.STARTING_FEN and "nodes" not in go
+        if endless:
+            counting.hold_after(100)  # 0.2 s, longer than any of the clocks above
+        talk.say(f"position fen {fen}", go)
+        if endless:
+            counting.wait_until_held()
+            counting.release()
+        else:
+            talk.until("info depth")  # the search is over
+        assert not [line for line in talk.obeyed() if line.startswith("bestmove")]
+        talk.say("stop")
+        move = talk.until("bestmove")[-1].split()[1]
     board = chess.Board(fen)
     assert move == "(none)" if board.is_game_over() else chess.Move.from_uci(move) in board.legal_moves
 
 
-def test_ponderhit_starts_the_movers_clock(talk: Talk) -> None:
-    talk.say("position startpos moves e2e4 e7e5", "go ponder movetime 300")
-    assert not [line for line in talk.rest(0.5) if line.startswith("bestmove")]
-    said = time.monotonic()
-    talk.say("ponderhit")
-    talk.until("bestmove")
-    assert 0.1 < talk.heard_at - said < 2.0
+def test_ponderhit_starts_the_movers_clock() -> None:
+    counting = Counting(0.002)
+    with Talk(counting) as talk:
+        counting.hold_after(250)  # 0.5 s
+        talk.say("position startpos moves e2e4 e7e5", "go ponder movetime 300")
+        counting.wait_until_held()
+        assert not [line for line in talk.obeyed("ponderhit") if line.startswith("bestmove")]
+        hit = counting.clock.now
+        counting.release()
+        talk.until("bestmove")
+        assert 0.25 < counting.clock.now - hit <= 0.3
 
 
-def test_ponderhit_after_the_search_is_done_is_answered_at_once(talk: Talk) -> None:
-    talk.say("position startpos moves e2e4 e7e5", "go ponder nodes 3")
-    talk.rest(0.3)
-    talk.say("ponderhit")
-    talk.until("bestmove", within=2.0)
+def test_ponderhit_after_the_search_is_done_is_answered_at_once() -> None:
+    counting = Counting()
+    with Talk(counting) as talk:
+        talk.say("position startpos moves e2e4 e7e5", "go ponder nodes 3")
+        talk.until("info depth")
+        evaluated = counting.rows
+        talk.best("ponderhit")
+        assert counting.rows == evaluated
 
 
 def test_stray_stops_and_ponderhits_are_ignored(talk: Talk) -> None:
@@ -126,15 +146,23 @@ def test_a_position_600_moves_long_is_played_on(talk: Talk, shuffle: str) -> Non
     assert chess.Move.from_uci(talk.best(f"position startpos moves {moves}", "go nodes 30")) in START
 
 
-def test_a_long_game_told_move_by_move_is_followed_quickly(talk: Talk) -> None:
+def test_a_long_game_told_move_by_move_is_followed_by_its_new_moves_alone(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: list[chess.Move] = []
+    push = chess.Board.push
+
+    def count(board: chess.Board, move: chess.Move) -> None:
+        played.append(move)
+        push(board, move)
+
+    monkeypatch.setattr(chess.Board, "push", count)
     words: list[str] = []
-    begun = time.monotonic()
     for word in ["g1f3", "g8f6", "f3g1", "f6g8"] * 150:
         words.append(word)
         talk.say(f"position startpos moves {' '.join(words)}")
-    talk.say("isready")
-    talk.until("readyok")
-    assert time.monotonic() - begun < 10.0
+    talk.obeyed()
+    assert len(played) == 600
 
 
 @pytest.mark.parametrize(
@@ -176,26 +204,30 @@ def test_depth_is_the_length_of_the_line(depth: int) -> None:
         "go wtime x btime x",
     ],
 )
-def test_a_clock_without_time_gets_an_answer_at_once(talk: Talk, go: str) -> None:
-    said = time.monotonic()
-    assert chess.Move.from_uci(talk.best("position startpos", go)) in START
-    assert talk.heard_at - said < 0.5
+def test_a_clock_without_time_gets_an_answer_at_once(go: str) -> None:
+    counting = Counting(0.05)
+    with Talk(counting) as talk:
+        evaluated = len(counting.batches)
+        assert chess.Move.from_uci(talk.best("position startpos", go)) in START
+        assert len(counting.batches) - evaluated <= 2
 
 
 @pytest.mark.parametrize("go", ["go wtime 150 btime 150", "go movetime 150", "go wtime 200 btime 200 winc 50 binc 50"])
 def test_a_move_is_made_in_time_where_one_evaluation_takes_longer_than_there_is(go: str) -> None:
-    with Talk(Counting(0.4)) as talk:
-        said = time.monotonic()
+    counting = Counting(0.4)
+    with Talk(counting) as talk:
+        evaluated = counting.rows
         assert chess.Move.from_uci(talk.best("position startpos", go)) in START
-        assert talk.heard_at - said < 0.15
+        assert counting.rows == evaluated
 
 
 def test_movetime_is_kept_where_rounds_are_long() -> None:
-    with Talk(Counting(0.03)) as talk:
+    counting = Counting(0.03)
+    with Talk(counting) as talk:
         for _ in range(3):
-            said = time.monotonic()
+            said = counting.clock.now
             talk.best("position startpos", "go movetime 300")
-            assert 0.15 < talk.heard_at - said < 0.3
+            assert 0.15 < counting.clock.now - said < 0.3
 
 
 def test_leaves_go_together_where_time_is_the_limit_and_one_by_one_where_nodes_are() -> None:
@@ -212,15 +244,20 @@ def test_leaves_go_together_where_time_is_the_limit_and_one_by_one_where_nodes_a
         assert set(slow.batches) == {1}
 
 
-def test_a_thousand_new_games(talk: Talk) -> None:
-    begun = time.monotonic()
+def test_a_thousand_new_games_are_searched_in_the_same_memory(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Search] = []
+
+    def make(*arguments: Any, **options: Any) -> Search:
+        made.append(Search(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr("engine.uci.thinking.Search", make)
     for number in range(1000):
         talk.say("ucinewgame", "position startpos")
         if number % 100 == 0:
             talk.best("go nodes 1")
-    talk.say("isready")
-    talk.until("readyok")
-    assert time.monotonic() - begun < 10.0
+    talk.obeyed()
+    assert len(made) == 1
 
 
 def test_an_evaluator_that_breaks_costs_no_game() -> None:
@@ -273,12 +310,12 @@ def test_every_go_has_one_answer_whatever_is_said_around_it(long_talk: Talk, sai
     asked = sum(line.startswith("go") for line in said)
     answers = 0
     while answers < asked:
-        answers += long_talk.until("bestmove", 20.0)[-1].startswith("bestmove")
+        answers += long_talk.until("bestmove")[-1].startswith("bestmove")
     long_talk.say("position startpos moves d2d4 d7d5", "go nodes 2")
     board = chess.Board()
     board.push_uci("d2d4")
     board.push_uci("d7d5")
-    assert chess.Move.from_uci(long_talk.until("bestmove", 20.0)[-1].split()[1]) in board.legal_moves
+    assert chess.Move.from_uci(long_talk.until("bestmove")[-1].split()[1]) in board.legal_moves
     long_talk.say("isready")
     assert not [line for line in long_talk.until("readyok") if line.startswith("bestmove")]
 
@@ -335,13 +372,13 @@ def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
     loaded = threading.Event()
 
     def load(checkpoint: str | None, threads: int, rating: int) -> Evaluator:
-        assert loaded.wait(30.0)
+        assert loaded.wait(LONG)
         return uniform
 
     with Talk(load=load, ready=False) as talk:
         talk.say("position startpos", go, *([end] if end else []))
         talk._output.close()
-        assert not [line for line in talk.rest(0.1) if line.startswith("bestmove")]
+        assert not [line for line in talk.heard() if line.startswith("bestmove")]
         loaded.set()
         lines = talk.until("bestmove")
         assert chess.Move.from_uci(lines[-1].split()[1]) in START
@@ -352,7 +389,7 @@ def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
 
 @pytest.mark.parametrize("go", ["go nodes 2000", "go movetime 300", "go perft 3"])
 def test_quit_waits_for_a_search_that_ends_by_itself(go: str) -> None:
-    with Talk(Counting(0.0001)) as talk:
+    with Talk(Counting(0.001)) as talk:
         talk.say("position startpos", go, "quit")
         lines = talk.until("\nNodes searched: 8902" if "perft" in go else "bestmove")
         if "nodes" in go:
@@ -371,7 +408,7 @@ def test_a_reader_that_is_gone_ends_the_engine() -> None:
 
         talk.engine._write = broken
         talk.say("position startpos", "go nodes 5")
-        assert gone.wait(10.0)
+        assert gone.wait(LONG)
         talk.say("isready")
         talk.end()
         assert isinstance(talk.error, BrokenPipeError)

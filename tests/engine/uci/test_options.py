@@ -159,7 +159,10 @@ def test_more_lines_than_moves_show_every_move(talk: Talk) -> None:
 def test_simulations_bound_a_move_that_nothing_else_bounds(talk: Talk) -> None:
     talk.say("setoption name Simulations value 32")
     assert last_info(talk.ask("position startpos", "go"))["nodes"] == "32"
-    assert last_info(talk.ask("position startpos moves e2e4", "go wtime 600000 btime 600000"))["nodes"] == "32"
+    with Talk(Counting(0.001)) as timed:
+        timed.say("setoption name Simulations value 32")
+        lines = timed.ask("position startpos moves e2e4", "go wtime 600000 btime 600000")
+        assert last_info(lines)["nodes"] == "32"
 
 
 def test_searchmoves_restrict_the_root(talk: Talk) -> None:

@@ -4,6 +4,7 @@ import os
 import queue
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 
 import numpy as np
@@ -11,15 +12,14 @@ from numpy.typing import NDArray
 
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.uci import Engine, Load
+from tests.waiting import LONG
 
-PATIENCE = 60.0
-"""Seconds that an answer may take before a test fails."""
 FIRST_PATIENCE = 500.0
 """Seconds that the engine may take to be ready: its kernels may have to be compiled first."""
 
 
-class StillClock:
-    """A clock that only evaluations move on, so that what is searched in some time is the same on every machine."""
+class FakeClock:
+    """A clock that only evaluations advance, so that a search in a given time is the same on every machine."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -29,25 +29,42 @@ class StillClock:
 
 
 class Counting:
-    """A uniform evaluator that counts what it is asked, waits as long as it is told and breaks when it is told."""
+    """An evaluator on a fake clock: it counts its batches, and blocks or breaks when a test asks for it."""
 
-    def __init__(self, seconds: float = 0.0, clock: StillClock | None = None) -> None:
-        self.rows = 0
-        self.clock = clock
+    def __init__(self, seconds: float = 0.0, evaluator: Evaluator = uniform) -> None:
+        """Let every batch take `seconds` on the clock."""
+        self.clock = FakeClock()
+        self.evaluator = evaluator
         self.seconds = seconds
         self.broken = False
+        self.rows = 0
         self.batches: list[int] = []
+        self._held, self._released, self._hold_after = threading.Event(), threading.Event(), 0
 
     def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         self.rows += len(planes_BP)
         self.batches.append(len(planes_BP))
-        if self.clock is not None:
-            self.clock.now += self.seconds
-        else:
-            time.sleep(self.seconds)
+        self.clock.now += self.seconds
+        if len(self.batches) == self._hold_after:
+            self._held.set()
+            assert self._released.wait(LONG)
         if self.broken:
             raise RuntimeError("out of\nmemory")
-        return uniform(planes_BP)
+        return self.evaluator(planes_BP)
+
+    def hold_after(self, batches: int) -> None:
+        """Block within a batch, the last of so many from now on, until `release`."""
+        self._held.clear()
+        self._released.clear()
+        self._hold_after = len(self.batches) + batches
+
+    def wait_until_held(self) -> None:
+        """Return when the evaluator is blocked: the search is within a round and the clock stands still."""
+        assert self._held.wait(LONG)
+
+    def release(self) -> None:
+        """Let the held batch go on."""
+        self._released.set()
 
 
 class Talk:
@@ -56,16 +73,15 @@ class Talk:
     def __init__(self, evaluator: Evaluator = uniform, *, load: Load | None = None, ready: bool = True) -> None:
         reader, writer = os.pipe()
         self._input, self._output = os.fdopen(reader, "rb"), os.fdopen(writer, "wb", buffering=0)
-        self._heard: queue.SimpleQueue[tuple[float, str]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.engine = Engine(
             load or (lambda checkpoint, threads, rating: evaluator),
-            lambda text: self._heard.put((time.monotonic(), text.rstrip("\n"))),
+            lambda text: self._heard.put(text.rstrip("\n")),
             clock=getattr(evaluator, "clock", None) or time.monotonic,
         )
         self.error: Exception | None = None
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._ready = ready
-        self.heard_at = 0.0
 
     def _serve(self) -> None:
         try:
@@ -96,45 +112,48 @@ class Talk:
         """Close the engine's input and wait for it to finish."""
         if not self._output.closed:
             self._output.close()
-        self._thread.join(PATIENCE)
+        self._thread.join(LONG)
         assert not self._thread.is_alive(), "the engine ends when its input does"
 
-    def until(self, start: str, within: float = PATIENCE) -> list[str]:
+    def until(self, start: str, within: float = LONG) -> list[str]:
         """Give what is heard up to and with the first line that starts so."""
         lines: list[str] = []
         ends = time.monotonic() + within
         while True:
             try:
-                self.heard_at, line = self._heard.get(timeout=max(ends - time.monotonic(), 0.001))
+                line = self._heard.get(timeout=max(ends - time.monotonic(), 0.001))
             except queue.Empty:
                 raise AssertionError(f"no {start!r} within {within} s; heard {lines}") from None
             lines.append(line)
             if line.startswith(start):
                 return lines
 
-    def rest(self, seconds: float = 0.0) -> list[str]:
-        """Give what is heard within so many seconds, at least all that was said before."""
+    def heard(self) -> list[str]:
+        """Return what the engine has said and nobody has taken yet, without waiting."""
         lines = []
-        ends = time.monotonic() + seconds
-        while True:
-            try:
-                lines.append(self._heard.get(timeout=max(ends - time.monotonic(), 0.0))[1])
-            except queue.Empty:
-                return lines
+        with suppress(queue.Empty):
+            while True:
+                lines.append(self._heard.get_nowait())
+        return lines
 
-    def ask(self, *lines: str, within: float = PATIENCE) -> list[str]:
+    def obeyed(self, *lines: str) -> list[str]:
+        """Send lines, wait until the engine has followed them all, and return what it said up to then."""
+        self.say(*lines, "isready")
+        return self.until("readyok")[:-1]
+
+    def ask(self, *lines: str) -> list[str]:
         """Send lines that end in a `go` and give all up to its bestmove."""
         self.say(*lines)
-        return self.until("bestmove", within)
+        return self.until("bestmove")
 
-    def best(self, *lines: str, within: float = PATIENCE) -> str:
+    def best(self, *lines: str) -> str:
         """Send lines that end in a `go` and give the move played."""
-        return self.ask(*lines, within=within)[-1].split()[1]
+        return self.ask(*lines)[-1].split()[1]
 
     def complaint(self, line: str | bytes) -> str:
         """Send a line that is wrong and give the one `info string` that it gets."""
-        self.say(line, "isready")
-        heard = self.until("readyok")[:-1]
+        self.say(line)
+        heard = self.obeyed()
         assert len(heard) == 1, heard
         assert heard[0].startswith("info string "), heard
         return heard[0].removeprefix("info string ")

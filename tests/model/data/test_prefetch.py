@@ -12,6 +12,7 @@ import torch
 
 from model.data.inputs import Batch, DeviceBatch
 from model.data.prefetch import Prefetcher
+from tests.waiting import LONG
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -56,7 +57,7 @@ def test_two_are_prepared_while_one_is_used_and_no_more() -> None:
         time.sleep(0.05)
         assert not prepared, "nothing before it is asked for"
         assert taken(feed) == 0
-        assert third.wait(10)
+        assert third.wait(LONG)
         time.sleep(0.05)
         assert prepared == [0, 1, 2]
         assert taken(feed) == 1
@@ -88,7 +89,7 @@ def test_the_end_waits_for_one_batch_alone_and_for_no_answer() -> None:
 
     def prepare(batch: Batch) -> list[DeviceBatch]:
         begun.set()
-        assert go.wait(10)
+        assert go.wait(LONG)
         prepared.append(batch)
         return tensors(batch)
 
@@ -96,7 +97,7 @@ def test_the_end_waits_for_one_batch_alone_and_for_no_answer() -> None:
         """Raised by who waits."""
 
     def give_up(future: Future[T]) -> T:
-        assert begun.wait(10)
+        assert begun.wait(LONG)
         go.set()
         raise GivenUpError
 

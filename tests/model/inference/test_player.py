@@ -23,6 +23,7 @@ from model.network.presets import presets
 from tests.model.network.test_presets import small
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
+from tests.waiting import LONG
 
 TOLD = replace(TINY, name="told", condition="ratings_clock", condition_width=8)
 
@@ -38,7 +39,7 @@ def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(t
         "import sys, model; assert callable(model.load); assert 'torch' not in sys.modules; model.load(sys.argv[1]); "
     )
     code += "assert 'torch' in sys.modules; sys.exit('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=LONG).returncode == 0
 
 
 def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from model.training.train import (
     TrainingMismatchError,
     train,
 )
-from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
+from tests.model.synthetic import TINY, TINY_SEED, Batch, FakeClock, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
 
@@ -205,13 +205,13 @@ def test_ticks_count_up_to_the_whole(tmp_path: Path, monkeypatch: Any) -> None:
     assert 0 < min(rates) == rates[-1] < max(rates) <= CONFIG.learning_rate, "the schedule has come to its end"
 
 
-def test_minutes_end_a_run_and_resumes_add_up(tmp_path: Path) -> None:
-    config = replace(CONFIG, steps=None, minutes=0.02)
+def test_minutes_end_a_run_and_resumes_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeClock(monkeypatch, seconds_per_step=0.25)
+    config = replace(CONFIG, steps=None, minutes=0.025)
     half = run(tmp_path, config, stop=after(3))
+    assert (half["finished"], half["step"], half["seconds"]) == (False, 3, 0.75)
     card = run(tmp_path, config)
-    assert card["finished"]
-    assert half["seconds"] < 1.2 <= card["seconds"] < 10
-    assert card["step"] > half["step"]
+    assert (card["finished"], card["step"], card["seconds"]) == (True, 6, 1.5)
 
 
 def test_the_card_explains_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,7 @@ def test_a_stream_has_the_size_asked_for_and_no_half_game(dump: Path, tmp_path: 
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 def test_scale_is_measured(dump: Path) -> None:
     with serving() as server:
         server.publish("dump.pgn", dump.read_bytes())

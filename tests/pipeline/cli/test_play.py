@@ -23,6 +23,7 @@ from pipeline.cli.commands.play import loader
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
+from tests.waiting import LONG
 
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()", "uci"]
 FIRST_PATIENCE = 500.0
@@ -74,7 +75,7 @@ def engine() -> Iterator[chess.engine.SimpleEngine]:
 
 
 def opened(*words: str) -> chess.engine.SimpleEngine:
-    return chess.engine.SimpleEngine.popen_uci([*COMMAND, *words], timeout=60.0, cwd=REPOSITORY)
+    return chess.engine.SimpleEngine.popen_uci([*COMMAND, *words], timeout=FIRST_PATIENCE, cwd=REPOSITORY)
 
 
 def converse(text: bytes, *words: str) -> subprocess.CompletedProcess[bytes]:
@@ -227,7 +228,7 @@ def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path
 @pytest.mark.parametrize("words", [["--evaluator", "hand-written"], ["--checkpoint"]])
 def test_quit_does_not_wait_for_what_is_being_loaded(words: list[str], network: Path) -> None:
     command = [*COMMAND, *words, *([str(network)] if words[-1] == "--checkpoint" else [])]
-    done = subprocess.run(command, input=b"uci\nquit\n", capture_output=True, cwd=REPOSITORY, check=False, timeout=60)
+    done = subprocess.run(command, input=b"uci\nquit\n", capture_output=True, cwd=REPOSITORY, check=False, timeout=LONG)
     assert done.returncode == 0
     assert done.stdout.splitlines()[-1] == b"uciok"
     assert done.stderr == b""
@@ -265,18 +266,26 @@ def test_uci_test_suite_passes(tmp_path: Path) -> None:
     words = " ".join(f"'{word}'" for word in [*COMMAND, "--evaluator", "hand-written"])
     launcher.write_text(f"#!/bin/sh\ncd '{REPOSITORY}' && exec {words}\n")
     launcher.chmod(0o755)
+    # python-chess gives an engine ten seconds to get ready
+    patient = f"""
+import runpy, chess.engine as engines
+popen_uci = engines.SimpleEngine.popen_uci
+engines.SimpleEngine.popen_uci = lambda command: popen_uci(command, timeout={LONG})
+runpy.run_module("uci_test_suite", run_name="__main__")
+"""
     done = subprocess.run(
-        [sys.executable, "-m", "uci_test_suite", str(launcher)],
+        [sys.executable, "-c", patient, str(launcher)],
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=2 * LONG,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed, 12 total" in done.stdout
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("limits", [(1.0, 0.01), (3.0, 0.0), (0.2, 0.05)])
 def test_no_game_is_lost_on_time(limits: tuple[float, float]) -> None:
     """The engine plays itself on a clock that runs while python-chess waits for it."""

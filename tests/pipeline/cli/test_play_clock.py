@@ -1,6 +1,5 @@
 """Games on a clock as a match runner plays them: python-chess asks the engine as a process and runs the clock."""
 
-import io
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,7 @@ import zstandard
 from tests.conftest import REPOSITORY
 from tests.pipeline.cli.test_play import opened
 
-# Anderssen - Kieseritzky, London 1851: eleven moves of White with many choices each.
-GAME = "e4 e5 f4 exf4 Bc4 Qh4+ Kf1 b5 Bxb5 Nf6 Nf3 Qh6 d3 Nh5 Nh4 Qg5 Nf5 c6 g4 Nf6 Rg1 cxb5 h4 Qg6 h5 Qg5 Qf3 Ng8 Bxf4 Qf6"
+pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,22 +92,6 @@ def engine() -> Iterator[chess.engine.SimpleEngine]:
         yield engine
 
 
-def moves_of(text: str) -> list[chess.Move]:
-    game = chess.pgn.read_game(io.StringIO(text))
-    assert game is not None
-    return list(game.mainline_moves())
-
-
-@pytest.mark.parametrize("control", [Control(base=6.0, increment=0.06), Control(base=6.0, moves=40)])
-def test_a_move_on_a_clock_is_searched_as_in_a_time_a_move(engine: chess.engine.SimpleEngine, control: Control) -> None:
-    asked, _ = at_the_clock(engine, control, moves_of(GAME), 30)
-    wanted = at_move_time(engine, asked, 2)
-    assert len(asked) == 15
-    assert not any(move.flagged for move in asked)
-    assert sum(move.nodes for move in asked) >= sum(wanted) / 2
-    assert min(move.nodes for move in asked if move.free) >= 50
-
-
 CONTROLS = [Control(base=10.0, increment=0.1), Control(base=60.0, increment=0.6), Control(base=60.0, moves=40)]
 
 
@@ -123,7 +105,6 @@ def long_game() -> list[chess.Move]:
     raise AssertionError("the sample holds long games")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("control", CONTROLS)
 def test_sixty_moves_use_between_a_third_and_all_of_the_clock(
     engine: chess.engine.SimpleEngine, control: Control
@@ -135,7 +116,6 @@ def test_sixty_moves_use_between_a_third_and_all_of_the_clock(
     assert sum(move.nodes for move in asked) >= sum(at_move_time(engine, asked, 2)) / 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("control", CONTROLS)
 def test_whole_games_against_itself_are_searched_and_end_without_a_flag(control: Control) -> None:
     with opened() as engine:  # the network that it plays with by default

@@ -2,11 +2,9 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, SMALLEST
+from tests.waiting import LONG, until
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
@@ -25,12 +24,9 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
     words += [*SMALLEST, "--batch-size", "16", "--report-every-steps", "5", "--validation-positions", "64"]
     run = forked.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "metrics.jsonl"
-    for _ in range(600):
-        if journal.exists() and journal.read_text().count("\n"):
-            break
-        time.sleep(0.1)
+    until(lambda: journal.exists() and journal.read_text().count("\n") > 0)
     run.send_signal(number)
-    _, error = run.communicate(timeout=60)
+    _, error = run.communicate(timeout=LONG)
     assert run.returncode == 128 + number
     assert "Traceback" not in error
     assert "run the same command to continue" in error
@@ -40,11 +36,12 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
 
 
 INTERRUPTED = {
-    "report": ["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)],
-    "export": ["export", "--checkpoint", "{net}", "--out", "net.onnx"],
-    "ingest": ["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"],
-    "uci": ["uci", "--evaluator", "uniform"],
+    "report": (["report", "--checkpoint", "{net}", "--pgn", str(SAMPLE)], "pipeline.evaluation.report:most_frequent"),
+    "export": (["export", "--checkpoint", "{net}", "--out", "net.onnx"], "model.inference.export:OnnxEvaluator"),
+    "ingest": (["ingest", str(SAMPLE), "--out", "positions", "--workers", "2"], "pipeline.ingest.job:part_name"),
+    "uci": (["uci", "--evaluator", "uniform"], "engine.uci.engine:parse_position"),
 }
+"""Commands, and a function that each calls in the middle of its work."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -52,30 +49,29 @@ INTERRUPTED = {
 def test_a_signal_ends_any_command_with_one_line(
     command: str, number: int, journey: dict[str, Any], tmp_path: Path
 ) -> None:
-    """A moment after it has begun, in the terminal's whole group: no traceback, of its workers neither, and nothing left."""
-    words = [word.format(net=journey["folder"] / "net") for word in INTERRUPTED[command]]
-    for moment in (1.5, 0.7, 0.3):  # seconds: a quick machine may be done before the first
-        run = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", *words],
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        time.sleep(moment)
-        if run.poll() is None:
-            os.killpg(run.pid, number)
-        _, error = run.communicate(timeout=60)
-        if run.returncode:
-            break
-        for product in ("positions", "net.onnx"):
-            path = tmp_path / product
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    """In the terminal's whole group: no traceback, of its workers neither, and nothing left."""
+    words, function = INTERRUPTED[command]
+    words = [word.format(net=journey["folder"] / "net") for word in words]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "tests.pipeline.held_command", str(tmp_path / "held"), function, *words],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdin is not None
+    if command == "uci":
+        run.stdin.write("position startpos\n")
+        run.stdin.flush()
+    until(lambda: (tmp_path / "held").exists() or run.poll() is not None)
+    os.killpg(run.pid, number)
+    _, error = run.communicate(timeout=LONG)
     assert "Traceback" not in error, error
-    assert run.returncode in (128 + number, -number if number == signal.SIGTERM else 128 + number), error
+    by_default = command == "uci" and number == signal.SIGTERM
+    assert run.returncode == (-number if by_default else 128 + number), error
     assert not list(tmp_path.glob("fianchetto-report-*")), "temporary folders go"
 
 

@@ -54,7 +54,7 @@ def work(out: Path, stubborn: bool = False, *, progress: Progress, stop: Stop) -
 def sleep(*, progress: Progress) -> Mapping[str, Any]:
     """Ask nothing, for long."""
     progress(Tick(1, None, "naps", {}))
-    time.sleep(600)
+    time.sleep(3600)
     return {}
 
 
@@ -64,7 +64,7 @@ def train(
     """Train as the real task does, with slow parts from some point on."""
     from tests.pipeline.slow_training import slow_from
 
-    slow_from(folder, at)
+    slow_from(folder, at, stop)
     how: dict[str, Any] = {"engine": "local", "processes": 0, "progress": progress, "stop": stop}
     return tasks.train([positions], "fianchetto-xs", config, folder / "net", **how)
 

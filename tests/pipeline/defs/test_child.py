@@ -6,8 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -24,14 +22,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline.datasets import random_game
 from tests.pipeline.defs import stand_in
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for something to become true."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
+from tests.waiting import LONG, until
 
 
 def gone(pid: int) -> bool:
@@ -75,8 +66,8 @@ def test_an_interrupt_stops_child_and_workers(tmp_path: Path, stubborn: bool) ->
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=1.5)
-    until(lambda: all(gone(pid) for pid in pids(tmp_path)), 2.0)
+        run_child(partial(stand_in.work, tmp_path, stubborn), progress=interrupt, grace=1.5 if stubborn else LONG)
+    until(lambda: all(gone(pid) for pid in pids(tmp_path)))
     assert (tmp_path / "saved").exists() is not stubborn
     assert int((tmp_path / "state").read_text()) > 0
 
@@ -93,7 +84,7 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tm
     try:
         worker.start()
         with pytest.raises(Interrupted):
-            run_child(work, grace=10.0)
+            run_child(work, grace=50.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
         worker.join()
@@ -103,7 +94,7 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tm
 
 
 def _until_slow(folder: Path, pid: int) -> None:
-    until(lambda: (folder / "slow").exists(), 120.0)
+    until(lambda: (folder / "slow").exists())
     os.kill(pid, signal.SIGUSR1)
 
 
@@ -135,10 +126,8 @@ def test_work_that_asks_nothing_is_interrupted_at_once() -> None:
     def interrupt(tick: Tick) -> None:
         raise Interrupted
 
-    before = time.monotonic()
     with pytest.raises(Interrupted):
-        run_child(stand_in.sleep, progress=interrupt, grace=30.0)
-    assert time.monotonic() - before < 10
+        run_child(stand_in.sleep, progress=interrupt, grace=3600.0)  # the test's own time is shorter
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
@@ -146,7 +135,7 @@ def test_a_killed_run_worker_takes_its_child_along(tmp_path: Path, stubborn: boo
     code = (
         "from functools import partial; from pathlib import Path; from pipeline.defs.child import run_child\n"
         f"from tests.pipeline.defs.stand_in import work; out = Path({str(tmp_path)!r})\n"
-        f"run_child(partial(work, out, {stubborn}), grace=1.0)"
+        f"run_child(partial(work, out, {stubborn}), grace={1.0 if stubborn else LONG})"
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     started = pids(tmp_path)

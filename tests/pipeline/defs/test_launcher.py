@@ -37,11 +37,11 @@ def test_the_settings_name_this_launcher(instance: dg.DagsterInstance) -> None:
 
 
 def test_a_dead_worker_is_told_from_a_live_one(instance: dg.DagsterInstance) -> None:
-    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
     launcher, run = instance.run_launcher, reported(instance, worker.pid)
     assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
     worker.kill()
-    wait(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE, 5)
+    wait(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE, 240)
     health = launcher.check_run_worker_health(run)
     assert health.status == WorkerStatus.FAILED
     assert f"process {worker.pid} of the run is gone" in str(health)
@@ -70,6 +70,7 @@ def test_a_run_that_named_no_process_yet_is_left_alone(instance: dg.DagsterInsta
 def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: Path) -> None:
     code = (
         "import dagster as dg; from tests.pipeline.defs.conftest import execute\n"
+        "from pipeline.defs.child import run_child; run_child.__kwdefaults__['grace'] = 240.0\n"
         "train = {'minutes': 30.0, 'batch_size': 16, 'threads': 1, 'report_every_steps': 1}\n"
         "with dg.DagsterInstance.get() as instance:\n"
         "    network = {'name': 'long', 'preset': 'fianchetto-xs', 'train': train}\n"
@@ -77,12 +78,12 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     out = copied / "checkpoints" / "long"
-    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 60)
+    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 240)
     below = psutil.Process(worker.pid).children(recursive=True)
     assert below
     worker.send_signal(signal.SIGINT)
-    worker.wait(30)
-    _, left = psutil.wait_procs(below, 10)
+    worker.wait(240)
+    _, left = psutil.wait_procs(below, 240)
     assert not left
     card = json.loads((out / "checkpoint.json").read_text())
     assert (card["finished"], card["step"] > 0) == (False, True)

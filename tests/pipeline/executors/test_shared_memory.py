@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from pipeline.dumps.reader import Chunk
 from pipeline.executors import shared_memory
 from pipeline.executors.local import LocalEngine
+from tests.waiting import until
 
 ways = pytest.mark.parametrize("in_memory", [shared_memory.IN_MEMORY, False], ids=["a file in memory", "the pipe"])
 
@@ -159,9 +159,7 @@ def test_one_that_stops_in_the_middle_holds_none() -> None:
 def test_a_worker_has_its_next_item_before_anybody_hears_of_its_last(tmp_path: Path) -> None:
     results = LocalEngine(2).map(_leave, [tmp_path / str(number) for number in range(6)])
     next(results)
-    end = time.monotonic() + 30
-    while len(list(tmp_path.iterdir())) < 3:
-        assert time.monotonic() < end, "with two workers the third item is begun while the first result is looked at"
-        time.sleep(0.01)
+    # with two workers the third item is begun while the first result is looked at
+    until(lambda: len(list(tmp_path.iterdir())) >= 3)
     list(results)
     assert len(list(tmp_path.iterdir())) == 6

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from engine.progress import Tick
 from pipeline.cli.commands.base import Interrupt
 from pipeline.errors import Stopped, UserError
 from pipeline.ingest.chunk import IngestConfig
@@ -22,10 +24,24 @@ FINISHED, STOPPED, REFUSED, BROKEN = 0, 1, 2, 3
 """How one ends that is not killed."""
 
 
-def begin(dump: Path, out: Path, config: IngestConfig, workers: int = 1) -> forked.Popen:
-    """Begin an ingest and give its process."""
-    request = json.dumps({"dump": str(dump), "out": str(out), "config": asdict(config), "workers": workers})
-    return forked.Popen([sys.executable, "-m", "tests.pipeline.ingest.begun", request], cwd=REPOSITORY)
+def begin(
+    dump: Path, out: Path, config: IngestConfig, workers: int = 1, *, hold: Path | None = None, kill_at: int = 0
+) -> forked.Popen:
+    """Begin an ingest and give its process.
+
+    It waits after its first chunk until it is stopped or the file `hold` is gone, and kills itself before its file
+    operation number `kill_at`.
+    """
+    request = {
+        "dump": str(dump),
+        "out": str(out),
+        "config": asdict(config),
+        "workers": workers,
+        "hold": str(hold or ""),
+    }
+    command = [sys.executable, "-m", "tests.pipeline.ingest.begun", json.dumps(request)]
+    variables = {forked.KILL_AT: str(kill_at)} if kill_at else {}
+    return forked.Popen(command, cwd=REPOSITORY, env=os.environ | variables)
 
 
 def kill(process: forked.Popen) -> bool:
@@ -43,9 +59,21 @@ def kill(process: forked.Popen) -> bool:
 
 def main(request: dict[str, Any]) -> int:
     """Ingest as the command does, with its answer to SIGTERM."""
-    config = IngestConfig(**request["config"])
+    config, stop = IngestConfig(**request["config"]), Interrupt()
+
+    def wait_while_held(tick: Tick) -> None:
+        while request["hold"] and Path(request["hold"]).exists() and not stop():
+            time.sleep(0.01)
+
     try:
-        ingest([request["dump"]], Path(request["out"]), config, workers=request["workers"], stop=Interrupt())
+        ingest(
+            [request["dump"]],
+            Path(request["out"]),
+            config,
+            workers=request["workers"],
+            stop=stop,
+            progress=wait_while_held,
+        )
     except Stopped:
         return STOPPED
     except UserError as error:

@@ -15,6 +15,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 from tests.pipeline.ingest.begun import FINISHED, STOPPED, begin
+from tests.waiting import until
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 YEAR = 365.25 * 86400
@@ -36,14 +37,6 @@ def undisturbed(dump: Path) -> dict[str, str]:
     return datasets.content(dump.parent / "undisturbed")
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 def stop_after(chunks: int) -> Callable[[], bool]:
     """Ask an ingest to stop when so many chunks are done."""
     left = iter(range(chunks - 1, -1, -1))
@@ -54,11 +47,12 @@ def stop_after(chunks: int) -> Callable[[], bool]:
 def test_sigterm_stops_it_and_what_was_done_is_kept(
     workers: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
-    process = begin(dump, out, CONFIG, workers)
-    wait_for(lambda: list(out.glob(".parts/run.json")))
+    out, hold = tmp_path / "out", tmp_path / "hold"
+    hold.touch()
+    process = begin(dump, out, CONFIG, workers, hold=hold)
+    until(lambda: list(out.glob(".parts/[0-9]*.json")))
     os.kill(process.pid, signal.SIGTERM)
-    assert process.wait() == STOPPED, "it was finished before it heard"
+    assert process.wait() == STOPPED
     assert list(out.glob(".parts/[0-9]*.json"))
     assert not (out / "manifest.json").exists()
     assert not list(out.rglob("*.tmp"))
@@ -69,14 +63,16 @@ def test_sigterm_stops_it_and_what_was_done_is_kept(
 def test_one_that_is_frozen_keeps_others_out_and_its_death_lets_them_in(
     dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    out = tmp_path / "out"
+    out, hold = tmp_path / "out", tmp_path / "hold"
     for last_word, ended in ((signal.SIGCONT, FINISHED), (signal.SIGKILL, -signal.SIGKILL)):
         shutil.rmtree(out, ignore_errors=True)
-        process = begin(dump, out, CONFIG)
-        wait_for(lambda: list(out.glob(".parts/run.json")))
+        hold.touch()
+        process = begin(dump, out, CONFIG, hold=hold)
+        until(lambda: list(out.glob(".parts/[0-9]*.json")))
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(IngestError, match="another ingest is writing"):
             ingest([str(dump)], out, CONFIG, workers=1)
+        hold.unlink()
         os.kill(process.pid, last_word)
         assert process.wait() == ended
         ingest([str(dump)], out, CONFIG, workers=1)

@@ -1,7 +1,7 @@
 """Shards of a set size hold the rows that chunks give, each drawn from the whole dump, whatever happens meanwhile."""
 
 import random
-import time
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.layout import MANIFEST
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import read_manifest, verify
 from pipeline.dataset.files.sweep import sweep
@@ -27,7 +26,7 @@ from pipeline.ingest.job import ingest
 from pipeline.storage.stores import place, read_span
 from pipeline.validation.verify import verify_dataset
 from tests.pipeline import datasets
-from tests.pipeline.ingest.begun import FINISHED, begin, kill
+from tests.pipeline.ingest.begun import FINISHED, begin
 
 CHUNKS = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 CONFIG = replace(CHUNKS, shard_rows=5000)
@@ -178,27 +177,14 @@ def test_what_was_stopped_is_continued_where_it_was(
 
 
 def test_what_killed_it_changes_nothing(dump: Path, drawn: Path, tmp_path: Path) -> None:
-    expected, chance, kills, number = datasets.content(drawn), random.Random(5), 0, 0
-    began = time.monotonic()
-    assert begin(dump, tmp_path / "whole", CONFIG).wait() == FINISHED
-    seconds = time.monotonic() - began
-    assert datasets.content(tmp_path / "whole") == expected
-    while kills < 5:
-        out = tmp_path / str(number)
-        process = begin(dump, out, CONFIG)
-        moment = time.monotonic() + chance.uniform(0.05, 0.9) * seconds
-        while time.monotonic() < moment or kills == 4:  # the last one in the second half of the work
-            if (kills == 4 and any(out.glob(".parts/shard-*.json"))) or (out / MANIFEST).exists():
-                break
-            time.sleep(0.001)
-        killed = kill(process)
-        kills += killed
-        number += not killed
+    expected, out, kill_at, kills = datasets.content(drawn), tmp_path / "out", 2, 0
+    while (ended := begin(dump, out, CONFIG, kill_at=kill_at).wait()) == -signal.SIGKILL:
+        kills, kill_at = kills + 1, kill_at + 15
         finished = {name for name in datasets.content(out) if name.endswith(".parquet") and "/" not in name}
         assert {name: datasets.content(out)[name] for name in finished}.items() <= expected.items()
-        assert number < 60, "the runs were over before they could be killed"
-    ingest([str(dump)], tmp_path / str(number), CONFIG, workers=2)
-    assert datasets.content(tmp_path / str(number)) == expected
+    assert ended == FINISHED
+    assert kills > 4
+    assert datasets.content(out) == expected
 
 
 @pytest.mark.parametrize("where", ["frame", "count", "length", "end", "gone"])

@@ -29,6 +29,7 @@ from tests import forked
 from tests.conftest import REPOSITORY
 from tests.engine.match.test_arena import ROGUE
 from tests.pipeline.cli.conftest import call
+from tests.waiting import LONG, until
 
 STRONG, WEAK = SideConfig(who="hand-written", simulations=8), SideConfig(who="policy:uniform")
 SMALL = ArenaConfig(games=8, seed=5, plies=4)
@@ -73,6 +74,25 @@ arena(
 """
 
 
+HELD = """
+import time
+from pipeline.cli.commands.base import Interrupt
+from pipeline.cli.main import main
+from pipeline.matches import files
+
+add = files.Journal.add
+
+def add_and_wait(self, game):
+    add(self, game)
+    while not Interrupt.heard:
+        time.sleep(0.01)
+
+files.Journal.add = add_and_wait
+main()
+"""
+"""The command line, which waits after a match's first game until it is told to stop."""
+
+
 def contents(out: Path) -> dict[str, bytes]:
     return {name: (out / name).read_bytes() for name in FILES}
 
@@ -81,7 +101,7 @@ def killed(out: Path, kill_at: int, games: int = 8, early: bool = False) -> None
     """Play in a process that is killed when its `kill_at`-th game ends."""
     words = [sys.executable, "-c", RUN, str(out), str(kill_at), str(games), str(int(early))]
     process = forked.Popen(words, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    assert process.wait(240) == -signal.SIGKILL, process.stderr.read().decode() if process.stderr else ""
+    assert process.wait(LONG) == -signal.SIGKILL, process.stderr.read().decode() if process.stderr else ""
 
 
 @pytest.fixture(scope="module")
@@ -242,13 +262,12 @@ def test_a_stopped_match_says_so_and_keeps_its_games(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = ["arena", "hand-written", "uniform", "--games", "300", "--simulations", "40", "--concurrency", "2"]
-    command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", *words, "--out", str(tmp_path)]
+    command = [sys.executable, "-c", HELD, *words, "--out", str(tmp_path)]
     process = forked.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    journal, begun = tmp_path / "games.jsonl", time.monotonic()
-    while not (journal.exists() and journal.stat().st_size) and time.monotonic() - begun < 240:
-        time.sleep(0.1)
+    journal = tmp_path / "games.jsonl"
+    until(lambda: journal.exists() and journal.stat().st_size)
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=LONG)
     assert process.returncode == 128 + signal.SIGTERM
     found = re.fullmatch(r"fianchetto: stopped after (\d+) games; run the same command to continue\n", told)
     assert found is not None

@@ -41,16 +41,22 @@ from pipeline.errors import UserError
 from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.reanalyse.job import reanalyse
 
-settings, checkpoint, positions, out, limit = json.loads(sys.argv[1]), *map(Path, sys.argv[2:5]), int(sys.argv[5])
+settings, checkpoint, positions, out = json.loads(sys.argv[1]), *map(Path, sys.argv[2:5])
+limit, kill_after = map(int, sys.argv[5:])
 os.fsync = lambda descriptor: None
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 settings["phases"] = tuple(settings["phases"])
 config = ReanalyseConfig(**{**settings, "search": SearchConfig(**settings["search"])})
 import torch
+
+def progress(tick):
+    if tick.unit == "positions" and 0 < kill_after <= tick.done:
+        os.kill(os.getpid(), signal.SIGKILL)
+
 print("begun", flush=True)
 try:
-    reanalyse(checkpoint, [positions], config, out, workers=1)
+    reanalyse(checkpoint, [positions], config, out, workers=1, progress=progress)
 except UserError as error:
     print(error)
     sys.exit(2)
@@ -70,9 +76,15 @@ def prepare(folder: Path, games: int = 60) -> tuple[Path, Path]:
     return folder / "checkpoint", folder / "positions"
 
 
-def start(config: ReanalyseConfig, made: tuple[Path, Path], out: Path, limit: int = 0) -> "subprocess.Popen[str]":
-    """Begin a reanalysis in a process of its own, and come back when it is about to draw positions."""
-    words = [to_json(config).decode(), *map(str, made), str(out), str(limit)]
+def start(
+    config: ReanalyseConfig, made: tuple[Path, Path], out: Path, limit: int = 0, kill_after: int = 0
+) -> "subprocess.Popen[str]":
+    """Begin a reanalysis in a process of its own, and come back when it is about to draw positions.
+
+    No file may be longer than `limit` bytes; the process kills itself when `kill_after` positions are searched, earlier
+    ones included; 0 for neither.
+    """
+    words = [to_json(config).decode(), *map(str, made), str(out), str(limit), str(kill_after)]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = forked.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment

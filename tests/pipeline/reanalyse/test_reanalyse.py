@@ -211,14 +211,26 @@ def test_a_run_that_is_stopped_searches_only_what_is_missing(
     }
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
-def test_a_reanalysis_killed_at_random_moments_gives_the_same_dataset(
-    sources: tuple[Path, Path], tmp_path: Path, kills: int
-) -> None:
-    chance, killed = random.Random(kills), 0
-    config = small(count=40 if kills < 10 else 2000, width=2, a_game=100, search=small().search)
+def test_a_killed_reanalysis_gives_the_same_dataset(sources: tuple[Path, Path], tmp_path: Path) -> None:
+    config, out = small(width=2, a_game=100), tmp_path / "out"
     reanalyse(sources[0], [sources[1]], config, tmp_path / "whole", workers=1)
-    for _ in range(kills):
+    for finished in (7, 24):
+        before = journalled(out)
+        assert start(config, sources, out, kill_after=finished).wait() == -signal.SIGKILL
+        assert before < journalled(out)
+    reanalyse(sources[0], [sources[1]], config, out, workers=1)
+    assert told(out) == told(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_reanalysis_killed_at_random_moments_gives_the_same_dataset(
+    sources: tuple[Path, Path], tmp_path: Path
+) -> None:
+    chance, killed = random.Random(100), 0
+    config = small(count=2000, width=2, a_game=100)
+    reanalyse(sources[0], [sources[1]], config, tmp_path / "whole", workers=1)
+    for _ in range(100):
         before = journalled(tmp_path / "out")
         process = start(config, sources, tmp_path / "out")
         time.sleep(chance.uniform(0.0, 0.5))

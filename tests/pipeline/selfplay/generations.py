@@ -38,7 +38,7 @@ from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.play import explore
 
 settings, out, engine = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-workers, limit, kill_at = map(int, sys.argv[4:])
+workers, limit, kill_at, kill_after = map(int, sys.argv[4:])
 real = os.fsync
 
 def fsync(descriptor):  # a file is written, and not yet under its name
@@ -53,9 +53,14 @@ os.fsync = fsync
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 config = ExploreConfig(**{**settings, "search": SearchConfig(**settings["search"])})
+
+def progress(tick):
+    if tick.done == kill_after:
+        os.kill(os.getpid(), signal.SIGKILL)
+
 print("begun", flush=True)
 try:
-    explore(None, config, out, engine=engine, workers=workers)
+    explore(None, config, out, engine=engine, workers=workers, progress=progress)
 except ExploreError as error:
     print(error)
     sys.exit(2)
@@ -68,13 +73,20 @@ def small(**changes: object) -> ExploreConfig:
 
 
 def start(
-    config: ExploreConfig, out: Path, workers: int = 1, limit: int = 0, kill_at: int = 0, engine: str = "local"
+    config: ExploreConfig,
+    out: Path,
+    workers: int = 1,
+    limit: int = 0,
+    kill_at: int = 0,
+    kill_after: int = 0,
+    engine: str = "local",
 ) -> "subprocess.Popen[str]":
     """Begin a generation in a process of its own, and come back when it is about to play.
 
-    No file may be longer than `limit` bytes; the process kills itself before its fsync number `kill_at`; 0 for neither.
+    No file may be longer than `limit` bytes; the process kills itself before its fsync number `kill_at`, or when
+    `kill_after` games are finished, earlier ones included; 0 for none of these.
     """
-    words = [to_json(config).decode(), str(out), engine, str(workers), str(limit), str(kill_at)]
+    words = [to_json(config).decode(), str(out), engine, *map(str, (workers, limit, kill_at, kill_after))]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = forked.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment

@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from pipeline.selfplay.play import explore
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, start, told
+from tests.waiting import until
 
 CONFIG = small(games=40)
 
@@ -49,30 +49,15 @@ def stopped_at(games: int, out: Path) -> None:
         )
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 300.0) -> None:
-    """Wait for something that another process does."""
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, "it never happened"
-        time.sleep(0.003)
-
-
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_no_finished_game_is_lost_by_kills_at_random_moments(
-    tmp_path: Path, undisturbed: dict[str, Any], kills: int
-) -> None:
-    chance, out, killed = random.Random(5), tmp_path / "out", 0
+def test_no_finished_game_is_lost_by_kills(tmp_path: Path, undisturbed: dict[str, Any], kills: int) -> None:
+    chance, out = random.Random(5), tmp_path / "out"
     for _ in range(kills):
         before = journalled(out)
-        process = start(CONFIG, out)
-        wanted = len(before) + chance.randrange(1, 9)
-        wait_until(lambda process=process, wanted=wanted: process.poll() is not None or len(journalled(out)) >= wanted)  # type: ignore[misc]
-        time.sleep(chance.uniform(0.0, 0.02))
-        finished = journalled(out)
-        process.kill()
-        killed += process.wait() == -signal.SIGKILL
-        assert before <= finished <= journalled(out)
-    assert killed == kills
+        finished = len(before) + chance.randrange(1, 9)
+        assert start(CONFIG, out, kill_after=finished).wait() == -signal.SIGKILL
+        assert before < journalled(out)
+        assert len(journalled(out)) >= finished
     seen = journalled(out)
     ticks: list[int] = []
     explore(None, CONFIG, out, workers=1, progress=lambda tick: ticks.append(tick.done))
@@ -242,7 +227,7 @@ def test_killed_with_any_file_open_and_started_again(tmp_path: Path, undisturbed
 def test_whoever_plays_for_a_job_that_is_gone_stops(tmp_path: Path) -> None:
     config = small(games=2000)
     process = start(config, tmp_path / "out", workers=2)
-    wait_until(lambda: len(journalled(tmp_path / "out")) > 4)
+    until(lambda: len(journalled(tmp_path / "out")) > 4)
     workers = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()

@@ -40,6 +40,7 @@ from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, Publisher, place
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
+from tests.waiting import LONG
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 
@@ -240,7 +241,7 @@ def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, m
     synced, real, waiting = [], os.fsync, threading.Event()
 
     def slow(descriptor: int) -> None:
-        assert waiting.wait(30), "the second file is written while the first is on its way"
+        assert waiting.wait(LONG), "the second file is written while the first is on its way"
         real(descriptor)
         synced.append(descriptor)
 
@@ -288,7 +289,7 @@ def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatc
             most = max(most, under_way)
             if under_way == SETTLING:
                 threading.Timer(0.2, gate.set).start()  # time enough for one more to begin, if one could
-        assert gate.wait(30), "the others are written while these are uploaded"
+        assert gate.wait(LONG), "the others are written while these are uploaded"
         real(self, path, data, **more)
         with lock:
             under_way -= 1

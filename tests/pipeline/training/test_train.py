@@ -28,7 +28,7 @@ from pipeline.training.train import train_on
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import content, random_game
-from tests.pipeline.defs.test_child import until
+from tests.waiting import LONG, until
 
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
@@ -71,7 +71,7 @@ def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path,
 WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--parts", "64"]
 WORDS += ["--device", "cpu", "--amp", "off"]
 BEFORE = 2 + 64 + 5
-"""Parts until they are slow: the two before the first step, one step, and a few of the second, which takes 15 s then."""
+"""Parts until they are slow: the two before the first step, one step, and a few of the second, which takes a minute then."""
 
 
 @pytest.mark.parametrize(("number", "threads"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
@@ -82,11 +82,11 @@ def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
     command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
     command += ["train", "--positions", str(positions), "--out", str(out), "--threads", str(threads), *WORDS]
     process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
-    until(lambda: (tmp_path / "slow").exists() or process.poll() is not None, 120.0)
+    until(lambda: (tmp_path / "slow").exists() or process.poll() is not None)
     assert process.poll() is None
     assert json.loads((out / "checkpoint.json").read_text())["step"] == 0, "nothing is saved of the steps yet"
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=LONG)
     assert process.returncode == 128 + number, said
     assert "stopped at step 1 and saved; run the same command to continue" in said
     card = json.loads((out / "checkpoint.json").read_text())
