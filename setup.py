@@ -7,5 +7,6 @@ DATA = {"fianchetto.embedded": "datasets/embedded", "fianchetto.sample": "datase
 setup(
     packages=[*find_packages(include=["engine*", "fianchetto*", "model*", "pipeline*"]), *DATA],
     package_dir=DATA,
-    package_data={name: ["*"] for name in DATA} | {"pipeline.evaluation.page": ["*.css", "*.html"]},
+    package_data={name: ["*"] for name in DATA}
+    | {"pipeline.evaluation.page": ["*.css", "*.html"], "pipeline": ["recipes/*.yaml"]},
 )

@@ -4,6 +4,7 @@ Dagster's UI runs on an instance of its own, in a temporary folder, after the em
 in it; Chromium takes the asset graph and a run's page. The report is of datasets/embedded on the games given.
 """
 
+import argparse
 import io
 import os
 import shutil
@@ -12,11 +13,9 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import tyro
 from PIL import Image
 
 from pipeline.samples.dump import SAMPLE
@@ -32,23 +31,15 @@ MOST_BYTES = 150_000
 POSITION = "r1bqkbnr/pppp1ppp/2n5/4p3/4P3/5N2/PPPP1PPP/RNBQKB1R w KQkq - 2 3"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PictureOptions:
-    """Take the pictures of docs/images anew."""
-
-    games: Path = SAMPLE
-    """Games that the embedded network has not seen (PGN): its report is drawn of them."""
-    minutes: float = 1.5
-    """Minutes of training in the run that is shown."""
-    limit: int = 20_000
-    """Positions of the report at most."""
-
-
 def main() -> None:
     """Write docs/images/*.png."""
     from playwright.sync_api import sync_playwright
 
-    options = tyro.cli(PictureOptions, description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--games", type=Path, default=SAMPLE, help="games that the embedded network has not seen (PGN)")
+    parser.add_argument("--minutes", type=float, default=1.5, help="minutes of training in the run that is shown")
+    parser.add_argument("--limit", type=int, default=20_000, help="most positions of the report")
+    options = parser.parse_args()
     games = options.games.resolve()
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:

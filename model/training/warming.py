@@ -123,6 +123,6 @@ def _check_memory(wanted: int, run: Run, parts: int, rows: int) -> None:
     if wanted > free:
         raise StepTooLargeError(
             f"a step of {rows:,} positions in {parts:,} {'part' if parts == 1 else 'parts'} needs about "
-            f"{wanted / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: choose more --parts (a divisor of the batch size), "
+            f"{wanted / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: choose more parts (a divisor of the batch size), "
             "or a smaller --batch-size"
         )

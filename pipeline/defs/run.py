@@ -4,6 +4,7 @@ The run lands in the instance at DAGSTER_HOME (`dagster_home/` when unset), so t
 would take a command for each job and no options of ours, and prints every event of Dagster's.
 """
 
+import argparse
 import os
 import sys
 import uuid
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import tyro
 
 import pipeline
 from engine.errors import UserError
 from model.training.config import DEFAULT_PRESET
 from pipeline.cli.endings import first_run
+from pipeline.cli.help import descriptions
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
 from pipeline.dumps.fetch import month_of
@@ -31,17 +32,21 @@ INTERRUPTED = dg.DagsterExecutionInterruptedError.__name__
 class RunOptions:
     """Materialise dump, positions, training set, checkpoint and accuracy report of one dump, and of no other."""
 
-    dump: str = SAMPLE
+    dump: str
     """Partition key: a file's name in datasets/dumps/ without its ending, `sample`, or lichess_db_standard_rated_2013-01."""
-    preset: str = DEFAULT_PRESET
+    preset: str
     """Network to train."""
-    minutes: float = 1.5
+    minutes: float
     """Minutes of training."""
 
 
 def main() -> int:
     """Run it; the exit status is 0 only when every asset is there and every check that blocks has passed."""
-    options = tyro.cli(RunOptions, description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dump", default=SAMPLE, help=descriptions(RunOptions)["dump"])
+    parser.add_argument("--preset", default=DEFAULT_PRESET, help=descriptions(RunOptions)["preset"])
+    parser.add_argument("--minutes", type=float, default=1.5, help=descriptions(RunOptions)["minutes"])
+    options = RunOptions(**vars(parser.parse_args()))
     os.environ.setdefault("DAGSTER_HOME", str(Path(pipeline.__file__).resolve().parents[1] / "dagster_home"))
     from pipeline.defs.assets import months
     from pipeline.defs.jobs import register

@@ -10,7 +10,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
@@ -29,7 +29,7 @@ from engine.match.players import Player
 from engine.match.uci_player import start
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dumps.reader import open_text
-from pipeline.errors import DumpError
+from pipeline.errors import DumpError, Stopped
 from pipeline.storage.claims import JUDGEMENTS, claim, require_own
 from pipeline.storage.preflight import installed, require_program
 from pipeline.storage.stores import alone, file_hash
@@ -41,6 +41,8 @@ CURVE = 0.00368208
 """Lichess's logistic slope, a centipawn."""
 DEPTH = 9
 """Plies that the engine searches when it judges a move unless told otherwise, as in `fianchetto judge`."""
+POLL_SECONDS = 0.2
+"""Seconds between looks at `stop` while engines think."""
 FIRST_PLY = 4
 """First ply that is judged: earlier positions are the same in most games."""
 A_GAME = 2
@@ -82,13 +84,18 @@ def expected(score: chess.engine.Score) -> float:
     return 1.0 / (1.0 + exp(-CURVE * (score.score() or 0)))
 
 
-def drawn(pgn: Path, count: int, seed: int) -> list[str]:
-    """Return FENs drawn from the first games of a PGN file: at most two a game, no duplicates, more than one legal move."""
+def drawn(pgn: Path, count: int, seed: int, stop: Stop = never) -> list[str]:
+    """Return FENs drawn from the first games of a PGN file: at most two a game, no duplicates, more than one legal move.
+
+    Raises JudgeError for a file without games, and Stopped.
+    """
     chance, found = np.random.Generator(np.random.PCG64(seed)), dict[str, None]()
     try:
         with open_text(pgn) as file:
             while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
                 found |= dict.fromkeys(_of_game(game, chance))
+                if stop():
+                    raise Stopped("stopped before any position was judged; run the same command to begin again")
     except (OSError, DumpError) as error:
         raise JudgeError(f"{pgn} cannot be read: {error}") from error
     if not found:
@@ -129,7 +136,7 @@ def judged(
     asked = {"positions": positions, "depth": depth, "seed": seed}
 
     def chosen() -> tuple[list[str], dict[str, Any]]:
-        return drawn(pgn, positions, seed), {"pgn_sha256": file_hash(pgn), "command": list(command)} | asked
+        return drawn(pgn, positions, seed, stop), {"pgn_sha256": file_hash(pgn), "command": list(command)} | asked
 
     return _judged(chosen, out, command, depth, workers, progress, stop)
 
@@ -216,6 +223,8 @@ def _judge(fens: Sequence[str], command: Sequence[str], depth: int, workers: int
         if not hasattr(mine, "engine"):
             mine.engine = start(Player(name="judge", command=tuple(command), options={"Threads": "1", "Hash": "64"}))
             engines.append(mine.engine)
+            if stop():
+                return None
         board = chess.Board(fen)
         moves = board.legal_moves.count()
         try:
@@ -228,13 +237,19 @@ def _judge(fens: Sequence[str], command: Sequence[str], depth: int, workers: int
             raise JudgeError(f"{command[0]} judged {len(scores)} of {moves} moves of {fen}: it needs MultiPV for all")
         return Judged(fen, scores)
 
-    with ThreadPoolExecutor(workers, thread_name_prefix="judge") as pool:
-        try:
-            for future in as_completed([pool.submit(judge, fen) for fen in fens]):
-                one = future.result()
-                if one is not None:
-                    yield one
-        finally:
-            pool.shutdown(cancel_futures=True)
-            for engine in engines:
-                engine.close()  # whatever state it is in: one that crashed cannot be asked to quit
+    def close() -> None:
+        for engine in engines:
+            engine.close()  # ends a search that is running; an engine that crashed cannot be asked to quit
+
+    try:
+        with ThreadPoolExecutor(workers, thread_name_prefix="judge") as pool:
+            try:
+                waiting = {pool.submit(judge, fen) for fen in fens}
+                while waiting and not stop():
+                    finished, waiting = wait(waiting, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                    yield from (one for future in finished if (one := future.result()) is not None)
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+                close()
+    finally:
+        close()  # engines that started meanwhile

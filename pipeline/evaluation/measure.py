@@ -40,7 +40,7 @@ class Rule:
     min_clock: int = 0
     """Seconds the mover must have left, where the clock is known."""
     limit: int = 0
-    """Most positions, drawn at random from all games before --min-ply and --min-clock are applied; 0 for all."""
+    """Most positions, drawn at random from all games before min_ply and min_clock are applied; 0 for all."""
 
     def __post_init__(self) -> None:
         """Check ranges."""

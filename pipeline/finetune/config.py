@@ -67,7 +67,7 @@ class GateConfig:
     seed_games: int = 100
     """Games against the supervised seed, for a candidate that the test accepts: all are played, so its Elo is honest."""
     options: tuple[str, ...] = ()
-    """NAME=VALUE of both players' searches, as `fianchetto arena --a-option` has them."""
+    """NAME=VALUE of both players' searches, as `fianchetto arena DIR,c_puct=2` has them."""
     concurrency: int = 0
     """Games side by side; 0 for 64."""
     sprt: SprtConfig = field(default_factory=gate_test)

@@ -78,7 +78,7 @@ def require(config: FinetuneConfig, human: Sequence[Path] | None = None) -> None
     if "reanalyse" in (config.explore.explorer, config.first_explorer) and human == ():
         raise ConfigError(
             "the explorer reanalyse searches positions of people's games: name datasets with --positions, or take "
-            "--explore.explorer hand-written"
+            "--explorer hand-written"
         )
     explorers = {config.explore.explorer, config.first_explorer}
     devices = {config.reanalyse.device} if "reanalyse" in explorers else set()

@@ -50,10 +50,10 @@ def preflight(
     if stop():
         raise Stopped("stopped while positions were judged; run the same command to continue")
     players = _players(checkpoint, config)
-    rows = weigh(players, found, progress)["players"]
+    rows = weigh(players, found, progress, stop)["players"]
     told = compared(rows[0], rows[-1], config)
     if not told["better"] and not config.force:
-        other = "more simulations" if config.explore.explorer == "reanalyse" else "--explore.explorer reanalyse"
+        other = "more simulations" if config.explore.explorer == "reanalyse" else "--explorer reanalyse"
         raise FinetuneError(f"{told['text']}: it has nothing to teach; try {other}, or go on all the same with --force")
     publish_json(out, RESULT, told)
     return told

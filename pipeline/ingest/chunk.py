@@ -86,7 +86,7 @@ class IngestConfig(Filters):
     """Most rows of a shard, drawn from the whole dump (262144, for instance); 0 makes one shard of each chunk, shuffled
     within it, which is enough for training, since that shuffles across shards. More than 0 takes longer, and meanwhile 37
     bytes of disk for each row, and 120 bytes of memory for each row of a shard (of a million at least) and worker; for a
-    whole month use `--chunk-mib 64`."""
+    whole month use `chunk_mib=64`."""
 
     def __post_init__(self) -> None:
         """Check what the types do not say."""

@@ -276,7 +276,7 @@ def _text(result: Mapping[str, Any]) -> str:
         if shares:
             lines.append(f"{name}: " + ", ".join(f"{why} {share:.1%}" for why, share in shares.items()))
     if result["keep_by_elo"]:
-        lines.append(f"rating bands alike: --keep-by-elo {result['keep_by_elo']}")
+        lines.append(f"rating bands alike: --set keep_by_elo={result['keep_by_elo']}")
     return "\n".join(lines)
 
 

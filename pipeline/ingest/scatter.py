@@ -10,7 +10,7 @@ other (C. R. Rao, 1961; P. Sanders, "Random permutations on distributed, externa
 drawn depends on the seed, the chunk and the bucket, so any number of workers, killed and started again, ends with the same
 bytes. Memory is that of one shard's rows, or of ROWS_AT_ONCE, and of the buckets' sizes; the buckets lie in `.parts/` and take
 37 bytes a row until it is done. A dump of which a bucket has more rows than that is read more than once:
-`--chunk-mib` makes more buckets (docs/scale.md).
+`chunk_mib` makes more buckets (docs/scale.md).
 
 Axes: R rows, W words of a packed position, B buckets, F files.
 """
@@ -92,7 +92,7 @@ def plans(notes: Sequence[Mapping[str, Any]], config: IngestConfig) -> list[Plan
         rows = sum(entry["rows"] for entry in loose)
         shards = -(-rows // config.shard_rows)
         if shards > MOST_SHARDS:
-            raise DatasetError(f"{rows:,} rows would be {shards:,} shards: ingest again with more --shard-rows")
+            raise DatasetError(f"{rows:,} rows would be {shards:,} shards: ingest again with more shard_rows")
         names = tuple(f"{split}-{shard:05d}-of-{shards:05d}.parquet" for shard in range(shards))
         found.append(Plan(digest, number, tuple(entry["name"] for entry in loose), rows, names))
     return found

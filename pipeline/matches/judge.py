@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from engine.board.position import from_board
 from engine.encoding.planes import move_of
 from engine.evaluation.evaluator import Evaluator
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, Stop, Tick, never, silent
 from engine.search import Root, Search, SearchConfig
+from pipeline.errors import Stopped
 from pipeline.evaluation.intervals import NORMAL_95
 from pipeline.evaluation.judgements import Judged, JudgeError
 from pipeline.evaluation.render import markdown
@@ -58,21 +59,35 @@ def searchers(sides: Sequence[SideConfig]) -> list[Searcher]:
     return found
 
 
-def weigh(players: Sequence[Searcher], found: Sequence[Judged], progress: Progress = silent) -> dict[str, Any]:
+def weigh(
+    players: Sequence[Searcher], found: Sequence[Judged], progress: Progress = silent, stop: Stop = never
+) -> dict[str, Any]:
     """Measure players on judged positions; the others are compared with the first.
 
-    Returns `players`, a row each with `chosen_against_first` and its 95 % interval. Raises JudgeError for no position.
+    Returns `players`, a row each with `chosen_against_first` and its 95 % interval. Raises JudgeError for no position, and
+    Stopped within one evaluation of a batch.
     """
     if not found:
         raise JudgeError("give at least one judged position")
     best_N = np.array([one.best for one in found])
     rows, first_N = list[dict[str, Any]](), None
     for number, player in enumerate(players, 1):
-        row, chosen_N = _weighed(player.evaluator, player.search, found, best_N)
+        row, chosen_N = _weighed(_stoppable(player.evaluator, stop), player.search, found, best_N)
         first_N = chosen_N if first_N is None else first_N
         rows.append({"player": player.name, "options": list(player.options), **row, **_against(chosen_N - first_N)})
         progress(Tick(number, len(players), "players"))
     return {"positions": len(found), "best_score": round(float(best_N.mean()), 4), "players": rows}
+
+
+def _stoppable(evaluator: Evaluator, stop: Stop) -> Evaluator:
+    """Return an evaluator that raises Stopped when the work should end."""
+
+    def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        if stop():
+            raise Stopped("stopped while players were compared; run the same command to begin the comparison again")
+        return evaluator(planes_BP)
+
+    return evaluate
 
 
 def _weighed(

@@ -1,10 +1,9 @@
 """Commands that measure playing strength: arena, ladder, judge."""
 
-from dataclasses import dataclass, field, replace
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any, ClassVar
 
 from engine.match.config import PlayerError
 from pipeline.cli.commands.base import Common, Interrupt
@@ -12,75 +11,50 @@ from pipeline.cli.progress import bar
 from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
 
+LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
+"""What follows a player's name and limits its moves, beside options of its search or engine."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arena(Common):
-    """Play a match between two players: checkpoints, evaluators or UCI engines.
+    """Play a match between two players; a match that was stopped continues, and a larger --games extends it.
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
-    without search) or `uci:COMMAND`. The directory gets games.pgn, games.csv, games.jsonl and summary.json. The same
-    command continues a match that was stopped; a larger `--games` extends it.
+    without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`
+    or `uci:stockfish,nodes=1000,Hash=16`. The directory gets games.pgn, games.csv, games.jsonl and summary.json.
     """
 
-    a: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_A")]]
+    arguments: ClassVar = {"a": "PLAYER_A", "b": "PLAYER_B"}
+    basic: ClassVar = ("out", "games", "simulations", "nodes", "movetime", "tc", "book", "early", "concurrency", "seed")
+
+    a: str
     """Player A; the result is from its side."""
-    b: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER_B")]]
+    b: str
     """Player B."""
     out: Path
     """Directory of the match."""
     simulations: int = 64
     """Simulations per move of checkpoints and evaluators."""
-    simulations_b: int | None = None
-    """Simulations of player B, if different."""
     nodes: int | None = None
     """Nodes per move of UCI engines."""
-    nodes_b: int | None = None
-    """Nodes of player B, if different."""
     movetime: int | None = None
     """Milliseconds per move, instead of simulations and nodes."""
-    movetime_b: int | None = None
-    """Milliseconds of player B, if different."""
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
-    tc_b: str | None = None
-    """Clock of player B, if different."""
-    a_option: tuple[str, ...] = ()
-    """NAME=VALUE for player A: options of a UCI engine (Hash=16), or of our search (c_puct=2,algorithm=gumbel)."""
-    b_option: tuple[str, ...] = ()
-    """NAME=VALUE for player B."""
-    config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
+    match: ArenaConfig = field(default_factory=ArenaConfig)
     """The match."""
 
     def run(self) -> dict[str, Any]:
         """Play and return the summary."""
         from pipeline.matches.arena import arena
 
-        stop = Interrupt()
+        limits = {name: getattr(self, name) for name in LIMITS}
+        first, second, stop = player(self.a, **limits), player(self.b, **limits), Interrupt()
         with bar("arena") as progress:
-            summary = arena(*self.sides(), self.config, self.out, progress=progress, stop=stop)
+            summary = arena(first, second, self.match, self.out, progress=progress, stop=stop)
         if not summary["finished"]:
             raise Stopped(f"stopped after {summary['games']} games; run the same command to continue")
         return {**summary, "out": str(self.out)}
-
-    def sides(self) -> tuple[SideConfig, SideConfig]:
-        """Return the settings of both players."""
-        timed_b = self.movetime_b is not None or self.tc_b is not None
-        first = SideConfig(
-            who=self.a,
-            simulations=self.simulations,
-            nodes=self.nodes,
-            movetime=self.movetime,
-            tc=self.tc,
-            options=self.a_option,
-        )
-        second = replace(
-            first,
-            who=self.b,
-            simulations=self.simulations_b or self.simulations,
-            nodes=self.nodes_b or self.nodes,
-            options=self.b_option,
-        )
-        return first, replace(second, movetime=self.movetime_b, tc=self.tc_b) if timed_b else second
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,11 +62,17 @@ class Ladder(Common):
     """Measure a player's strength in matches against Stockfish and the hand-written player.
 
     Each number of simulations is a row of the table, which is written as table.md and ladder.json. Each match has its own
-    directory and is continued if it was stopped. With `--tc` the player, the hand-written player and the engine of limited
+    directory and continues if it was stopped. With --tc the player, the hand-written player and the engine of limited
     strength play on a clock, and there is one row per opponent; the engine at fixed nodes has no clock.
     """
 
-    who: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="PLAYER")]]
+    arguments: ClassVar = {"who": "PLAYER"}
+    basic: ClassVar = (
+        *("out", "games", "simulations", "hand_written", "engine", "nodes", "elo", "elo_nodes", "tc", "concurrency"),
+        *("seed",),
+    )
+
+    who: str
     """The player: a checkpoint's directory, onnx:DIR, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
     out: Path
     """Directory of the matches and the table."""
@@ -110,7 +90,7 @@ class Ladder(Common):
     """Nodes per move of the engine at limited strength, where there is no clock."""
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations."""
-    config: tyro.conf.OmitArgPrefixes[ArenaConfig] = field(default_factory=ArenaConfig)
+    match: ArenaConfig = field(default_factory=ArenaConfig)
     """The matches."""
 
     def run(self) -> dict[str, Any]:
@@ -121,7 +101,7 @@ class Ladder(Common):
         against = opponents(self.engine, self.nodes, self.elo, self.elo_nodes, self.hand_written, self.tc)
         rungs = tuple(self.simulations) if self.tc is None else (self.tc,)
         with bar("ladder") as progress:
-            return ladder(self.who, rungs, against, self.config, self.out, progress=progress, stop=stop)
+            return ladder(self.who, rungs, against, self.match, self.out, progress=progress, stop=stop)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,9 +114,10 @@ class Judge(Common):
     evaluations are kept in --out and used again; the same command continues a run that was stopped.
     """
 
-    players: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PLAYER...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"players": "PLAYER..."}
+    basic: ClassVar = ("pgn", "out", "positions", "engine", "depth", "seed", "workers")
+
+    players: tuple[str, ...]
     """The players; the others are compared with the first."""
     pgn: Path
     """Games to draw positions from, at most two per game."""
@@ -159,7 +140,7 @@ class Judge(Common):
         from pipeline.executors.local import available_cores
         from pipeline.matches.judge import searchers, text_of, weigh
 
-        sides, command, stop = [_side(words) for words in self.players], judging(self.engine), Interrupt()
+        sides, command, stop = [player(words) for words in self.players], judging(self.engine), Interrupt()
         players = searchers(sides)  # refuses wrong options before minutes of evaluation
         with bar("judge") as progress:
             found = judged(
@@ -176,16 +157,23 @@ class Judge(Common):
         if stop():
             raise Stopped(f"stopped after {len(found)} positions; run the same command to continue")
         with bar("weigh") as progress:
-            result = weigh(players, found, progress)
+            result = weigh(players, found, progress, stop)
         return {**result, "out": str(self.out), "text": text_of(result)}
 
 
-def _side(words: str) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,..."""
-    who, *options = words.split(",")
-    given = [option for option in options if option.startswith("simulations=")]
-    side = SideConfig(who=who, options=tuple(option for option in options if option not in given))
+def player(words: str, **limits: Any) -> SideConfig:
+    """Parse PLAYER,NAME=VALUE,... where `limits` hold for a player that names no limit of its own.
+
+    A time of its own replaces any other time, since a move has one.
+    """
+    who, *options = re.split(r",(?=[^,=]+=)", words)
+    own = {name: value for name, _, value in (option.partition("=") for option in options) if name in LIMITS}
+    if {"movetime", "tc"} & own.keys():
+        limits = {name: value for name, value in limits.items() if name not in ("movetime", "tc")}
     try:
-        return replace(side, simulations=int(given[-1].partition("=")[2])) if given else side
-    except ValueError as error:
-        raise PlayerError(f"{who}: simulations is a number, not {given[-1]!r}") from error
+        limits |= {name: LIMITS[name](value) for name, value in own.items()}
+    except ValueError:
+        raise PlayerError(f"{words}: simulations, nodes and movetime must be whole numbers") from None
+    return SideConfig(
+        who=who, options=tuple(option for option in options if option.partition("=")[0] not in LIMITS), **limits
+    )

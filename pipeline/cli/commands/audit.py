@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import joined
@@ -21,15 +19,16 @@ class Join(Common):
     Joining again adds datasets to the set. Every command that takes a dataset also takes a training set.
     """
 
-    datasets: tyro.conf.Positional[
-        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[DATASET...]", help_behavior_hint="")]
-    ] = ()
+    arguments: ClassVar = {"datasets": "[DATASET...]"}
+    basic: ClassVar = ("out", "remove", "hold_out", "seed")
+
+    datasets: tuple[Path, ...] = ()
     """Datasets to add, as `fianchetto ingest` makes them."""
     out: Path
     """Directory of the training set."""
     remove: tuple[str, ...] = ()
     """Datasets to take out of the set, by the names of their folders; their files stay."""
-    config: tyro.conf.OmitArgPrefixes[JoinConfig] = field(default_factory=JoinConfig)
+    join: JoinConfig = field(default_factory=JoinConfig)
     """What is held out, and which share of the train rows is used."""
 
     def run(self) -> dict[str, Any]:
@@ -38,7 +37,7 @@ class Join(Common):
 
         stop = Interrupt()
         with bar("join") as progress:
-            made = join(self.datasets, self.out, self.config, remove=self.remove, progress=progress, stop=stop)
+            made = join(self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop)
         shown = ("name", "first_date", "last_date", "held_out")
         listed = [{key: entry[key] for key in shown} for entry in made["datasets"]]
         result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
@@ -53,9 +52,10 @@ class Audit(Common):
     All figures are exact counts. Memory does not grow with the rows; the temporary folder takes up to 16 bytes per position.
     """
 
-    datasets: tyro.conf.Positional[
-        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"datasets": "DATASET..."}
+    basic: ClassVar = ("out", "source", "scratch")
+
+    datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
     source: tuple[Path, ...] = ()
     """Dumps that the datasets were made from, to count players: datasets hold no names."""
@@ -98,9 +98,10 @@ class Verify(Common):
     rows whose dump is missing, are listed too.
     """
 
-    datasets: tyro.conf.Positional[
-        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="DATASET...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"datasets": "DATASET..."}
+    basic: ClassVar = ("all", "sample", "source", "workers")
+
+    datasets: tuple[Path, ...]
     """Datasets or training sets."""
     all: bool = False
     """Encode the whole dump again and compare every row, not a sample."""

@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,6 +78,13 @@ def refuse_addresses(command: "Common") -> None:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Common:
     """The fields that every command has."""
+
+    arguments: ClassVar[Mapping[str, str]] = {}
+    """Positional arguments: the field of each, and its name in a help text."""
+    basic: ClassVar[tuple[str, ...]] = ()
+    """Settings that are options and shown by `--help`, by the end of their keys; the others are set by --set and --config."""
+    one_of: ClassVar[tuple[str, ...]] = ()
+    """Settings that exclude each other: one on the command line replaces another in a file."""
 
     json: bool = False
     """Print the result as one JSON object on the last line."""

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, ClassVar, Literal
 
 from pipeline.bench import What, run
 from pipeline.cli.commands.base import Common
@@ -15,7 +13,10 @@ from pipeline.cli.progress import bar
 class Bench(Common):
     """Measure this machine. Figures are beside those of a yardstick in the same run where there is one."""
 
-    what: tyro.conf.Positional[Annotated[What, tyro.conf.arg(metavar="WHAT")]]
+    arguments: ClassVar = {"what": "WHAT"}
+    basic: ClassVar = ("pgn", "positions", "smallest", "largest", "planes", "history", "chunk_mib", "address")
+
+    what: What
     """ingest: PGN to shards; batches: shards to rows; train: the training loop; compile: Numba without its cache;
     search: simulations, and evaluations with a network; selfplay: moves; scale: ingest of streams of growing size;
     gpu: feed, training steps, search and self-play on a GPU, in under eight minutes."""

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, ClassVar, Literal
 
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.progress import bar
@@ -21,7 +19,10 @@ class Convert(Common):
     Every row is checked: a compact row must give back its planes bit for bit.
     """
 
-    dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
+    arguments: ClassVar = {"dataset": "DATASET"}
+    basic: ClassVar = ("planes", "out")
+
+    dataset: Path
     """Dataset to convert; it is left as it is."""
     planes: Literal["all", "compact"]
     """all: the 77 planes, for any reader; compact: the board, from which this program makes the planes."""
@@ -45,10 +46,11 @@ class Convert(Common):
 class Rows(Common):
     """Print or write rows of a dataset or training set as FEN and UCI move, with what is known of the game."""
 
-    dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
+    arguments: ClassVar = {"dataset": "DATASET"}
+    basic: ClassVar = ("split", "count", "out")
+
+    dataset: Path
     """Dataset or training set."""
-    fen: bool = False
-    """Positions as FEN and moves as UCI; it is the only form, and must be given."""
     split: str = ""
     """Rows of this split only: train, val, test or latest."""
     count: int | None = None
@@ -60,8 +62,6 @@ class Rows(Common):
         """Write the rows, or return some to print."""
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
 
-        if not self.fen:
-            raise ConfigError("say how rows are given: --fen")
         if self.count is not None and self.count < 1:
             raise ConfigError(f"count is at least 1, not {self.count}")
         stop = Interrupt()

@@ -1,10 +1,8 @@
-"""Commands on games and positions: ingest, show, sample."""
+"""Commands on games and positions: ingest, show."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import ingested
@@ -23,9 +21,25 @@ class Ingest(Common):
     files is refused.
     """
 
-    sources: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="DUMP...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"sources": "DUMP..."}
+    basic: ClassVar = (
+        *(
+            "out",
+            "estimate",
+            "workers",
+            "engine",
+            "planes",
+            "min_elo",
+            "max_elo",
+            "rated_only",
+            "speeds",
+            "since",
+            "until",
+        ),
+        *("skip_plies", "sample"),
+    )
+
+    sources: tuple[str, ...]
     """Dumps to read, in this order; - is standard input."""
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
@@ -35,7 +49,7 @@ class Ingest(Common):
     """Processes to use; 0 for one per core, 1 for this process alone."""
     engine: str = "local"
     """Where the work runs: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
-    config: tyro.conf.OmitArgPrefixes[IngestConfig] = field(default_factory=IngestConfig)
+    ingest: IngestConfig = field(default_factory=IngestConfig)
     """How the dataset is made."""
 
     def run(self) -> dict[str, Any]:
@@ -49,14 +63,14 @@ class Ingest(Common):
         stop = Interrupt()
         if self.estimate:
             with bar("estimate") as progress:
-                return estimate(self.sources, self.config, workers=self.workers, progress=progress, stop=stop)
+                return estimate(self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop)
         if self.out is None:
             raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
         out, engine = place(self.out), engine_of(self.engine, self.workers)
         with bar("ingest") as progress:
             with reached(out):
                 already = (out / MANIFEST).exists()
-            manifest = ingest(self.sources, out, self.config, engine=engine, progress=progress, stop=stop)
+            manifest = ingest(self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop)
         result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
         return result if self.json else {"text": ingested(manifest, out, already)}
 
@@ -65,7 +79,10 @@ class Ingest(Common):
 class Show(Common):
     """Show the input planes of a position as text, and as a picture with --out."""
 
-    fen: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="FEN")]]
+    arguments: ClassVar = {"fen": "FEN"}
+    basic: ClassVar = ("view", "out")
+
+    fen: str
     """The position, as a FEN in quotes, or `startpos`."""
     view: str = "marro77"
     """The encoding: marro77 (from the mover's side) or chessmarro77 (from White's side)."""
@@ -82,24 +99,3 @@ class Show(Common):
         labels = {uci: label for label, uci in moves(fen, self.view)}
         result = {"fen": fen, "view": self.view, "moves": labels, "text": show(fen, self.view)}
         return result if self.out is None else result | {"picture": str(picture(fen, self.view, self.out))}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sample(Common):
-    """Make a dump like the embedded one: games between hand-written players, the same bytes each time.
-
-    An existing file with other content is never overwritten.
-    """
-
-    out: Path | None = None
-    """File to write, .pgn or .pgn.zst; the default is fianchetto_sample_GAMES.pgn.zst in the current folder."""
-    games: int = 2000
-    """Games to play."""
-
-    def run(self) -> dict[str, Any]:
-        """Play the games and write them."""
-        from pipeline.samples.dump import sample
-
-        out = self.out or Path(f"fianchetto_sample_{self.games}.pgn.zst")
-        with bar("sample") as progress:
-            return dict(sample(out, games=self.games, progress=progress))

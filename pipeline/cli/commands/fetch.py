@@ -2,9 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import fetched
@@ -23,15 +21,16 @@ class Fetch(Common):
     The same command continues a download that was stopped or cut off; complete files are not fetched again.
     """
 
-    what: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="MONTH|URL...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"what": "MONTH|URL..."}
+    basic: ClassVar = ("out", "dry_run", "base", "sha256")
+
+    what: tuple[str, ...]
     """Months, ranges of months, and URLs."""
     out: Path = Path("datasets/dumps")
     """Folder for the files."""
     dry_run: bool = False
     """Print bytes to fetch, bytes present and free space, and fetch nothing."""
-    config: tyro.conf.OmitArgPrefixes[FetchConfig] = field(default_factory=FetchConfig)
+    fetch: FetchConfig = field(default_factory=FetchConfig)
     """Server and retries."""
 
     def run(self) -> dict[str, Any]:
@@ -40,7 +39,7 @@ class Fetch(Common):
 
         stop = Interrupt()
         with bar("fetch") as progress:
-            result = fetch(self.what, self.out, self.config, dry_run=self.dry_run, progress=progress, stop=stop)
+            result = fetch(self.what, self.out, self.fetch, dry_run=self.dry_run, progress=progress, stop=stop)
         return result if self.json or self.dry_run else {"text": fetched(result["files"], self.out)}
 
 
@@ -52,9 +51,10 @@ class Sweep(Common):
     this program recorded, and temporary files whose process has ended on this machine or that are a day old, are deleted.
     """
 
-    places: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PATH...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"places": "PATH..."}
+    basic: ClassVar = ("dry_run",)
+
+    places: tuple[str, ...]
     """Folders, or addresses such as s3://bucket/prefix."""
     dry_run: bool = False
     """List what would be deleted, and delete nothing."""

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, ClassVar, Literal
 
 from engine.errors import UserError
 from engine.progress import Tick
@@ -39,12 +37,11 @@ compares them."""
 class Presets(Common):
     """List the networks: view, move vocabulary, parameters, FLOP per position, and with --measure their speed here."""
 
-    presets: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="[PRESET...]", help_behavior_hint="")]
-    ] = ()
+    arguments: ClassVar = {"presets": "[PRESET...]"}
+    basic: ClassVar = ("measure", "seconds", "batch_size", "device")
+
+    presets: tuple[str, ...] = ()
     """Presets to list; all when none is named."""
-    names: tuple[str, ...] = ()
-    """The same as PRESET...; kept for older scripts."""
     measure: bool = False
     """Measure positions per second on this machine, which takes minutes for all presets."""
     seconds: float = 1.0
@@ -62,7 +59,7 @@ class Presets(Common):
         """List and measure."""
         from model.network.presets import preset, presets
 
-        chosen = [preset(name) for name in (*self.presets, *self.names)] or list(presets().values())
+        chosen = [preset(name) for name in self.presets] or list(presets().values())
         rows: list[dict[str, Any]] = []
         with bar("presets") as progress:
             for row in chosen:
@@ -106,6 +103,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export(Common):
     """Export a checkpoint to ONNX; the file is compared with torch on 1,000 positions before it is published."""
+
+    basic: ClassVar = ("checkpoint", "out", "positions", "int8")
 
     checkpoint: Path
     """Directory of the checkpoint."""

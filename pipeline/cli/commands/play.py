@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from engine.evaluation.evaluator import Evaluator
 from pipeline.cli.commands.base import Common
@@ -22,6 +22,8 @@ class Uci(Common):
 
     The default player is the checkpoint shipped with the project, or the hand-written evaluator where that is missing.
     """
+
+    basic: ClassVar = ("checkpoint", "evaluator")
 
     checkpoint: Path | None = None
     """Directory of the checkpoint that plays."""

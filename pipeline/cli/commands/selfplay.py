@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import command
@@ -22,6 +20,11 @@ class SelfPlay(Common):
     games.jsonl. The same command continues a run that was stopped or killed, and leaves a finished one as it is.
     """
 
+    basic: ClassVar = (
+        *("checkpoint", "out", "games", "explorer", "simulations", "leaves", "book", "seed", "width", "device"),
+        *("generation", "workers", "engine"),
+    )
+
     out: Path
     """Directory of the dataset."""
     checkpoint: Path | None = None
@@ -34,7 +37,7 @@ class SelfPlay(Common):
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
     """Where to play: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
-    config: tyro.conf.OmitArgPrefixes[ExploreConfig] = field(default_factory=ExploreConfig)
+    explore: ExploreConfig = field(default_factory=ExploreConfig)
     """How to play."""
 
     def run(self) -> dict[str, Any]:
@@ -47,7 +50,7 @@ class SelfPlay(Common):
         with bar("selfplay") as progress:
             manifest = explore(
                 self.checkpoint,
-                self.config,
+                self.explore,
                 self.out,
                 generation=self.generation,
                 generations=self.generations,
@@ -75,6 +78,11 @@ class Reanalyse(Common):
     and leaves a finished one as it is.
     """
 
+    basic: ClassVar = (
+        *("checkpoint", "positions", "out", "count", "simulations", "considered", "seed", "width", "device"),
+        *("workers", "engine"),
+    )
+
     checkpoint: Path
     """Directory of the checkpoint that searches."""
     positions: tuple[Path, ...]
@@ -85,7 +93,7 @@ class Reanalyse(Common):
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
     """Where to search: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
-    config: tyro.conf.OmitArgPrefixes[ReanalyseConfig] = field(default_factory=ReanalyseConfig)
+    reanalyse: ReanalyseConfig = field(default_factory=ReanalyseConfig)
     """What to search, and how."""
 
     def run(self) -> dict[str, Any]:
@@ -98,7 +106,7 @@ class Reanalyse(Common):
             manifest = reanalyse(
                 self.checkpoint,
                 self.positions,
-                self.config,
+                self.reanalyse,
                 self.out,
                 engine=self.engine,
                 workers=self.workers,
@@ -117,10 +125,15 @@ class Finetune(Common):
     In a generation the best network searches positions of --positions, a candidate is trained on what was found and on
     people's moves, and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose
     to the supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
-    `--explore.explorer network` the best network plays games instead, with hand-written the hand-written player, which has
-    something to teach to a network of a few minutes (pipeline/finetune/README.md has its settings). `OUT/best` is an
-    ordinary checkpoint; generations.csv and curves.png show each generation.
+    `--explorer network` the best network plays games instead; with `--explorer hand-written` the hand-written player does,
+    from whom a network of a few minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary
+    checkpoint; generations.csv and curves.png show each generation.
     """
+
+    basic: ClassVar = (
+        *("checkpoint", "positions", "out", "generations", "minutes", "workers", "finetune.engine", "explorer"),
+        *("force", "finetune.seed"),
+    )
 
     checkpoint: Path
     """Directory of the supervised checkpoint to begin with."""
@@ -128,7 +141,7 @@ class Finetune(Common):
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
     """Datasets of human games: searched, mixed into training, and used to measure how much is forgotten."""
-    config: Annotated[FinetuneConfig, tyro.conf.arg(name="")]
+    finetune: FinetuneConfig
     """The loop."""
 
     def run(self) -> dict[str, Any]:
@@ -138,7 +151,7 @@ class Finetune(Common):
         stop = Interrupt()
         with bar("finetune") as progress:
             result = finetune(
-                self.checkpoint, self.config, self.out, human=self.positions, progress=progress, stop=stop
+                self.checkpoint, self.finetune, self.out, human=self.positions, progress=progress, stop=stop
             )
         match = f"{self.out}-match"
         following = command(

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import Any, ClassVar, Literal
 
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
@@ -24,6 +22,23 @@ class Train(Common):
     --positions, --out and --start under the same names: use a shared folder (--positions may also be a store).
     """
 
+    basic: ClassVar = (
+        *(
+            "positions",
+            "out",
+            "preset",
+            "start",
+            "minutes",
+            "steps",
+            "epochs",
+            "batch_size",
+            "optimizer",
+            "learning_rate",
+        ),
+        *("device", "engine", "processes"),
+    )
+    one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
+
     positions: tuple[str, ...]
     """Datasets made by `fianchetto ingest`, or training sets made by `fianchetto join`: folders, or addresses such as
     s3://bucket/prefix."""
@@ -37,7 +52,7 @@ class Train(Common):
     """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
     """Processes of the engine ray; 0 for one per GPU, or one where there is no GPU."""
-    config: tyro.conf.OmitArgPrefixes[TrainConfig]
+    train: TrainConfig
     """How to train."""
 
     def run(self) -> dict[str, Any]:
@@ -53,7 +68,7 @@ class Train(Common):
         preset = self.preset or self._usual()
         with bar("train") as progress:
             try:
-                card = train_on(positions, preset, self.config, self.out, progress, stop, self.start)
+                card = train_on(positions, preset, self.train, self.out, progress, stop, self.start)
             except TrainingMismatchError as error:
                 if self.start is not None or not read_card(self.out)["finished"]:
                     raise
@@ -83,12 +98,13 @@ class Report(Common):
     Several checkpoints are measured on the same positions, and compared with the first.
     """
 
-    checkpoints: tyro.conf.Positional[
-        Annotated[tuple[Path, ...], tyro.conf.arg(metavar="[CHECKPOINT...]", help_behavior_hint="")]
-    ] = ()
+    basic: ClassVar = (
+        *("checkpoint", "positions", "split", "pgn", "out", "min_ply", "limit", "players", "against"),
+        *("rating_rows", "judged", "judgements"),
+    )
+
+    checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
-    checkpoint: Path | None = None
-    """Directory of the first checkpoint, if it is not named without an option."""
     positions: str | None = None
     """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
@@ -104,10 +120,10 @@ class Report(Common):
     """Directory for the report: one HTML page, JSON, text and a picture."""
     judgements: Path | None = None
     """Directory that keeps what the engine of --judged says: the same command continues a judging that was stopped."""
-    rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
+    rule: Rule = field(default_factory=Rule)
     """Which positions count."""
-    ratings: tyro.conf.OmitArgPrefixes[RatingsConfig] = field(default_factory=RatingsConfig)
-    """What is measured of told ratings."""
+    ratings: RatingsConfig = field(default_factory=RatingsConfig)
+    """What is measured by rating."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -115,7 +131,7 @@ class Report(Common):
         from pipeline.evaluation.report import reports
         from pipeline.storage.stores import place
 
-        checkpoints = [*([] if self.checkpoint is None else [self.checkpoint]), *self.checkpoints]
+        checkpoints = self.checkpoint
         if not checkpoints:
             raise ConfigError("name the directory of a checkpoint to report on")
         positions = None if self.positions is None else place(self.positions)
@@ -152,17 +168,29 @@ class Compare(Common):
     The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
-    presets: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="PRESET...", help_behavior_hint="(required)")]
-    ]
+    arguments: ClassVar = {"presets": "PRESET..."}
+    basic: ClassVar = (
+        "positions",
+        "out",
+        "minutes",
+        "steps",
+        "epochs",
+        "batch_size",
+        "learning_rate",
+        "limit",
+        "device",
+    )
+    one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
+
+    presets: tuple[str, ...]
     """The networks; `fianchetto presets` lists them."""
     positions: tuple[Path, ...]
     """Datasets to train on; the test split of the first is measured on."""
     out: Path
     """Directory of the checkpoints and the table."""
-    rule: tyro.conf.OmitArgPrefixes[Rule] = field(default_factory=Rule)
+    rule: Rule = field(default_factory=Rule)
     """Which positions count."""
-    config: tyro.conf.OmitArgPrefixes[TrainConfig]
+    train: TrainConfig
     """How to train each of them."""
 
     def run(self) -> dict[str, Any]:
@@ -172,5 +200,5 @@ class Compare(Common):
         stop = Interrupt()
         with bar("compare") as progress:
             return compare(
-                self.positions, self.presets, self.config, self.out, rule=self.rule, progress=progress, stop=stop
+                self.positions, self.presets, self.train, self.out, rule=self.rule, progress=progress, stop=stop
             )

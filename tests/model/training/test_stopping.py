@@ -231,7 +231,7 @@ def test_a_step_that_memory_has_no_room_for_is_refused_before_it_is_begun(
         available = 100_000
 
     monkeypatch.setattr(warming.psutil, "virtual_memory", Little)
-    with pytest.raises(StepTooLargeError, match=r"16 positions in 4 parts needs about .* GB .*--parts") as refused:
+    with pytest.raises(StepTooLargeError, match=r"16 positions in 4 parts needs about .* GB .*more parts") as refused:
         trained(tmp_path)
     assert "\n" not in str(refused.value)
     assert read_card(tmp_path)["step"] == 0

@@ -29,7 +29,7 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
 SLOW = re.compile("fianchetto: (ingest|train|report)  |fianchetto: compiling kernels")
 """What is said on a slow machine: a line of progress every 45 s, and that kernels are compiled."""
 SMALLEST = ["--preset", "fianchetto-xs"]
-STEPS = ["--steps", "60", "--batch-size", "64", "--validation-positions", "512"]
+STEPS = ["--steps", "60", "--batch-size", "64", "--set", "validation_positions=512"]
 """Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
 
 

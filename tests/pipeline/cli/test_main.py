@@ -86,7 +86,7 @@ def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
 ) -> None:
     words = ["compare", "self-learning", "fianchetto-xs", "--positions", str(journey["folder"] / "positions")]
     words += ["--out", str(tmp_path), "--steps", "3", "--batch-size", "64", "--limit", "300", "--json"]
-    words += ["--validation-positions", "128"]
+    words += ["--set", "validation_positions=128"]
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     found = json.loads(out.splitlines()[-1])
@@ -204,8 +204,8 @@ def test_of_several_processes_one_prints(
     ("words", "line"),
     [
         (["ingest", "nowhere.pgn", "--out", "x"], "nowhere.pgn does not exist"),
-        (["ingest", "--out", "x"], "name at least one dump"),
-        (["ingest", "nowhere.pgn", "--out", "x", "--test-share", "2"], "test_share and val_share are shares"),
+        (["ingest", "--out", "x"], "DUMP... must be given"),
+        (["ingest", "nowhere.pgn", "--out", "x", "--set", "test_share=2"], "test_share and val_share are shares"),
         (["train", "--positions", "x", "--out", "y"], "either minutes or steps"),
         (["train", "--positions", "x", "--out", "y", "--steps", "1"], "x is not a directory"),
         (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
@@ -239,16 +239,15 @@ def test_a_mistake_is_one_line_and_exit_2(
     [
         (["report", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "file/report"], "file is a file"),
         (["audit", "{positions}", "--out", "file/audit"], "file is a file"),
-        (["sample", "--games", "2000000", "--out", "file/sample.pgn"], "file is a file"),
         (["compare", "fianchetto-xs", "--positions", "{positions}", "--out", "file", "--steps", "1"], "file is a file"),
         (
             [
                 "ladder",
                 "{net}",
                 "--simulations",
-                "2",
-                "0",
+                "2,0",
                 "--nodes",
+                "",
                 "--hand-written",
                 "2",
                 "--out",
@@ -260,11 +259,11 @@ def test_a_mistake_is_one_line_and_exit_2(
         ),
         (["ladder", "{net}", "--engine", "no-engine", "--out", "x", "--games", "2"], "no-engine cannot be started"),
         (
-            [*FINETUNE, "--gate.options", "value_rescale=0"],
+            [*FINETUNE, "--set", "gate.options=value_rescale=0"],
             "value_rescale is true or false",
         ),
         (
-            [*FINETUNE, "--explore.book", "nowhere.pgn"],
+            [*FINETUNE, "--set", "explore.book=nowhere.pgn"],
             "nowhere.pgn",
         ),
     ],

@@ -1,33 +1,42 @@
-"""Command lines: help without a command, lists, and mistakes of one sentence."""
+"""Command lines: help on one screen, options and settings, YAML files, and mistakes of one sentence."""
 
-import contextlib
 import dataclasses
-import io
 import os
-import pty
 import shutil
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import get_type_hints
 
 import pytest
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Common
-from pipeline.cli.help import descriptions
-from pipeline.cli.parsing import COMMANDS, command_class, parse
+from pipeline.cli.parsing import COMMANDS, CommandLine, command_class, parse
+from pipeline.cli.settings import SHARED
 from tests import forked
 from tests.conftest import REPOSITORY
 
+TRAIN = ["train", "--positions", "p", "--out", "x"]
+MOST_OPTIONS = 16
+"""Rows of options in a command's help, but for --help."""
+MOST_SETTINGS = 583
+"""Settings of all commands together; 300 are the goal."""
+
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    """Give what a command line prints that only asks for help."""
+    """Return what a command line prints that only asks for help."""
     with pytest.raises(SystemExit) as ended:
         parse(words)
     assert not ended.value.code
     return capsys.readouterr().out
+
+
+def refusal(*words: str) -> str:
+    """Return the error of a command line."""
+    with pytest.raises(UserError) as refused:
+        parse(words)
+    return str(refused.value)
 
 
 def test_every_command_of_the_list_is_a_frozen_dataclass() -> None:
@@ -51,28 +60,45 @@ def test_alone_it_shows_six_verbs_and_asked_for_help_all(capsys: pytest.CaptureF
 
 def test_the_front_imports_nothing_heavy() -> None:
     code = "import sys; from pipeline.cli.main import main\ntry: main()\nfinally:\n"
-    code += "    assert not {'tyro', 'numpy', 'numba', 'torch', 'pyarrow'} & set(sys.modules), sys.modules"
+    code += "    assert not {'click', 'numpy', 'numba', 'torch', 'pyarrow'} & set(sys.modules), sys.modules"
     for words in ([], ["--help"], ["--version"]):
         assert subprocess.run([sys.executable, "-c", code, *words], cwd=REPOSITORY, check=False).returncode == 0
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_one_screen(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = printed(capsys, name, "--help").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 45
+    assert sum(line.startswith("  --") for line in lines) <= MOST_OPTIONS + 1
+    all_lines = printed(capsys, name, "--help-all").splitlines()
+    assert max(map(len, all_lines)) <= 80
+    assert set(CommandLine(name).settings) <= {line.split()[0] for line in all_lines if line[:1].strip()}
+
+
+def test_the_settings_of_all_commands_are_counted() -> None:
+    assert sum(len(CommandLine(name).settings) for name in COMMANDS) <= MOST_SETTINGS
+
+
+def test_every_setting_says_what_it_does() -> None:
+    for name in COMMANDS:
+        assert not [key for key, setting in CommandLine(name).settings.items() if not setting.text]
+
+
+def test_help_names_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Usage: fianchetto ingest [OPTIONS] DUMP..." in printed(capsys, "ingest", "--help")
+    assert "Usage: fianchetto arena [OPTIONS] PLAYER_A PLAYER_B" in printed(capsys, "arena", "--help")
+    assert "--against PATH,..." in printed(capsys, "report", "--help")
+
+
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["d.pgn", "--speeds", "blitz,rapid"],
-        ["--speeds", "blitz,rapid", "d.pgn"],
-        ["d.pgn", "--speeds", "blitz", "rapid"],
-    ],
+    "words", [["d.pgn", "--speeds", "blitz,rapid"], ["--speeds", "blitz", "--speeds", "rapid", "d.pgn"]]
 )
-def test_a_list_is_written_with_commas_or_as_before_behind_the_dumps(words: list[str]) -> None:
+def test_a_list_is_written_with_commas_or_by_repeating_the_option(words: list[str]) -> None:
     command = parse(["ingest", *words, "--out", "x"])
     assert command.sources == ("d.pgn",)
-    assert command.config.speeds == ("blitz", "rapid")
-
-
-def test_a_single_value_does_not_swallow_the_dump_behind_it() -> None:
-    command = parse(["ingest", "--speeds", "blitz", "a.pgn", "b.pgn", "--out", "x"])
-    assert (command.sources, command.config.speeds) == (("a.pgn", "b.pgn"), ("blitz",))
+    assert command.ingest.speeds == ("blitz", "rapid")
 
 
 def test_a_list_of_many_months_is_not_taken_for_the_name_of_a_file() -> None:
@@ -82,20 +108,70 @@ def test_a_list_of_many_months_is_not_taken_for_the_name_of_a_file() -> None:
 
 
 def test_lists_of_numbers_paths_and_options(tmp_path: Path) -> None:
-    train = parse(["train", "--positions", "a,b", "--out", "x", "--steps", "1"])
-    assert train.positions == parse(["train", "--positions", "a", "b", "--out", "x", "--steps", "1"]).positions
+    assert parse(["train", "--positions", "a,b", "--out", "x", "--steps", "1"]).positions == ("a", "b")
     ladder = parse(["ladder", "--simulations", "16,64", "--nodes", "", "datasets/embedded", "--out", "x"])
     assert (ladder.who, ladder.simulations, ladder.nodes) == ("datasets/embedded", (16, 64), ())
-    before = parse(["ladder", "datasets/embedded", "--simulations", "16", "64", "--nodes", "--out", "x"])
-    assert before == ladder
     assert parse(["ladder", "p", "--out", "x"]).simulations == (16, 64, 256), "a default is left as it is"
-    arena = parse(["arena", "a", "b", "--a-option", "Path=x,y,Hash=16", "--out", "x"])
-    assert arena.a_option == ("Path=x,y", "Hash=16"), "a comma in a value is not one between values"
     odd = tmp_path / "a,b"
     odd.mkdir()
     assert parse(["train", "--positions", str(odd), "--out", "x", "--steps", "1"]).positions == (str(odd),)
-    report = parse(["report", "--checkpoint", "x", "--pgn", "None", "--against", "a,b"])
+    report = parse(["report", "--checkpoint", "x", "--pgn", "none", "--against", "a,b"])
     assert (report.pgn, report.against) == (None, (Path("a"), Path("b")))
+
+
+def test_a_setting_is_set_by_its_key_or_the_end_of_it() -> None:
+    words = [*TRAIN, "--steps", "5", "--set"]
+    for key in ("train.ema", "ema"):
+        assert parse([*words, f"{key}=0.5"]).train.ema == 0.5
+    words = ["finetune", "--checkpoint", "c", "--out", "x", "--generations", "1"]
+    words += ["--set", "explore.search.c_puct=1.5", "--set", "seed=3", "--set", "gate.options=a=1,b=2"]
+    tuned = parse(words)
+    assert tuned.finetune.explore.search.c_puct == 1.5
+    assert tuned.finetune.seed == 3, "the least nested of the settings of this name"
+    assert tuned.finetune.gate.options == ("a=1", "b=2")
+    assert tuned.finetune.train.frozen_norms, "other settings keep the defaults of this command"
+
+
+def test_a_file_holds_settings_and_the_command_line_goes_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "# two commands\npreset: bishop\ningest: {speeds: [blitz, rapid], since: 2024-01-31, min_elo: 1_500}\n"
+        "train:\n  steps: 7\n  amp: off\n  learning_rate: 1e-3\n  compile: true\n  batch_size: 64\n"
+    )
+    train = parse([*TRAIN, "--config", str(path), "--batch-size", "32", "--set", "ema=0"])
+    settings = train.train
+    assert (train.preset, settings.steps, settings.amp, settings.compile) == ("bishop", 7, "off", True)
+    assert (settings.learning_rate, settings.batch_size, settings.ema) == (1e-3, 32, 0.0)
+    settings = parse(["ingest", "d.pgn", "--out", "x", "--config", str(path)]).ingest
+    assert (settings.speeds, settings.since, settings.min_elo) == (("blitz", "rapid"), "2024-01-31", 1500)
+    assert parse([*TRAIN, "--config", str(path), "--minutes", "2"]).train.steps is None, "a run has one length"
+    assert "one of them" in refusal(*TRAIN, "--config", str(path), "--minutes", "2", "--steps", "3")
+
+
+def test_a_file_may_hold_settings_of_other_commands_only_if_there_is_one() -> None:
+    tops = {key.partition(".")[0] for name in COMMANDS for key in CommandLine(name).settings}
+    assert tops >= SHARED
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("train: {stepz: 3}", "there is no setting 'train.stepz'; did you mean train.steps?"),
+        ("trian: {steps: 3}", "there is no setting 'trian'; did you mean train?"),
+        ("train: 3", "train must hold settings (key: value), got '3'"),
+        ("- train", "the file must hold settings (key: value), got ['train']"),
+        ("train: {steps: [1, 2]}", "train.steps must be a whole number or none, got ['1', '2']"),
+        ("train: {compile: perhaps}", "train.compile must be true or false, got 'perhaps'"),
+        ("train: !!python/object/apply:os.getcwd []", "train must hold settings (key: value), got []"),
+        ("train: {steps: 1", "not a YAML file: "),
+        ("train: \x00", "not a YAML file: "),
+        ("[" * 1500, "not a YAML file: "),
+    ],
+)
+def test_a_mistake_in_a_file_names_the_file_and_the_key(text: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    assert refusal(*TRAIN, "--config", str(path)).startswith(f"{path}: {sentence}")
 
 
 @pytest.mark.parametrize(
@@ -103,118 +179,63 @@ def test_lists_of_numbers_paths_and_options(tmp_path: Path) -> None:
     [
         ("ingst x", "there is no command 'ingst': did you mean ingest? (fianchetto --help lists them all)"),
         ("frobnicate", "there is no command 'frobnicate' (fianchetto --help lists them all)"),
+        ("ingest d --spedes blitz", "--spedes is not an option; did you mean --speeds?"),
         (
-            "ingest d --spedes blitz",
-            "--spedes is not an option: did you mean --speeds? (fianchetto ingest --help explains)",
+            "finetune --checkpoint x --out y --learning-rate 3",
+            "--learning-rate is not an option: use --set finetune.train.learning_rate=VALUE",
         ),
-        (
-            "selfplay --out x --search.simulations 3",
-            "--search.simulations is not an option: did you mean --simulations? (fianchetto selfplay --help explains)",
-        ),
-        (
-            "finetune --checkpoint x --out y --learning_rate 3",
-            "--learning_rate is not an option: did you mean --train.learning-rate? (fianchetto finetune --help explains)",
-        ),
-        ("ingest d --zzz", "--zzz is not an option (fianchetto ingest --help explains)"),
-        ("ingest d --workers two", "--workers: 'two' is not a whole number (fianchetto ingest --help explains)"),
-        ("ingest d --sample x", "--sample: 'x' is not a number (fianchetto ingest --help explains)"),
-        ("ingest d --out", "--out needs a value (fianchetto ingest --help explains)"),
-        (
-            "ingest d --speeds blitz,rapid e.pgn",
-            "--speeds: a list is written blitz,rapid,e.pgn, without spaces (fianchetto ingest --help explains)",
-        ),
-        ("train", "--positions and --out must be given (fianchetto train --help explains)"),
-        ("show", "FEN must be given (fianchetto show --help explains)"),
-        ("arena a b c --out x", "'c' is one argument too many (fianchetto arena --help explains)"),
-        (
-            "uci --evaluator foo",
-            "--evaluator is one of hand-written, uniform, not 'foo' (fianchetto uci --help explains)",
-        ),
+        ("ingest d --zzz", "--zzz is not an option"),
+        ("ingest d --workers two", "--workers must be a whole number, got 'two'"),
+        ("ingest d --sample x", "--sample must be a number, got 'x'"),
+        ("ingest d --out", "--out needs a value"),
+        ("ingest d --estimate=3", "--estimate takes no value"),
+        ("train", "--positions and --out must be given"),
+        ("show", "FEN must be given"),
+        ("verify", "DATASET... must be given"),
+        ("arena a b c --out x", "'c' is one argument too many"),
+        ("uci --evaluator foo", "--evaluator must be one of hand-written, uniform, got 'foo'"),
+        ("bench everything", "WHAT must be one of"),
+        ("ladder p --out x --simulations 16,many", "--simulations must be whole numbers, separated by commas, got"),
         (
             "train --positions x --out y --steps 1 --batch-size 0",
-            "batch_size is 0, and must be from 2 to 1000000 (fianchetto train --help explains)",
+            "batch_size is 0, and must be from 2 to 1000000",
+        ),
+        (f"{' '.join(TRAIN)} --set ema", "--set takes KEY=VALUE, not 'ema'"),
+        (
+            f"{' '.join(TRAIN)} --set learnin_rate=1",
+            "--set: there is no setting 'learnin_rate'; did you mean train.learning",
+        ),
+        (f"{' '.join(TRAIN)} --set amp=full", "--set amp must be one of auto, bf16, fp16, off, got 'full'"),
+        (
+            "selfplay --out x --set temp=1",
+            "--set: there is no setting 'temp'",
         ),
     ],
 )
 def test_a_mistake_is_one_sentence_that_names_the_help(words: str, sentence: str) -> None:
-    with pytest.raises(UserError) as refused:
-        parse(words.split())
-    assert str(refused.value) == sentence
-
-
-@pytest.mark.parametrize("encoding", ["ascii", "UTF-8", "latin-1"])
-def test_a_mistake_is_a_sentence_whatever_the_output_s_encoding(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """tyro draws its boxes of other characters where the encoding is not called `utf-8`, as with PYTHONIOENCODING=UTF-8."""
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
-    for words, sentence in (
-        ("completion tcsh", "shell is one of bash, zsh, not 'tcsh' (fianchetto completion --help explains)"),
-        ("train", "--positions and --out must be given (fianchetto train --help explains)"),
-    ):
-        with pytest.raises(UserError) as refused:
-            parse(words.split())
-        assert str(refused.value) == sentence
-
-
-def test_help_names_what_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "usage: fianchetto ingest [-h] [OPTIONS] DUMP..." in printed(capsys, "ingest", "--help")
-    assert "usage: fianchetto arena [-h] [OPTIONS] PLAYER_A PLAYER_B" in printed(capsys, "arena", "--help")
-    assert "usage: fianchetto presets [-h] [OPTIONS] [PRESET...]" in printed(capsys, "networks", "--help")
-    told = printed(capsys, "report", "--help")
-    assert "--against PATH,..." in told
-    assert "{None}" not in told
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_a_terminal_of_80_columns_and_breaks_no_sentence(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    text = printed(capsys, name, "--help")
-    assert max(map(len, text.splitlines())) <= 80
-    told = " ".join(text.replace("│", " ").split())
-    command = command_class(name)
-    for paragraph in (command.__doc__ or "").split("\n\n"):
-        assert " ".join(paragraph.split()) in told
-    for field, sentence in descriptions(command).items():
-        if not dataclasses.is_dataclass(get_type_hints(command)[field]):
-            assert " ".join(sentence.split()) in told
-    assert not any(line.endswith("one after        │") for line in text.splitlines()), "a docstring's line ends here"
-
-
-def test_help_has_colours_on_a_terminal_that_wants_them() -> None:
-    def shown(**environment: str) -> str:
-        told = {"PATH": os.environ["PATH"], "TERM": "xterm", "COLUMNS": "80", **environment}
-        leader, follower = pty.openpty()
-        done = forked.run(
-            [sys.executable, "-m", "pipeline", "show", "--help"], cwd=REPOSITORY, stdout=follower, env=told, check=False
-        )
-        os.close(follower)
-        text = b""
-        with contextlib.suppress(OSError):  # EIO: nobody holds the other end
-            while part := os.read(leader, 65536):
-                text += part
-        os.close(leader)
-        assert done.returncode == 0
-        return text.decode()
-
-    assert "\x1b[" in shown()
-    for plain in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        assert "\x1b" not in shown(**plain)
-        assert "Show the input planes" in shown(**plain)
+    said = refusal(*words.split())
+    assert said.startswith(sentence)
+    assert said.endswith("lists them all)") or said.endswith(f"(fianchetto {words.split()[0]} --help explains)")
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+def test_bash_completes_commands_options_and_values(tmp_path: Path) -> None:
+    def fianchetto(**environment: str) -> str:
+        command = [sys.executable, "-m", "pipeline"]
+        environment = {**os.environ, **environment}
+        return forked.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, env=environment).stdout
+
     script = tmp_path / "fianchetto.bash"
-    command = [sys.executable, "-m", "pipeline", "completion", "bash"]
-    script.write_text(forked.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout)
+    script.write_text(fianchetto(_FIANCHETTO_COMPLETE="bash_source"))
+    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
+    assert "complete -o nosort" in script.read_text()
 
     def completed(*words: str) -> list[str]:
-        line = " ".join(f"'{word}'" for word in words)
-        asked = f'source {script}; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; COMP_LINE="{" ".join(words)}"'
-        asked += "; COMP_POINT=${#COMP_LINE}; _tyro_fianchetto; printf '%s\\n' \"${COMPREPLY[@]}\""
-        done = subprocess.run(["bash", "-c", asked], capture_output=True, text=True, check=True)
-        return [word.strip() for word in done.stdout.split()]
+        asked = {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+        return [
+            line.partition(",")[2] for line in fianchetto(_FIANCHETTO_COMPLETE="bash_complete", **asked).splitlines()
+        ]
 
     assert completed("fianchetto", "ing") == ["ingest"]
     assert "--speeds" in completed("fianchetto", "ingest", "--sp")
+    assert completed("fianchetto", "ingest", "--planes", "c") == ["compact"]

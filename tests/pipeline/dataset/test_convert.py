@@ -213,8 +213,8 @@ def test_the_commands(
         main()
     lines = capsys.readouterr().out.splitlines()
     assert (len(lines), lines[0]) == (5, f"{tmp_path / 'out'} is complete already: nothing was done")
-    rows = run("rows", str(tmp_path / "out"), "--fen", "--count", "3")["rows"]
+    rows = run("rows", str(tmp_path / "out"), "--count", "3")["rows"]
     assert len(rows) == 3  # type: ignore[arg-type]
-    assert run("rows", str(made["all"]), "--fen", "--count", "3")["rows"] == rows
-    said = run("rows", str(made["all"]), "--fen", "--out", str(tmp_path / "rows.csv"))
+    assert run("rows", str(made["all"]), "--count", "3")["rows"] == rows
+    said = run("rows", str(made["all"]), "--out", str(tmp_path / "rows.csv"))
     assert said["rows"] == read_manifest(made["all"])["positions"]["total"]

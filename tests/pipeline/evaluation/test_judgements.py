@@ -4,6 +4,7 @@ import bz2
 import gzip
 from collections.abc import Callable
 from pathlib import Path
+from threading import current_thread
 
 import chess
 import chess.engine
@@ -70,8 +71,13 @@ def test_a_stopped_judging_goes_on(games: Path, tmp_path: Path) -> None:
     whole = judged(games, tmp_path / "whole", positions=6, command=command, depth=1)
     assert len(whole) == 6
     assert all(set(one.scores) == {move.uci() for move in chess.Board(one.fen).legal_moves} for one in whole)
-    out, calls = tmp_path / "stopped", iter([False, False, False])
-    part = judged(games, out, positions=6, command=command, depth=1, stop=lambda: next(calls, True))
+    out, calls = tmp_path / "stopped", iter([False] * 4)
+
+    def stop() -> bool:
+        """Stop the thread that judges, which asks once more when it has started its engine, before the fourth position."""
+        return current_thread().name.startswith("judge") and next(calls, True)
+
+    part = judged(games, out, positions=6, command=command, depth=1, stop=stop)
     assert len(part) == 3
     with (out / "judged.jsonl").open("a", encoding="utf-8") as file:
         file.write('{"fen": "8/8')

@@ -284,7 +284,7 @@ def test_a_cluster_is_used_from_outside_through_its_client_server(
     client_port: int, dump: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "pipeline", "ingest", str(dump), "--engine", f"ray://127.0.0.1:{client_port}"]
-    command += ["--chunk-mib", "1", "--test-share", "0.2", "--out"]
+    command += ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--out"]
     done = subprocess.run(
         [*command, str(tmp_path / "out")], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
@@ -318,7 +318,7 @@ def test_a_stopped_driver_leaves_no_ray_and_another_engine_finishes(
         "--out",
         str(out),
     ]
-    command += ["--engine", "ray", "--workers", "2", "--chunk-mib", "1", "--test-share", "0.2"]
+    command += ["--engine", "ray", "--workers", "2", "--set", "chunk_mib=1", "--set", "test_share=0.2"]
     driver = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 300
     while not list(out.glob(".parts/[0-9]*.json")):

@@ -383,14 +383,14 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--generations", "1", "--explore.explorer", "hand-written"], "holds no checkpoint"),
+        (["--generations", "1", "--set", "explore.explorer=hand-written"], "holds no checkpoint"),
         (["--generations", "1"], "name datasets with --positions"),
         ([], "say how long to fine-tune: generations, or minutes, or both"),
         (["--generations", "0"], "generations must be 1 or more"),
-        (["--generations", "1", "--human-share", "1"], "human_share must be from 0 to below 1"),
-        (["--generations", "1", "--gate.games", "3"], "come in pairs"),
-        (["--generations", "1", "--gate.sprt.elo0", "50"], "elo0 = 50 is not below elo1"),
-        (["--generations", "1", "--explore.full-share", "0"], "full_share of 0"),
+        (["--generations", "1", "--set", "human_share=1"], "human_share must be from 0 to below 1"),
+        (["--generations", "1", "--set", "gate.games=3"], "come in pairs"),
+        (["--generations", "1", "--set", "gate.sprt.elo0=50"], "elo0 = 50 is not below elo1"),
+        (["--generations", "1", "--set", "explore.full_share=0"], "full_share of 0"),
         (["--generations", "1", "--positions", "nowhere"], "no checkpoint"),
     ],
 )

@@ -1,9 +1,12 @@
 """Players weighed on judged positions: the arithmetic by hand, and refusals."""
 
 import json
+import os
 import shlex
+import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import chess
 import chess.engine
@@ -11,7 +14,9 @@ import numpy as np
 import pytest
 
 from pipeline.cli.main import main
+from pipeline.evaluation import judgements
 from pipeline.evaluation.judgements import Judged
+from pipeline.matches import judge
 from pipeline.matches.config import SideConfig
 from pipeline.matches.judge import _against, searchers, text_of, weigh
 from tests.pipeline.judging import GAMES, engine
@@ -122,4 +127,35 @@ def test_the_command(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "simulations is a number" in capsys.readouterr().err
+    assert "must be whole numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moment", ["draw", "judge", "weigh"])
+def test_the_command_stops_when_it_is_asked(
+    moment: str, games: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal is heard while positions are drawn, while the engine thinks for ever, and while players are compared."""
+    start = engine(tmp_path)
+    if moment == "judge":
+        text = Path(start[1]).read_text(encoding="utf-8")
+        asleep = (
+            "        import os, signal, time\n        os.kill(os.getppid(), signal.SIGTERM)\n        time.sleep(600)\n"
+        )
+        text = text.replace("        moves = sorted(", f"{asleep}        moves = sorted(")
+        Path(start[1]).write_text(text, encoding="utf-8")
+    real = {"draw": judgements._of_game, "weigh": judge._searched}
+
+    def signalled(*arguments: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return real[moment](*arguments)
+
+    if moment == "draw":
+        monkeypatch.setattr(judgements, "_of_game", signalled)
+    elif moment == "weigh":
+        monkeypatch.setattr(judge, "_searched", signalled)
+    words = ["fianchetto", "judge", "uniform", "--pgn", str(games), "--positions", "3", "--workers", "1"]
+    monkeypatch.setattr(sys, "argv", [*words, "--out", str(tmp_path / "judged"), "--engine", shlex.join(start)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert "run the same command" in capsys.readouterr().err

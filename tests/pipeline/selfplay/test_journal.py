@@ -211,7 +211,7 @@ def test_the_command_line_plays_and_says_what_is_wrong(
         "--workers",
         "1",
     ]
-    words += ["--width", "2", "--most-plies", "12", "--simulations", "4", "--full-share", "0.5", "--json"]
+    words += ["--width", "2", "--set", "most_plies=12", "--simulations", "4", "--set", "full_share=0.5", "--json"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         main()

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-TRAINING = ["--steps", "1", "--batch-size", "16", "--threads", "1"]
+TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1"]
 
 
 def taken(store: str, here: Path, dump: str) -> dict[str, list[str]]:
     """Give commands that take addresses, in an order that each finds what it needs: the dump lies at `dump`."""
     made = f"{store}/made"
-    settings = ["--chunk-mib", "1", "--test-share", "0.2", "--val-share", "0.1", "--workers", "1"]
+    settings = ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--set", "val_share=0.1", "--workers", "1"]
     return {
         "estimate": ["ingest", dump, "--estimate", "--workers", "1"],
         "ingest": ["ingest", dump, "--out", made, *settings],

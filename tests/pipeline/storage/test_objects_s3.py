@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
-SETTINGS = ["--chunk-mib", "1", "--test-share", "0.2", "--val-share", "0.1", "--workers", "1"]
+SETTINGS = ["--set", "chunk_mib=1", "--set", "test_share=0.2", "--set", "val_share=0.1", "--workers", "1"]
 
 KILLED = """
 import os, signal, sys

@@ -212,7 +212,7 @@ def test_a_mistake_is_one_line_and_is_not_tried_again(
         out=tmp_path / "out",
         engine="ray",
         processes=3,
-        config=CONFIG,
+        train=CONFIG,
     )
     assert guarded(command.run) == 2
     said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("fianchetto:")]
@@ -232,7 +232,7 @@ def test_ctrl_c_leaves_a_saved_run_that_another_engine_finishes(positions: Path,
     ]
     command += ["--out", str(out), "--preset", "fianchetto-xs", "--engine", "ray", "--processes", "2"]
     for name, value in (SETTINGS | {"steps": 100_000}).items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
+        command += ["--set", f"{name}={value}"]
     paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     driver = subprocess.Popen(
         command,

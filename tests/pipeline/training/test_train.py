@@ -68,8 +68,8 @@ def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path,
     assert not (tmp_path / "net").exists()
 
 
-WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--parts", "64"]
-WORDS += ["--device", "cpu", "--amp", "off"]
+WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--set", "parts=64"]
+WORDS += ["--device", "cpu", "--set", "amp=off"]
 BEFORE = 2 + 64 + 5
 """Parts until they are slow: the two before the first step, one step, and a few of the second, which takes a minute then."""
 
@@ -80,7 +80,7 @@ def test_a_signal_inside_of_a_slow_step_saves_the_last_whole_one(
 ) -> None:
     out = tmp_path / "net"
     command = [sys.executable, "-m", "tests.pipeline.slow_training", str(tmp_path), str(BEFORE)]
-    command += ["train", "--positions", str(positions), "--out", str(out), "--threads", str(threads), *WORDS]
+    command += ["train", "--positions", str(positions), "--out", str(out), "--set", f"threads={threads}", *WORDS]
     process = forked.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     until(lambda: (tmp_path / "slow").exists() or process.poll() is not None)
     assert process.poll() is None

@@ -52,7 +52,7 @@ from tests.pipeline.hostile import (
 
 MANIFEST, PAGE, CARD = f"{DATASET}/manifest.json", f"{SET}/training_set.json", f"{NET}/checkpoint.json"
 GAMES = f"{DATASET}/games.parquet"
-TRAINING = ["--steps", "1", "--batch-size", "16", "--threads", "1", "--root-value-share", "0.5"]
+TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set", "root_value_share=0.5"]
 
 
 class ReachedError(UserError):

@@ -1,0 +1,245 @@
+"""Settings of a command: from text to its dataclass, with one sentence for each mistake.
+
+    a YAML file, `--set train.learning_rate=0.001`, `--minutes 5`
+      -> {"train.learning_rate": "0.001", "train.minutes": "5"}
+      -> Train(train=TrainConfig(learning_rate=0.001, minutes=5.0), ...)
+
+A setting is named by its dotted key, such as `train.learning_rate`. The end of a key suffices, here `learning_rate`; where
+several keys end alike, the least nested one is meant. A YAML file nests the same keys, as Dagster's launchpad does, and may
+hold settings of several commands (`SHARED`).
+"""
+
+import contextlib
+import dataclasses
+import itertools
+import re
+import types
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from engine.errors import UserError
+from pipeline.cli.help import descriptions
+
+T = TypeVar("T")
+SHARED = frozenset(
+    {"preset", "ingest", "join", "train", "explore", "reanalyse", "finetune", "rule", "ratings", "match"}
+)
+"""Keys that a YAML file may hold for other commands than the one that reads it."""
+EMPTY = ("", "none", "null", "~")
+"""Texts that unset an optional setting."""
+SUMMARY = 100
+"""Characters about a setting in `--help`; `--help-all` shows the rest."""
+KINDS = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "text"}
+
+METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
+
+
+class SettingError(UserError):
+    """A setting that is unknown, missing, or has a value of the wrong type."""
+
+
+class Setting(NamedTuple):
+    """A field of a command or of a dataclass in it that holds no dataclass itself."""
+
+    kind: Any
+    """Its type, without `| None`."""
+    optional: bool
+    """Whether it may be None."""
+    default: Any
+    """Its default; `dataclasses.MISSING` where it must be given."""
+    text: str
+    """The sentences about it."""
+
+    @property
+    def required(self) -> bool:
+        """Return whether it must be given."""
+        return self.default is dataclasses.MISSING
+
+    @property
+    def several(self) -> bool:
+        """Return whether it is a list."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Return the words that it may be, () where it is not one of a few."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def metavar(self) -> str:
+        """Return a word for its values in a help text."""
+        if self.choices:
+            return "|".join(self.choices)
+        kind = get_args(self.kind)[0] if self.several else self.kind
+        return METAVARS[kind] + (",..." if self.several else "")
+
+    @property
+    def summary(self) -> str:
+        """Return as many of its clauses as `SUMMARY` characters hold, one at least, and its default."""
+        clauses = re.split(r"(?<=[.:;]) ", self.text)
+        lengths = itertools.accumulate(len(clause) + 1 for clause in clauses)
+        held = max(1, sum(length <= SUMMARY for length in lengths))
+        return f"{' '.join(clauses[:held]).rstrip(':;.')}. {self.shown_default}".strip()
+
+    @property
+    def shown_default(self) -> str:
+        """Return how a help text names its default; "" where there is nothing to say."""
+        if self.required:
+            return "[required]"
+        if self.default is None or self.default is False or self.default in ("", ()):
+            return ""
+        value = ",".join(map(str, self.default)) if self.several else self.default
+        return f"[{'true' if value is True else value}]"
+
+
+class Given(NamedTuple):
+    """A value as text or as a list of texts, and the place to name in an error."""
+
+    value: Any
+    place: str
+
+
+def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[str, Setting]:
+    """Return the settings of a dataclass by key, nested ones included; defaults are those of `example`."""
+    found: dict[str, Setting] = {}
+    hints, texts = get_type_hints(cls), descriptions(cls)
+    for field in dataclasses.fields(cls):
+        (kind, optional), default = _split(hints[field.name]), _default(field, example)
+        if dataclasses.is_dataclass(kind):
+            within = None if default is dataclasses.MISSING else default
+            found |= settings_of(cast("type[Any]", kind), within, f"{prefix}{field.name}.")
+        else:
+            text = " ".join(texts.get(field.name, "").split())
+            found[f"{prefix}{field.name}"] = Setting(kind, optional, default, text)
+    return found
+
+
+def find_key(name: str, keys: Collection[str], place: str) -> str:
+    """Return the key that `name` is, or that it ends, the least nested one; raises SettingError with the nearest key."""
+    if name in keys:
+        return name
+    found = [key for key in keys if key.endswith(f".{name}")]
+    found = [key for key in found if key.count(".") == min(other.count(".") for other in found)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SettingError(f"{place}: {name} is short for several settings: {' or '.join(found)}")
+    raise SettingError(f"{place}: there is no setting {name!r}{suggestion(name, keys)}")
+
+
+def suggestion(name: str, keys: Collection[str]) -> str:
+    """Return the end of an error about an unknown key: the nearest key or block of keys, or nothing where none is near."""
+    blocks = {key.rpartition(".")[0] for key in keys} - {""}
+    ends = {".".join(key.split(".")[start:]): key for key in (*keys, *blocks) for start in range(key.count(".") + 1)}
+    near = get_close_matches(name, ends, n=1)
+    return f"; did you mean {ends[near[0]]}?" if near else ""
+
+
+def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
+    """Read a YAML file into values by key; raises SettingError for a key that no command has."""
+    import yaml
+
+    try:
+        # The base loader makes texts, lists and mappings only: `amp: off` stays the word, and no tag makes an object.
+        held = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise SettingError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
+    return dict(_flatten(held or {}, "", known, str(path)))
+
+
+def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given]:
+    """Read KEY=VALUE of `--set`."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SettingError(f"--set takes KEY=VALUE, not {text!r}")
+    return find_key(name.strip(), known, "--set"), Given(value, f"--set {name.strip()}")
+
+
+def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
+    """Build a command from values by key; the others have their defaults.
+
+    Raises SettingError for a value of the wrong type, and UserError where the dataclass refuses a value.
+    """
+    values = {key: _convert(known[key], one) for key, one in given.items()}
+    return cast("T", _make(cls, values, "", None))
+
+
+def _flatten(held: Any, prefix: str, known: Mapping[str, Setting], path: str) -> Iterable[tuple[str, Given]]:
+    """Yield the values of a nested mapping by dotted key."""
+    if not isinstance(held, Mapping):
+        raise SettingError(
+            f"{path}: {prefix.rstrip('.') or 'the file'} must hold settings (key: value), got {held!r:.60}"
+        )
+    for name, value in held.items():
+        key = f"{prefix}{name}"
+        if key in known:
+            yield key, Given(value, f"{path}: {key}")
+        elif any(other.startswith(f"{key}.") for other in known):
+            yield from _flatten(value, f"{key}.", known, path)
+        elif prefix or key not in SHARED:
+            raise SettingError(f"{path}: there is no setting {key!r}{suggestion(key, known)}")
+
+
+def _convert(setting: Setting, given: Given) -> Any:
+    """Return a value as the setting's type has it."""
+    from pydantic import TypeAdapter, ValidationError
+
+    value = given.value
+    if setting.optional and isinstance(value, str) and value.lower() in EMPTY:
+        return None
+    if setting.several and isinstance(value, str):
+        value = split_list(value)
+    try:
+        return TypeAdapter(setting.kind).validate_python(value)
+    except ValidationError:
+        raise SettingError(f"{given.place} must be {_wanted(setting)}, got {given.value!r:.100}") from None
+
+
+def _wanted(setting: Setting) -> str:
+    """Describe the values that a setting takes."""
+    if setting.several:
+        kind = get_args(setting.kind)[0]
+        many = {int: "whole numbers", float: "numbers", Path: "paths"}.get(kind, "words")
+        return f"{many}, separated by commas"
+    if setting.choices:
+        return f"one of {', '.join(setting.choices)}"
+    return KINDS[setting.kind] + (" or none" if setting.optional else "")
+
+
+def split_list(text: str) -> list[str]:
+    """Split `a,b` at its commas, except for the name of an existing file and commas in the value of NAME=VALUE."""
+    with contextlib.suppress(OSError):  # the system refuses very long names
+        if text and Path(text).exists():
+            return [text]
+    words = [word for word in text.split(",") if word]
+    return re.split(r",(?=[^,=]+=)", text) if "=" in "".join(words[:1]) else words
+
+
+def _make(cls: type[Any], values: Mapping[str, Any], prefix: str, example: Any) -> Any:
+    """Build a dataclass from converted values by key."""
+    hints, made = get_type_hints(cls), {}
+    for field in dataclasses.fields(cls):
+        (kind, _), default, key = _split(hints[field.name]), _default(field, example), f"{prefix}{field.name}"
+        if dataclasses.is_dataclass(kind):
+            within = None if default is dataclasses.MISSING else default
+            made[field.name] = _make(cast("type[Any]", kind), values, f"{key}.", within)
+        else:
+            made[field.name] = values.get(key, default)
+    return cls(**made)
+
+
+def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
+    """Return a field's default; `dataclasses.MISSING` where it has none."""
+    if example is not None:
+        return getattr(example, field.name)
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _split(hint: Any) -> tuple[Any, bool]:
+    """Return the type within `X | None`, and whether None is allowed."""
+    if get_origin(hint) in (Union, types.UnionType):
+        (inner,) = (item for item in get_args(hint) if item is not type(None))
+        return inner, True
+    return hint, False

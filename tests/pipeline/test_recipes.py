@@ -1,0 +1,57 @@
+"""The recipes of pipeline/recipes: each is read by the commands that it names, and its network takes a few steps."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from model.network.presets import presets
+from pipeline.cli.parsing import parse
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets
+
+RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
+each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+SMALL = ["--steps", "2", "--batch-size", "4", "--device", "cpu"]
+for setting in ("patience=0", "validation_positions=8", "validation_every_steps=0"):
+    SMALL += ["--set", setting]
+
+
+@pytest.fixture(scope="module")
+def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a dataset of a few games."""
+    from pipeline.ingest.chunk import IngestConfig
+    from pipeline.ingest.job import ingest
+
+    folder = tmp_path_factory.mktemp("recipes")
+    ingest([str(datasets.dump(folder / "games.pgn", 20))], folder / "out", IngestConfig(val_share=0.2), workers=1)
+    return folder / "out"
+
+
+def test_there_is_a_recipe_for_each_system() -> None:
+    systems = {"bishop", "alphazero19", "chess-policy", "chessmarro", "self-learning", "fianchetto-human"}
+    assert {recipe.stem for recipe in RECIPES} == systems
+
+
+@each_recipe
+def test_every_command_reads_its_part(recipe: Path) -> None:
+    words = ["--config", str(recipe)]
+    assert parse(["ingest", "d.pgn", "--out", "x", *words]).ingest.planes in recipe.read_text()
+    train = parse(["train", "--positions", "p", "--out", "x", *words])
+    assert train.preset == recipe.stem
+    assert train.preset in presets()
+    assert train.train.learning_rate > 0
+    if "\nfinetune:" in recipe.read_text():
+        loop = parse(["finetune", "--checkpoint", "c", "--out", "x", *words]).finetune
+        assert loop.explore.explorer == "network"
+        assert loop.explore.search.algorithm == "puct"
+
+
+@each_recipe
+def test_its_network_takes_a_few_steps(recipe: Path, positions: Path, tmp_path: Path) -> None:
+    words = ["train", "--positions", str(positions), "--out", str(tmp_path / "net"), "--config", str(recipe), *SMALL]
+    result = parse([*words, "--json"]).run()
+    assert result["step"] == 2
+    card = json.loads((tmp_path / "net" / "checkpoint.json").read_text())
+    assert card["preset"]["name"] == recipe.stem
+    assert card["finished"]
