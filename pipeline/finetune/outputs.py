@@ -7,9 +7,7 @@ curves.png          the curves over generations (pipeline/finetune/pictures.py)
 elo.png             Elo against the seed alone
 """
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,6 +19,7 @@ from engine.temporaries import abandoned
 from pipeline.dataset.files.shards import publish
 from pipeline.finetune.pictures import draw_curves, draw_elo
 from pipeline.finetune.state import Record, State, checkpoint_of
+from pipeline.storage.csv_text import csv_text
 
 CSV, EVENTS, CURVES, ELO, BEST = "generations.csv", "events.jsonl", "curves.png", "elo.png", "best"
 
@@ -28,13 +27,9 @@ CSV, EVENTS, CURVES, ELO, BEST = "generations.csv", "events.jsonl", "curves.png"
 def refresh(state: State) -> None:
     """Write everything that follows from the state, the best network first."""
     promote(checkpoint_of(state.out, state.best), state.out / BEST, state.best, lineage(state))
-    text = io.StringIO()
     rows = [row(record, state) for record in state.generations]
     columns = list(dict.fromkeys(name for one in rows for name in one)) or ["generation"]
-    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    _publish(state.out, CSV, text.getvalue().encode())
+    _publish(state.out, CSV, csv_text(columns, rows).encode())
     _publish(state.out, EVENTS, "".join(json.dumps(line) + "\n" for line in events(state)).encode())
     if len(state.judged) > 1:
         _publish(state.out, CURVES, draw_curves(rows))

@@ -10,8 +10,6 @@ summary.json    the result
 Stability: FORMAT_VERSION 1. games.jsonl is the only source: the rest is made from it, whenever a match ends or stops.
 """
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,6 +25,7 @@ from engine.json_files import parse_json
 from engine.match.game import GameRecord
 from pipeline.evaluation.render import publish_bytes
 from pipeline.storage import claims
+from pipeline.storage.csv_text import csv_text
 
 FORMAT_VERSION = 1
 RESULTS = ("1-0", "0-1", "1/2-1/2")
@@ -129,13 +128,13 @@ def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
 
 def _table(games: Sequence[GameRecord], names: tuple[str, str]) -> str:
     """Return the CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["game", "pair", "white", "black", "result", "points_a", "ending", "forfeit", "plies", "detail"])
+    columns = ["game", "pair", "white", "black", "result", "points_a", "ending", "forfeit", "plies", "detail"]
+    rows = []
     for game in games:
         about = [game.ending, game.forfeit or "", len(game.book) + len(game.moves), game.detail]
-        writer.writerow([game.game, game.game // 2, *_colours(game, names), game.result, game.points, *about])
-    return text.getvalue()
+        cells = [game.game, game.game // 2, *_colours(game, names), game.result, game.points, *about]
+        rows.append(dict(zip(columns, cells, strict=True)))
+    return csv_text(columns, rows)
 
 
 def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:
