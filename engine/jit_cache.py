@@ -79,12 +79,6 @@ def sources_hash(root: Path) -> str:
     return total.hexdigest()[:16]
 
 
-def kernels_are_compiled() -> bool:
-    """Return whether the cache holds the search's kernels; True where there is no cache folder to look into."""
-    folder = os.environ.get(VARIABLE)
-    return folder is None or next(Path(folder).glob("*/batch.select-*.nbi"), None) is not None
-
-
 def key_cache_by_sources() -> None:
     """Point Numba's cache at a folder of these sources; a folder that the user named is left alone."""
     if os.environ.get(VARIABLE) != os.environ.get(OURS):

@@ -20,7 +20,7 @@ from engine.evaluation.score import centipawns
 from engine.match.config import Limit
 from engine.progress import Stop
 from engine.search import Search, SearchConfig
-from engine.search.history import of_board
+from engine.search.chess_rules import position_and_history
 from engine.search.time_manager import Limits, RoundTimer, budget
 
 OVERHEAD = 0.003
@@ -151,7 +151,7 @@ class SearchSide(Side):
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Reset the slot's tree."""
-        position, keys = of_board(board)
+        position, keys = position_and_history(board)
         self.search.start(slot, position, keys, game=game)
 
     def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:

@@ -1,7 +1,7 @@
 """Batched Monte Carlo tree search: PUCT and Gumbel, many games side by side."""
 
 from engine.search.config import SearchConfig, SearchError
-from engine.search.move_choice import Root
+from engine.search.results import Root
 from engine.search.search import Search
 
 __all__ = ["Root", "Search", "SearchConfig", "SearchError"]

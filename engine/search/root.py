@@ -1,6 +1,6 @@
-"""What is done at a root before and between runs: check whether the game is over, find mates in one, add noise, advance.
+"""The root: priors, noise, the plan of Sequential Halving, the choice of a move, the step to the next position.
 
-Axes: G slots, M root moves.
+Axes: G slots, N slots of this run, M root moves.
 """
 
 from math import exp, log
@@ -8,234 +8,288 @@ from typing import Any
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from engine.board.bitboard import U
-from engine.board.movegen import MOVE_PLANES, TYPES, count_moves, legal_key, legal_planes, no_moves
-from engine.board.position import COUNTERS, HALFMOVE_MASK
-from engine.board.rng import dirichlet, gumbel
-from engine.board.rules import GOES_ON, MATE, REPETITION, STALEMATE, ending_of_position
-from engine.search.expansion import EXPANDED, expand
-from engine.search.gumbel import halving_schedule
-from engine.search.simulation import mark_terminal, new_node, play, times_in_history
-from engine.search.tree import HISTORY, NO_NODE, TWOFOLD, WAITING, WON
-
-
-@njit(cache=True, nogil=True)
-def reset_tree(forest: Any, slot: Any) -> None:
-    """Replace a slot's tree by a single node, its root position."""
-    forest.slots[slot].nodes = forest.slots[slot].edges = 0
-    forest.slots[slot].deepest = forest.slots[slot].plies = forest.slots[slot].walks = 0
-    new_node(forest, slot)
-
-
-@njit(cache=True, nogil=True)
-def ending_of(forest: Any, slot: Any, planes: Any) -> Any:
-    """Return how the rules end the *game* at a slot's root, GOES_ON when they do not. `planes` (uint64[77]) is written."""
-    position = forest.roots[slot]
-    checkers = legal_planes(position, planes)
-    ending = ending_of_position(position, planes, checkers)
-    if ending == GOES_ON and times_in_history(forest, slot, legal_key(position, planes)) >= 2:
-        return REPETITION
-    return ending
+from engine.board.bitboard import U, popcount
+from engine.board.movegen import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves
+from engine.board.position import COUNTERS, HALFMOVE_MASK, KING, MAX_MOVES
+from engine.board.rng import dirichlet, gumbel, share
+from engine.board.rules import MATE, STALEMATE
+from engine.search.chess_rules import mark_mates_in_one, play, times_in_history
+from engine.search.config import SearchParams
+from engine.search.select import halving_edge, improved_policy, plan_halving
+from engine.search.simulate import EXPANDED, Round, expand, plies_to_end
+from engine.search.tree import (
+    HISTORY,
+    LOST,
+    NO_NODE,
+    UNKNOWN,
+    WAITING,
+    WON,
+    Forest,
+    Int,
+    clear_depths,
+    keep_subtree,
+    reset_tree,
+    set_ending,
+)
 
 
 @njit(cache=True, nogil=True)
-def moves_at(forest: Any, slot: Any) -> Any:
-    """Count the legal moves at a slot's root, int64."""
-    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
-    legal_planes(forest.roots[slot], planes)
-    return count_moves(planes, planes)
+def expand_roots(forest: Forest, slots: Any, batch: Round, blank: Any, allowed: Any) -> Any:
+    """Check the slots' roots; those that need an evaluation become rows of `batch`. Return their number.
 
-
-@njit(cache=True, nogil=True)
-def mate_in_one(forest: Any, slot: Any, planes: Any) -> Any:
-    """Mark the root's moves that mate as won; return whether there is one. `planes` (uint64[77]) is scratch."""
-    position = np.empty_like(forest.roots[slot])
-    first, found = forest.nodes[slot, 0].first, False
-    for edge in range(first, first + forest.nodes[slot, 0].count):
-        position[:] = forest.roots[slot]
-        play(position, forest.edges[slot, edge].label, forest.edges[slot, edge].promotion)
-        if legal_planes(position, planes) > 0 and no_moves(planes):
-            forest.edges[slot, edge].proof = WON
-            found = True
-    if found:
-        forest.nodes[slot, 0].proof = WON
-        forest.nodes[slot, 0].distance = 1
-    return found
-
-
-@njit(cache=True, nogil=True)
-def prepare_root(forest: Any, slot: Any, planes: Any, blank: Any, allowed: Any) -> Any:
-    """Return whether a root that has no edges needs an evaluation. `planes` (uint64[77]) is written.
-
-    It does not where the game is over or one of the `allowed` moves mates; the priors are then those of `blank`, float32[A]
-    of zeros.
+    `allowed` int64[N, 2] are the (label, promotion) that new roots will be restricted to, empty for all; `blank` float32[A]
+    is zeros.
     """
-    position = forest.roots[slot]
-    checkers = legal_planes(position, planes)
-    forest.nodes[slot, 0].key = legal_key(position, planes)
-    ending = ending_of_position(position, planes, checkers)
-    if ending in (MATE, STALEMATE):  # drawn by another rule, a root is searched all the same
-        mark_terminal(forest, slot, 0, ending)
-        forest.nodes[slot, 0].count = 0
+    rows = 0
+    for slot in slots:
+        root = forest.nodes[slot, 0]
+        if root.count >= 0:
+            if root.count > 0 and root.proof == UNKNOWN:
+                mark_mates_in_one(forest, slot, batch.planes[rows])
+        elif root.proof == UNKNOWN and _needs_evaluation(forest, slot, batch.planes[rows], blank, allowed):
+            batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, 0, 0
+            rows += 1
+    return rows
+
+
+@njit(cache=True, nogil=True)
+def _needs_evaluation(forest: Forest, slot: Int, planes: Any, blank: Any, allowed: Any) -> Any:
+    """Return whether a new root is to be evaluated, which writes its planes: not if it has no move, or one that mates."""
+    root = forest.nodes[slot, 0]
+    checkers = legal_planes(forest.roots[slot], planes)
+    root.key = legal_key(forest.roots[slot], planes)
+    if no_moves(planes):  # drawn by another rule, a root is searched all the same
+        set_ending(root, MATE if checkers > 0 else STALEMATE)
+        root.count = 0
         return False
-    found = expand(forest, slot, 0, planes, blank, 1.0) == EXPANDED
-    if found and len(allowed) > 0:
+    if expand(forest, slot, 0, planes, blank, 1.0) == EXPANDED:
         restrict_root(forest, slot, allowed)
-    if found and mate_in_one(forest, slot, np.empty_like(planes)):
-        forest.nodes[slot, 0].visits = forest.nodes[slot, 0].ended = 1
-        forest.nodes[slot, 0].value_sum, forest.nodes[slot, 0].value = 1.0, 1.0
-        return False
+        if mark_mates_in_one(forest, slot, np.empty_like(planes)):
+            root.visits = root.ended = 1
+            root.value_sum = root.value = 1.0
+            return False
     forest.slots[slot].edges = 0
-    forest.nodes[slot, 0].count = WAITING
+    root.count = WAITING
     return True
 
 
 @njit(cache=True, nogil=True)
-def restrict_root(forest: Any, slot: Any, allowed: Any) -> None:
-    """Keep only the `allowed` moves of an expanded root, int64[N, 2] of (label, promotion), and rescale their priors."""
-    first, kept, total = forest.nodes[slot, 0].first, np.int64(0), 0.0
-    for edge in range(first, first + forest.nodes[slot, 0].count):
+def restrict_root(forest: Forest, slot: Int, allowed: Any) -> None:
+    """Keep only the `allowed` moves of an expanded root and rescale their priors; int64[N, 2], all if it is empty."""
+    root, kept, total = forest.nodes[slot, 0], np.int64(0), 0.0
+    if len(allowed) == 0 or root.count < 1:
+        return
+    for edge in range(root.first, root.first + root.count):
+        move = forest.edges[slot, edge]
         for index in range(len(allowed)):
-            if (
-                allowed[index, 0] == forest.edges[slot, edge].label
-                and allowed[index, 1] == forest.edges[slot, edge].promotion
-            ):
-                place = first + kept
-                forest.edges[slot, place].label = forest.edges[slot, edge].label
-                forest.edges[slot, place].promotion = forest.edges[slot, edge].promotion
-                forest.edges[slot, place].prior = forest.edges[slot, edge].prior
-                forest.edges[slot, place].proof = forest.edges[slot, edge].proof
-                total += forest.edges[slot, edge].prior
+            if allowed[index, 0] == move.label and allowed[index, 1] == move.promotion:
+                forest.edges[slot, root.first + kept] = forest.edges[slot, edge]
+                total += move.prior
                 kept += 1
                 break
-    forest.nodes[slot, 0].count = kept
-    for edge in range(first, first + kept):
+    root.count = kept
+    for edge in range(root.first, root.first + kept):
         forest.edges[slot, edge].prior = forest.edges[slot, edge].prior / total if total > 0.0 else 1.0 / kept
 
 
 @njit(cache=True, nogil=True)
-def shape_priors(forest: Any, slot: Any, temperature: Any, noise: Any) -> None:
-    """Flatten the root's priors by a temperature and mix Dirichlet noise in; `noise` = (share, alpha)."""
-    mixed, alpha = noise
-    first, count = forest.nodes[slot, 0].first, np.int64(forest.nodes[slot, 0].count)
-    if count < 1 or (temperature == 1.0 and mixed == 0.0):
-        return
-    drawn = np.zeros(count, dtype=np.float64)
-    if mixed > 0.0:
-        dirichlet(forest.rng[slot], alpha, drawn)
-    total = 0.0
-    for edge in range(first, first + count):
-        flat = exp(log(max(np.float64(forest.edges[slot, edge].prior), 1e-30)) / temperature)
-        forest.edges[slot, edge].prior = flat
-        total += flat
-    forest.nodes[slot, 0].visited_policy = 0.0
-    for edge in range(first, first + count):
-        prior = forest.edges[slot, edge].prior / total
-        forest.edges[slot, edge].prior = (1.0 - mixed) * prior + mixed * drawn[edge - first]
-        if forest.edges[slot, edge].visits > 0:
-            forest.nodes[slot, 0].visited_policy += forest.edges[slot, edge].prior
+def begin_run(
+    forest: Forest, slots: Any, wanted: Any, noise: Any, allowed: Any, fresh: Any, params: SearchParams
+) -> None:
+    """Prepare expanded roots; `wanted` int64[N] simulations become those that each root gets, 0 where none are due.
+
+    `noise` bool[N] says which roots get noise, `fresh` bool[G] whose priors were not shaped yet; `allowed` as above.
+    """
+    for index in range(len(slots)):
+        slot = slots[index]
+        root = forest.nodes[slot, 0]
+        restrict_root(forest, slot, allowed)
+        if root.proof != UNKNOWN or root.count < 1:
+            wanted[index] = 0
+            continue
+        if fresh[slot]:
+            _shape_priors(forest, slot, noise[index], params)
+            fresh[slot] = False
+        wanted[index] = _allotted(forest, slot, wanted[index], params)
+        _set_root_moves(forest, slot, noise[index], params)
+        if params.gumbel:
+            considered = min(np.int64(params.max_considered_actions), np.int64(root.count))
+            planned = min(np.int64(forest.schedule.shape[1]), wanted[index])
+            plan_halving(considered, planned, forest.schedule[slot])
 
 
 @njit(cache=True, nogil=True)
-def begin_root(forest: Any, slot: Any, budget: Any, considered: Any, scale: Any, penalty: Any) -> None:
-    """Prepare an expanded root for `budget` simulations: Gumbel noise and schedule, repetition penalty, visits so far."""
-    first, count = forest.nodes[slot, 0].first, np.int64(forest.nodes[slot, 0].count)
+def _shape_priors(forest: Forest, slot: Int, noise: bool, params: SearchParams) -> None:
+    """Flatten the root's priors by its temperature and mix Dirichlet noise in (PUCT)."""
+    fraction = params.dirichlet_fraction if noise and not params.gumbel else 0.0
+    if params.root_temperature == 1.0 and fraction == 0.0:
+        return
+    root, total = forest.nodes[slot, 0], 0.0
+    moves = forest.edges[slot, root.first : root.first + root.count]
+    drawn = np.zeros(len(moves), dtype=np.float64)
+    if fraction > 0.0:
+        dirichlet(forest.rng[slot], params.dirichlet_alpha, drawn)
+    for index in range(len(moves)):
+        flat = exp(log(max(np.float64(moves[index].prior), 1e-30)) / params.root_temperature)
+        moves[index].prior = flat
+        total += flat
+    root.visited_policy = 0.0
+    for index in range(len(moves)):
+        moves[index].prior = (1.0 - fraction) * (moves[index].prior / total) + fraction * drawn[index]
+        if moves[index].visits > 0:
+            root.visited_policy += moves[index].prior
+
+
+@njit(cache=True, nogil=True)
+def _allotted(forest: Forest, slot: Int, simulations: Int, params: SearchParams) -> Any:
+    """Return the simulations that a root gets, int64: 0 for 0, otherwise at least 1."""
+    if simulations < 1:
+        return np.int64(0)
+    factor = 1.0
+    if params.branching_exponent > 0.0:
+        moves = np.float64(forest.nodes[slot, 0].count)
+        factor *= min(max((moves / 30.0) ** params.branching_exponent, 0.25), 2.0)
+    if params.endgame_factor < 1.0:
+        pieces = U(0)
+        for word in range(KING):
+            pieces += popcount(forest.roots[slot, word])
+        left = min(np.float64(pieces) / 30.0, 1.0)
+        factor *= params.endgame_factor + (1.0 - params.endgame_factor) * left
+    return max(np.int64(np.float64(simulations) * factor), np.int64(1))
+
+
+@njit(cache=True, nogil=True)
+def _set_root_moves(forest: Forest, slot: Int, noise: bool, params: SearchParams) -> None:
+    """Set what a run knows of root moves beside their edges: visits so far, Gumbel noise, repetition penalty."""
+    root = forest.nodes[slot, 0]
     position, planes = np.empty_like(forest.roots[slot]), np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
-    assert count <= forest.moves.shape[1]
-    for index in range(count):
-        forest.moves[slot, index].visits_before = forest.edges[slot, first + index].visits
-        forest.moves[slot, index].bias = 0.0
-        if scale >= 0.0:
-            forest.moves[slot, index].noise = scale * gumbel(forest.rng[slot])
-        if penalty > 0.0:
+    scale = params.gumbel_scale if noise else 0.0
+    assert root.count <= forest.moves.shape[1]
+    for index in range(root.count):
+        edge, move = forest.edges[slot, root.first + index], forest.moves[slot, index]
+        move.visits_before = edge.visits
+        move.bias = 0.0
+        if params.gumbel:
+            move.noise = scale * gumbel(forest.rng[slot])
+        if params.repetition_penalty > 0.0:
             position[:] = forest.roots[slot]
-            play(position, forest.edges[slot, first + index].label, forest.edges[slot, first + index].promotion)
+            play(position, edge.label, edge.promotion)
             legal_planes(position, planes)
             if times_in_history(forest, slot, legal_key(position, planes)) > 0:
-                forest.moves[slot, index].bias = -penalty
-    if scale >= 0.0:
-        room = min(np.int64(forest.schedule.shape[1]), budget)
-        halving_schedule(min(np.int64(considered), count), room, forest.schedule[slot])
+                move.bias = -params.repetition_penalty
 
 
 @njit(cache=True, nogil=True)
-def find_edge(forest: Any, slot: Any, label: Any, promotion: Any) -> Any:
-    """Return the root's edge of a move, int64; NO_NODE when it has none."""
-    first = np.int64(forest.nodes[slot, 0].first)
-    for edge in range(first, first + max(np.int64(forest.nodes[slot, 0].count), np.int64(0))):
-        if forest.edges[slot, edge].label == label and forest.edges[slot, edge].promotion == promotion:
-            return edge
-    return np.int64(NO_NODE)
+def choose_all(forest: Forest, slots: Any, improved: bool, temperatures: Any, params: SearchParams, out: Any) -> None:
+    """Choose a move for each slot into `out` (int64[N, 2]: label, promotion); (-1, 0) where there is none."""
+    for index in range(len(slots)):
+        edge = choose_edge(forest, slots[index], improved, temperatures[index], params)
+        out[index, 0], out[index, 1] = -1, 0
+        if edge >= 0:
+            out[index, 0] = forest.edges[slots[index], edge].label
+            out[index, 1] = forest.edges[slots[index], edge].promotion
 
 
 @njit(cache=True, nogil=True)
-def add_to_history(forest: Any, slot: Any) -> None:
-    """Append the root's key to the game's history, of which the oldest is dropped where there is no room."""
-    if forest.slots[slot].history_length == HISTORY:
-        for index in range(HISTORY - 1):
-            forest.history[slot, index] = forest.history[slot, index + 1]
-        forest.slots[slot].history_length -= 1
-    forest.history[slot, forest.slots[slot].history_length] = forest.nodes[slot, 0].key
-    forest.slots[slot].history_length += 1
+def choose_edge(forest: Forest, slot: Int, improved: bool, temperature: float, params: SearchParams) -> Any:
+    """Choose a root move by its visits or the improved policy, int64 edge; NO_NODE where there is none."""
+    root = forest.nodes[slot, 0]
+    first = np.int64(root.first)
+    if root.count < 1:
+        return np.int64(NO_NODE)
+    if root.proof == WON or root.proof == LOST:
+        return _proven_edge(forest, slot)
+    if params.gumbel and temperature <= 0.0 and not improved:
+        return halving_edge(forest, slot, np.int64(forest.schedule.shape[1]), params)
+    weights = np.empty(MAX_MOVES, dtype=np.float64)
+    if improved and params.gumbel:
+        improved_policy(forest, slot, 0, params, weights)
+    for index in range(root.count):
+        move = forest.edges[slot, first + index]
+        if not (improved and params.gumbel):
+            weights[index] = np.float64(move.visits)
+        if move.proof == LOST:
+            weights[index] = -np.inf
+    if temperature > 0.0:
+        index = _draw(forest.rng[slot], weights[: root.count], temperature)
+        if index >= 0:
+            return first + index
+    return first + _largest(forest, slot, weights)
 
 
 @njit(cache=True, nogil=True)
-def advance(forest: Any, slot: Any, label: Any, promotion: Any, reuse: Any, spare: Any) -> Any:
-    """Play a legal move at the root and keep its part of the tree; return whether there was one.
+def _proven_edge(forest: Forest, slot: Int) -> Any:
+    """Return the quickest won move of a won root, the slowest lost one of a lost root, int64 edge."""
+    root, best, choice = forest.nodes[slot, 0], np.int64(0), np.int64(NO_NODE)
+    for edge in range(root.first, root.first + root.count):
+        if forest.edges[slot, edge].proof == root.proof:
+            plies = plies_to_end(forest, slot, edge)
+            if choice < 0 or (plies < best if root.proof == WON else plies > best):
+                best, choice = plies, np.int64(edge)
+    return choice
 
-    `spare` = (order int32[C], EDGE[E]) is the room that subtrees are moved through.
+
+@njit(cache=True, nogil=True)
+def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
+    """Draw an index with probability proportional to weight ** (1 / temperature), int64; the weights are overwritten."""
+    most, total = max(weights.max(), 0.0), 0.0
+    for index in range(len(weights)):
+        if weights[index] > 0.0:
+            weights[index] = np.exp(log(weights[index] / most) / temperature)
+            total += weights[index]
+        else:
+            weights[index] = 0.0
+    left, choice = share(rng) * total, np.int64(NO_NODE)
+    for index in range(len(weights)):
+        if weights[index] > 0.0:
+            choice = np.int64(index)
+            left -= weights[index]
+            if left < 0.0:
+                break
+    return choice
+
+
+@njit(cache=True, nogil=True)
+def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
+    """Return the index of the largest weight, int64; among equals the better value, then the likelier move."""
+    root, choice, best, best_mean = forest.nodes[slot, 0], np.int64(0), -np.inf, -np.inf
+    for index in range(root.count):
+        move = forest.edges[slot, root.first + index]
+        mean = move.value_sum / np.float64(move.visits) if move.visits > 0 else -1.0
+        if weights[index] > best or (weights[index] == best and mean > best_mean):
+            best, best_mean, choice = weights[index], mean, np.int64(index)
+    return choice
+
+
+@njit(cache=True, nogil=True)
+def advance(forest: Forest, slot: Int, label: Int, promotion: Int, reuse: bool, spare: Any) -> Any:
+    """Play a legal move at the root and, with `reuse`, keep its part of the tree; return whether there was one.
+
+    `spare` = (int32[C], EDGE[E]) is scratch.
     """
     planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    root, game = forest.nodes[slot, 0], forest.slots[slot]
     legal_planes(forest.roots[slot], planes)
-    forest.nodes[slot, 0].key = legal_key(forest.roots[slot], planes)
-    add_to_history(forest, slot)
+    root.key = legal_key(forest.roots[slot], planes)
+    if game.history_length == HISTORY:  # drop the oldest
+        for index in range(HISTORY - 1):
+            forest.history[slot, index] = forest.history[slot, index + 1]
+        game.history_length -= 1
+    forest.history[slot, game.history_length] = root.key
+    game.history_length += 1
     child = np.int64(NO_NODE)
     if reuse:
-        edge = find_edge(forest, slot, label, promotion)
-        if edge >= 0:
-            child = np.int64(forest.edges[slot, edge].child)
+        for edge in range(root.first, root.first + max(np.int64(root.count), np.int64(0))):
+            if forest.edges[slot, edge].label == label and forest.edges[slot, edge].promotion == promotion:
+                child = np.int64(forest.edges[slot, edge].child)
     play(forest.roots[slot], label, promotion)
     if forest.roots[slot, COUNTERS] & HALFMOVE_MASK == U(0):
-        forest.slots[slot].history_length = 0
-    forest.slots[slot].deepest = forest.slots[slot].plies = forest.slots[slot].walks = 0
+        game.history_length = 0
     if child < 0 or forest.nodes[slot, child].count < 1:
         reset_tree(forest, slot)
         return False
-    _keep_subtree(forest, slot, child, spare)
+    clear_depths(forest, slot)
+    keep_subtree(forest, slot, child, spare)
     return True
-
-
-@njit(cache=True, nogil=True)
-def _keep_subtree(forest: Any, slot: Any, child: Any, spare: Any) -> None:
-    """Make `child` the root, moving what hangs on it to the front.
-
-    A child has a larger number than its parent, so one pass finds all that is kept, and nodes move to lower places. Edges
-    lie in the order in which their nodes were expanded and go through `spare`. What was a draw by a second occurrence is new
-    again: the first one may now lie before the root, where it takes two.
-    """
-    order, room = spare
-    nodes, kept, edges = forest.slots[slot].nodes, np.int64(0), np.int64(0)
-    order[:nodes] = NO_NODE
-    order[child] = 0
-    for node in range(child, nodes):
-        if order[node] == NO_NODE:
-            continue
-        order[node] = kept
-        start, count = np.int64(forest.nodes[slot, node].first), np.int64(forest.nodes[slot, node].count)
-        forest.nodes[slot, kept] = forest.nodes[slot, node]
-        if forest.nodes[slot, kept].ending == TWOFOLD:
-            forest.nodes[slot, kept].ending = GOES_ON
-        if count > 0:
-            for edge in range(start, start + count):
-                if forest.edges[slot, edge].child >= 0:
-                    order[forest.edges[slot, edge].child] = 0
-                room[edges + edge - start] = forest.edges[slot, edge]
-            forest.nodes[slot, kept].first = edges
-            edges += count
-        kept += 1
-    for edge in range(edges):
-        forest.edges[slot, edge] = room[edge]
-        if forest.edges[slot, edge].child >= 0:
-            forest.edges[slot, edge].child = order[forest.edges[slot, edge].child]
-    forest.slots[slot].nodes, forest.slots[slot].edges = kept, edges

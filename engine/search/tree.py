@@ -1,22 +1,19 @@
-"""The trees of many games side by side, in flat arrays: a slot a game, its nodes and edges in rows of their own.
-
-One array holds all nodes and one all edges, as records: a walk reads several fields of one node at a time, and finds them in
-one cache line. (An array a field was tried first and took twice the time; docs/log.md.)
+"""The trees of many games side by side, as records in flat arrays: one slot for each game.
 
 A node is a position, seen by its mover; node 0 of a slot is the root. Its edges are its legal moves, likeliest first, a
-promotion as four. Positions are not stored: a walk down plays the moves again from the root's. Nothing is shared between
-slots, so a slot's tree does not depend on its neighbours.
+promotion as four. Positions are not stored: a descent plays the moves again from the root. Slots share nothing, so a tree does
+not depend on its neighbours. A record holds all fields of a node because a descent reads several of them at a time: an array
+for each field took twice the time.
 
-A simulation that ends at a node (because it was new, or the game is over there) is counted in `ended`; so
-    visits[node] = ended[node] + sum of visits over its edges,   and visits[edge] = visits[child] where there is a child,
-unless the tree was full when the move was first visited: those simulations are the edge's alone.
+A simulation that ends at a node, because the position is new or the game is over there, counts in `ended`:
 
-A walk counts in `visits` of nodes and edges as soon as it has passed, so that those beside it go elsewhere, and in `value_sum`
-when its value comes back; until then the nodes that it has passed have it in `waiting`. What a position or a move is worth
-is the mean of the finished ones, visits - waiting of a node, or `in_flight` less of a move (as lc0's N and NInFlight).
+    node.visits = node.ended + the sum of visits over its edges
+    edge.visits = visits of its child; a move that found no room for a child has its simulations at the edge alone
 
-Verdicts are proofs: WON, DRAWN, LOST for the side named, UNKNOWN otherwise. Values are expected score, win minus loss, in
-[-1, 1]; draws are probabilities.
+A descent counts in `visits` and `in_flight` of all nodes and edges that it passes at once, so that the next ones of a round go
+elsewhere, and in `value_sum` when its value is known. Mean values are of finished visits, visits - in_flight, as in lc0.
+
+Values are win minus loss in [-1, 1], draws are probabilities, both seen by the node's mover.
 
 Axes: G slots, C nodes and E edges of a slot, H positions of the history, M root moves, S simulations, W words of a position.
 """
@@ -28,47 +25,51 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.position import MAX_MOVES, WORDS
+from engine.board.rules import GOES_ON, MATE
 
 WON, DRAWN, LOST, UNKNOWN = 1, 0, -1, 2
+"""Proofs, for the mover of the node or of the move."""
 NEW, WAITING = -1, -2
-"""In `count`: a node without edges yet; one whose evaluation is under way."""
+"""In `count`: the node has no edges yet; its evaluation is in flight."""
 NO_NODE = -1
-"""In `child`: a move that leads to no node yet."""
+"""In `child`: the move leads to no node yet."""
 TWOFOLD = 5
-"""In `ending`, beside engine.board.rules' endings: a position of this walk again. Counted as a draw, never as a proof."""
+"""In `ending`, beside those of engine.board.rules: the position occurs twice on this path. A draw, but no proof."""
 
 HISTORY = 128
-"""Positions before the root that are kept: more than fifty moves' worth."""
+"""Positions before the root that are kept: more than fifty moves of both sides."""
 MAX_DEPTH = 512
-"""Plies of one walk at most."""
-EDGES_A_NODE = 40
-"""Edges that room is made for, a node: real middlegames have 30 to 38."""
+"""Longest path, plies."""
+EDGES_PER_NODE = 40
+"""Edges to make room for: real middlegames have 30 to 38 moves."""
+
+Int = int | np.int64
+"""An integer in compiled code."""
 
 
-def _records(fields: str) -> np.dtype[np.void]:
+def _record(fields: str) -> np.dtype[np.void]:
     """Make the dtype of a record from "type name, type name"."""
     return np.dtype([(name, kind) for kind, name in (field.split() for field in fields.split(","))], align=True)
 
 
-SLOT = _records("i4 history_length, i4 nodes, i4 edges, i4 deepest, i8 refused, i8 plies, i8 walks")
-"""A game: earlier positions, nodes and edges in use; since the last move the longest walk, all walks' plies and their number;
-since the game began the positions that found no room."""
+SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest, i8 refused, i8 plies, i8 descents")
+"""A game: length of its history; nodes and edges in use; positions that found no room since the game began; and since the last
+move the longest path, the plies of all paths and their number."""
 
-NODE = _records(
-    "f8 value_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 waiting, f4 visited_policy, f4 value,"
+NODE = _record(
+    "f8 value_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 in_flight, f4 visited_policy, f4 value,"
     "i2 distance, i1 proof, i1 ending"
 )
-"""A position: sums of values and of draw probabilities, engine.board.position.key, first edge, number of edges (or NEW,
-WAITING), simulations that came here, those that went no further, and those that went on and wait for their value, sum
-of the priors of moves with a finished visit, the evaluator's own word, plies to a proven end, proof, how the game ends
-here (engine.board.params, or TWOFOLD)."""
+"""A position: sums of values and draws; engine.board.position.key; first edge, number of edges (or NEW, WAITING); simulations,
+those that ended here, those in flight below; sum of the priors of moves with a finished visit; the evaluator's value; plies to
+a proven end; proof; how the game ends here (engine.board.rules or TWOFOLD)."""
 
-EDGE = _records("f8 value_sum, f8 draw_sum, f4 prior, i4 child, i4 visits, u2 label, u1 promotion, i1 proof")
-"""A move: sums of values and of draw probabilities as the node's mover sees them, prior, node it leads to (or NO_NODE),
-simulations, label, promotion, proof."""
+EDGE = _record("f8 value_sum, f4 prior, i4 child, i4 visits, i4 in_flight, u2 label, u1 promotion, i1 proof")
+"""A move, seen by its node's mover: sum of values, prior, child (or NO_NODE), simulations, those in flight, label, promotion,
+proof."""
 
-MOVE = _records("f4 bias, f4 noise, i4 visits_before")
-"""A root move besides: added to its value; its Gumbel number; visits when this run began."""
+MOVE = _record("f4 bias, f4 noise, i4 visits_before")
+"""A root move's further fields: a number added to its value, its Gumbel noise, its visits when this run began."""
 
 
 class Forest(NamedTuple):
@@ -79,17 +80,17 @@ class Forest(NamedTuple):
     edges: NDArray[np.void]  # [G, E] EDGE
     moves: NDArray[np.void]  # [G, M] MOVE
     roots: NDArray[np.uint64]  # [G, W] the roots' positions
-    history: NDArray[np.uint64]  # [G, H] keys of the game's earlier positions that may come again
-    rng: NDArray[np.uint64]  # [G, 1] the slot's random numbers
-    schedule: NDArray[np.int32]  # [G, S] visits of the moves considered, by simulation (Sequential Halving)
+    history: NDArray[np.uint64]  # [G, H] keys of the game's earlier positions that may occur again
+    rng: NDArray[np.uint64]  # [G, 1] the slot's random stream
+    schedule: NDArray[np.int32]  # [G, S] Sequential Halving: visits of the moves considered, by simulation
 
 
 def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
-    """Make room for `games` trees of `capacity` nodes; `schedule` simulations of Sequential Halving (0: none)."""
+    """Allocate `games` trees of `capacity` nodes and schedules of `schedule` simulations (0: none)."""
     return Forest(
         slots=np.zeros(games, dtype=SLOT),
         nodes=np.zeros((games, capacity), dtype=NODE),
-        edges=np.zeros((games, capacity * EDGES_A_NODE + MAX_MOVES), dtype=EDGE),
+        edges=np.zeros((games, capacity * EDGES_PER_NODE + MAX_MOVES), dtype=EDGE),
         moves=np.zeros((games, MAX_MOVES), dtype=MOVE),
         roots=np.zeros((games, WORDS), dtype=np.uint64),
         history=np.zeros((games, HISTORY), dtype=np.uint64),
@@ -98,15 +99,80 @@ def empty_forest(games: int, capacity: int, schedule: int) -> Forest:
     )
 
 
-def bytes_of(capacity: int) -> int:
+def tree_bytes(capacity: int) -> int:
     """Return the memory of one tree of `capacity` nodes, bytes."""
-    return capacity * NODE.itemsize + (capacity * EDGES_A_NODE + MAX_MOVES) * EDGE.itemsize
+    return capacity * NODE.itemsize + (capacity * EDGES_PER_NODE + MAX_MOVES) * EDGE.itemsize
 
 
 @njit(cache=True, nogil=True)
-def in_flight(forest: Any, slot: Any, edge: Any) -> Any:
-    """Return how many of a move's visits wait for their value, int64; 0 for a move without a node, of which it is unknown."""
-    child = forest.edges[slot, edge].child
-    if child < 0:
-        return np.int64(0)
-    return np.int64(forest.nodes[slot, child].waiting) + np.int64(forest.nodes[slot, child].count == WAITING)
+def new_node(forest: Forest, slot: Int) -> Any:
+    """Take the slot's next node and clear it, int64; NO_NODE when the tree is full."""
+    index = np.int64(forest.slots[slot].nodes)
+    if index >= forest.nodes.shape[1]:
+        return np.int64(NO_NODE)
+    forest.slots[slot].nodes += 1
+    node = forest.nodes[slot, index]
+    node.count = NEW
+    node.visits = node.ended = node.in_flight = node.distance = 0
+    node.value_sum = node.draw_sum = node.visited_policy = node.value = 0.0
+    node.proof, node.ending = UNKNOWN, GOES_ON
+    return index
+
+
+@njit(cache=True, nogil=True)
+def set_ending(node: Any, ending: Int) -> None:
+    """Store how the game ends at a node, and the proof that this is."""
+    node.ending = ending
+    if ending == MATE:
+        node.proof = LOST
+    elif ending not in (GOES_ON, TWOFOLD):
+        node.proof = DRAWN
+
+
+@njit(cache=True, nogil=True)
+def clear_depths(forest: Forest, slot: Int) -> None:
+    """Restart the statistics of path lengths."""
+    forest.slots[slot].deepest = forest.slots[slot].plies = forest.slots[slot].descents = 0
+
+
+@njit(cache=True, nogil=True)
+def reset_tree(forest: Forest, slot: Int) -> None:
+    """Replace a slot's tree by a single node, its root."""
+    forest.slots[slot].nodes = forest.slots[slot].edges = 0
+    clear_depths(forest, slot)
+    new_node(forest, slot)
+
+
+@njit(cache=True, nogil=True)
+def keep_subtree(forest: Forest, slot: Int, child: Int, spare: Any) -> None:
+    """Make `child` the root and move its subtree to the front; `spare` = (int32[C], EDGE[E]) is scratch.
+
+    A child has a larger number than its parent, so one pass finds the subtree, and nodes only move down. Edges lie in the
+    order in which their nodes were expanded and go through `spare`. A draw by a second occurrence is undone: the first
+    occurrence may now lie before the root, where it takes two.
+    """
+    order, room = spare
+    nodes, kept, edges = forest.slots[slot].nodes, np.int64(0), np.int64(0)
+    order[:nodes] = NO_NODE
+    order[child] = 0
+    for index in range(child, nodes):
+        if order[index] == NO_NODE:
+            continue
+        order[index] = kept
+        forest.nodes[slot, kept] = forest.nodes[slot, index]
+        node = forest.nodes[slot, kept]
+        if node.ending == TWOFOLD:
+            node.ending = GOES_ON
+        if node.count > 0:
+            for edge in range(node.first, node.first + node.count):
+                if forest.edges[slot, edge].child >= 0:
+                    order[forest.edges[slot, edge].child] = 0
+                room[edges + edge - node.first] = forest.edges[slot, edge]
+            node.first = edges
+            edges += node.count
+        kept += 1
+    for edge in range(edges):
+        forest.edges[slot, edge] = room[edge]
+        if forest.edges[slot, edge].child >= 0:
+            forest.edges[slot, edge].child = order[forest.edges[slot, edge].child]
+    forest.slots[slot].nodes, forest.slots[slot].edges = kept, edges

@@ -17,7 +17,7 @@ from engine.board.rules import MATE
 from engine.encoding.planes import label_of
 from engine.match.openings import Opening
 from engine.search import Root
-from engine.search.history import of_board
+from engine.search.chess_rules import position_and_history
 
 TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
 """Endings beside those of engine.board.rules: stopped at `most_plies`; resigned by the side to move; stopped at
@@ -88,7 +88,7 @@ class Start:
     position: Position
     """After them."""
     keys: list[int]
-    """Of the positions since the last capture or pawn move (engine.search.history)."""
+    """Of the positions since the last capture or pawn move (engine.search.chess_rules)."""
     moves: list[tuple[int, int]]
     """The opening's moves, (label, promotion)."""
 
@@ -96,7 +96,7 @@ class Start:
 def start_of(opening: Opening) -> Start:
     """Turn an opening into where a search begins."""
     board, moves = opening.board(), []
-    position, keys = of_board(board)
+    position, keys = position_and_history(board)
     while board.move_stack:
         move = board.pop()
         moves.append((label_of(move, board.turn), move.promotion or 0))

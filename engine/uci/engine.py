@@ -14,7 +14,7 @@ from typing import BinaryIO
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
-from engine.jit_cache import kernels_are_compiled
+from engine.jit_cache import are_compiled
 from engine.uci.commands import parse_go, parse_option, parse_position, shown, split
 from engine.uci.job import Job
 from engine.uci.options import Options, changed, described
@@ -82,7 +82,7 @@ class Engine:
 
         Raises LoadError when there is nothing to play with, and BrokenPipeError when nobody reads the answers any more.
         """
-        self._cold = not kernels_are_compiled()
+        self._cold = not are_compiled("simulate")
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()  # beside torch's import
         self._thread.start()
         self._submit_load()

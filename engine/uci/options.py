@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from engine.errors import UserError
 from engine.search import SearchConfig
-from engine.search.tree import bytes_of
+from engine.search.tree import tree_bytes
 from engine.uci.commands import shown
 
 NOTHING = "<empty>"
@@ -64,8 +64,8 @@ class Options:
 
 def nodes_in(memory: int) -> int:
     """Return how many nodes a tree of so many bytes holds, the room included through which it moves on; at least 256."""
-    fixed = 2 * bytes_of(0)
-    return max((memory - fixed) // (2 * bytes_of(1) - fixed), 256)
+    fixed = 2 * tree_bytes(0)
+    return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
 
 @dataclass(frozen=True, slots=True)

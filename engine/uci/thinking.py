@@ -19,7 +19,7 @@ from engine.encoding.planes import label_of, move_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
-from engine.search.history import of_board
+from engine.search.chess_rules import position_and_history
 from engine.search.time_manager import Budget, RoundTimer, budget
 from engine.uci.commands import shown
 from engine.uci.info import effort, info_lines, moves_of, permille, ranked, score
@@ -176,7 +176,7 @@ class Thinker:
             search.seed, self._history = job.options.seed, None
         new_moves = job.history.moves_since(self._history) if self._history is not None else None
         if new_moves is None:
-            search.start(0, *of_board(job.board))
+            search.start(0, *position_and_history(job.board))
         else:
             turn = job.board.turn if len(new_moves) % 2 == 0 else not job.board.turn
             for move in new_moves:
@@ -210,7 +210,9 @@ class Thinker:
     def _by_search(self, job: Job, search: Search, bounds: Budget, allowed: list[chess.Move] | None) -> BestMove:
         turn, options = job.board.turn, job.options
         if allowed is not None:
-            search.start(0, *of_board(job.board))  # a tree of all moves answers no question about some of them
+            search.start(
+                0, *position_and_history(job.board)
+            )  # a tree of all moves answers no question about some of them
         before = search.root(0).simulations
         refused = search.refused(0)
         names = None if allowed is None else [(label_of(move, turn), move.promotion or 0) for move in allowed]
@@ -293,7 +295,7 @@ def warm_up(evaluator: Evaluator) -> None:
     """Load every kernel that a move may need; compile those that this machine has never run."""
     board = chess.Board()
     search = Search(evaluator, SearchConfig(nodes=1024, leaves=2))
-    search.start(0, *of_board(board))
+    search.start(0, *position_and_history(board))
     search.run(
         simulations=4
     )  # so that two rows are asked at once: uniform's answer of one row is another kind of array

@@ -156,7 +156,7 @@ def _playing(settings: GpuSettings, device: torch.device) -> dict[str, Any]:
     """Return evaluations/s of a search and moves/s of self-play by the same network."""
     evaluator = NetworkEvaluator(build(preset(settings.player), seed=0), device=device.type)
     share, searched, ready = efficiency(evaluator, settings.games, 1, 2)
-    search = SearchConfig(simulations=SIMULATIONS, dirichlet_share=0.25)
+    search = SearchConfig(simulations=SIMULATIONS, dirichlet_fraction=0.25)
     config = SelfPlayConfig(width=settings.games, most_plies=settings.plies)
     began = time.perf_counter()
     moves = sum(len(game.labels) for game in play_games(evaluator, search, config, games=settings.games))

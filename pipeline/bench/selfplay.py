@@ -19,7 +19,7 @@ PLIES = 40
 
 def moves_rate(games: int, plies: int) -> float:
     """Play games from the start and return moves per CPU-second, recording included."""
-    search = SearchConfig(simulations=SIMULATIONS, dirichlet_share=0.25)
+    search = SearchConfig(simulations=SIMULATIONS, dirichlet_fraction=0.25)
     config = SelfPlayConfig(width=games, most_plies=plies)
     evaluator = network_evaluator(WIDTH, BLOCKS)
     for _ in play_games(evaluator, search, SelfPlayConfig(width=2, most_plies=2), games=2):

@@ -23,7 +23,12 @@ def explored() -> ExploreConfig:
     small network does, so 64 of its simulations cost less than 16 of the network's (docs/log.md).
     """
     search = SearchConfig(
-        algorithm="gumbel", simulations=64, considered=16, policy_temperature=1.0, value_scale=1.0, value_rescale=False
+        algorithm="gumbel",
+        simulations=64,
+        max_considered_actions=16,
+        policy_temperature=1.0,
+        value_scale=1.0,
+        rescale_values=False,
     )
     return ExploreConfig(explorer="reanalyse", games=4000, search=search)
 

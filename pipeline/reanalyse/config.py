@@ -20,11 +20,11 @@ def _search() -> SearchConfig:
     return SearchConfig(
         algorithm="gumbel",
         simulations=128,
-        considered=16,
+        max_considered_actions=16,
         gumbel_scale=0.0,
         policy_temperature=1.0,
         value_scale=1.0,
-        value_rescale=False,
+        rescale_values=False,
     )
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from engine.board.movegen import legal_planes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, castling_bits, en_passant_file
 from engine.encoding.planes import PLANES
-from engine.search.simulation import play
+from engine.search.chess_rules import play
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shard_files import open_shard

@@ -22,7 +22,12 @@ def _search() -> SearchConfig:
     # Judged by Stockfish, 16 simulations on 8 moves teach more than 32 on 16 by mctx's weight of values; by this weight less,
     # for half the work (docs/log.md).
     return SearchConfig(
-        algorithm="gumbel", simulations=16, considered=8, policy_temperature=1.0, value_scale=1.0, value_rescale=False
+        algorithm="gumbel",
+        simulations=16,
+        max_considered_actions=8,
+        policy_temperature=1.0,
+        value_scale=1.0,
+        rescale_values=False,
     )
 
 
@@ -120,7 +125,9 @@ class ExploreConfig(SelfPlayConfig):
     def search_in(self, generation: int, generations: int) -> SearchConfig:
         """Return how a generation searches."""
         noise, search = self.noise(generation, generations), self.search
-        return replace(search, gumbel_scale=search.gumbel_scale * noise, dirichlet_share=search.dirichlet_share * noise)
+        return replace(
+            search, gumbel_scale=search.gumbel_scale * noise, dirichlet_fraction=search.dirichlet_fraction * noise
+        )
 
     def seed_in(self, generation: int) -> int:
         """Return the seed of a generation's games."""

@@ -8,13 +8,13 @@ import pytest
 
 from engine.board.movegen import legal_planes
 from engine.board.position import MAX_MOVES, FenError, from_board, from_fen, mirror
-from engine.encoding.planes import PLANES, label_of
+from engine.encoding.planes import LABELS, PLANES, label_of
 from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import WEIGHTS, score_moves
 from engine.match.openings import BookError, read_book
 from engine.search import Search, SearchConfig, SearchError
-from engine.search.expansion import list_moves
-from engine.search.tree import EDGE
+from engine.search.simulate import NO_ROOM, expand
+from engine.search.tree import empty_forest
 
 MANY = "QQQQQQnk/Q4Qpp/Q5QQ/Q6Q/Q6Q/Q6Q/Q6Q/KQQQQQQQ w - - 0 1"
 BEFORE = MANY.replace(" w ", " b ")
@@ -85,8 +85,7 @@ def test_a_book_does_not_open_there(name: str, text: str, tmp_path: Path) -> Non
 
 def test_arrays_of_the_most_moves_are_not_written_past_their_end() -> None:
     planes = planes_of_many()
-    with pytest.raises(AssertionError):
-        list_moves(planes, np.zeros(MAX_MOVES, dtype=EDGE))
+    assert expand(empty_forest(1, 100, 0), 0, 0, planes, np.zeros(LABELS, dtype=np.float32), 1.0) == NO_ROOM
     labels, scores = np.zeros(MAX_MOVES, dtype=np.int64), np.zeros(MAX_MOVES, dtype=np.int64)
     with pytest.raises(AssertionError):
         score_moves(planes, WEIGHTS, labels, scores, (np.zeros(64, dtype=np.int64), np.zeros(PLANES, dtype=np.uint64)))

@@ -156,7 +156,7 @@ def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: fl
     return choose
 
 
-def completed(node: Node, value_scale: float = 0.1, visit_offset: float = 50.0) -> np.ndarray:
+def completed(node: Node, value_scale: float = 0.1, maxvisit_init: float = 50.0) -> np.ndarray:
     """Give sigma(completed Q): unvisited moves take the mixed value; rescaled to 0..1; grown with the visits."""
     visits, values = node.child_visits(), node.values()
     visited = visits > 0
@@ -166,7 +166,7 @@ def completed(node: Node, value_scale: float = 0.1, visit_offset: float = 50.0) 
         mixed = (node.raw + visits.sum() * mean) / (visits.sum() + 1)
     full = np.where(visited, values, mixed)
     scaled = (full - full.min()) / max(full.max() - full.min(), 1e-8)
-    return (visit_offset + visits.max()) * value_scale * scaled
+    return (maxvisit_init + visits.max()) * value_scale * scaled
 
 
 def improved(node: Node) -> np.ndarray:

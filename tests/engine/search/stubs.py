@@ -15,7 +15,7 @@ from engine.encoding.planes import LABELS, PLANES, label_of, move_of
 from engine.evaluation.cache import row_key
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
-from engine.search.history import of_board
+from engine.search.chess_rules import position_and_history
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -101,7 +101,7 @@ def board_of(fen: str, moves: str | Iterable[str] = ()) -> chess.Board:
 
 def begin(search: Search, slot: int, board: chess.Board, game: int | None = None) -> None:
     """Start a slot at a board with its history."""
-    position, past = of_board(board)
+    position, past = position_and_history(board)
     search.start(slot, position, past, game=game)
 
 

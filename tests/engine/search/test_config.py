@@ -10,16 +10,16 @@ from tests.engine.search.stubs import Hashed, Laid, begin, board_of, by_uci, cho
 from tests.engine.search.test_puct import MIDDLE, ROOT
 
 OFF = {
-    "widening": 0.0,
+    "widening_factor": 0.0,
     "top_k": 0,
-    "tail": 0.0,
+    "tail_mass": 0.0,
     "repetition_penalty": 0.0,
     "early_stop": False,
     "dominance": 0.0,
-    "branching": 0.0,
-    "endgame": 1.0,
+    "branching_exponent": 0.0,
+    "endgame_factor": 1.0,
     "leaves": 1,
-    "dirichlet_share": 0.0,
+    "dirichlet_fraction": 0.0,
     "policy_temperature": 1.4,
     "root_temperature": 1.0,
 }
@@ -63,7 +63,7 @@ def first_choice(**options: float) -> str:
 
 def test_tail_leaves_out_the_least_likely():
     """The least likely moves whose priors sum to the tail or less are not walked."""
-    visits, priors = visited_priors(tail=0.2)
+    visits, priors = visited_priors(tail_mass=0.2)
     left_out = np.cumsum(priors[::-1])[::-1] <= 0.2 + 1e-6
     assert 3 < left_out.sum() < len(priors) - 3
     assert not visits[left_out].any()
@@ -86,7 +86,7 @@ def test_filters_give_way_when_all_that_is_left_loses():
 )
 def test_widening_grows_with_visits(simulations: int, widening: float, power: float, most: int):
     """After n visits of the root, the first ceil(widening * n ** power) moves by prior may have been tried."""
-    options = {"c_puct": 20.0, "fpu_reduction": 0.0, "widening": widening, "widening_power": power}
+    options = {"c_puct": 20.0, "fpu_reduction": 0.0, "widening_factor": widening, "widening_exponent": power}
     _, root = searched(MIDDLE, Hashed(spread=2.0), simulations=simulations, **options)
     visits = root.visits[np.argsort(-root.priors, kind="stable")]
     assert (visits[:most] > 0).all()
@@ -143,7 +143,7 @@ def test_dominance_ends_when_one_move_has_its_share_of_half_the_budget():
 @pytest.mark.parametrize(("exponent", "expected"), [(0.0, 100), (1.0, 25), (0.5, 31)])
 def test_budgets_follow_the_number_of_moves(exponent: float, expected: int):
     """Three moves: a tenth of thirty, so the quarter that is the least; its root is .316."""
-    search, root = searched(ROOT, uniform, simulations=100, branching=exponent)
+    search, root = searched(ROOT, uniform, simulations=100, branching_exponent=exponent)
     assert root.visits.sum() == search.simulations == expected
 
 
@@ -154,7 +154,7 @@ def test_budgets_grow_with_many_moves_up_to_twice():
     wide = chess.Board("8/8/1Q4Q1/8/3QQ3/8/1K4Q1/7k w - - 0 1")
     assert wide.legal_moves.count() >= 60
     for position in (many, board, wide):
-        _search, root = searched(position, Hashed(), simulations=40, branching=1.0)
+        _search, root = searched(position, Hashed(), simulations=40, branching_exponent=1.0)
         assert root.visits.sum() == 80 or root.mate > 0
 
 
@@ -165,7 +165,7 @@ def test_budgets_grow_with_many_moves_up_to_twice():
 def test_budgets_shrink_towards_the_endgame(fen: str, pieces: int):
     board = chess.Board(fen)
     assert chess.popcount(board.occupied) - 2 == pieces
-    search, _ = searched(board, Hashed(), simulations=120, endgame=0.25)
+    search, _ = searched(board, Hashed(), simulations=120, endgame_factor=0.25)
     assert search.simulations == int(120 * (0.25 + 0.75 * pieces / 30))
 
 

@@ -49,7 +49,7 @@ def test_a_search_goes_on_after_its_evaluator_raised(at: int, options: dict[str,
     with pytest.raises(KeyError):
         search.run()
     assert not (search._forest.nodes["count"] == WAITING).any()
-    assert not search._forest.nodes["waiting"].any()
+    assert not search._forest.nodes["in_flight"].any()
     for slot in range(6):
         check_books(search, slot)
     before = [search.root(slot).simulations for slot in range(6)]
@@ -131,7 +131,7 @@ def test_a_run_has_no_more_leaves_than_there_is_room_for():
 
 
 def test_no_simulations_only_expand_the_root():
-    for options in ({}, {"algorithm": "gumbel"}, {"branching": 0.5}):
+    for options in ({}, {"algorithm": "gumbel"}, {"branching_exponent": 0.5}):
         search = started(Hashed(), simulations=32, **options)
         search.run(simulations=0)
         root = search.root()

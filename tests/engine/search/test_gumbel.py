@@ -8,7 +8,7 @@ import pytest
 
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
-from engine.search.gumbel import halving_schedule
+from engine.search.select import plan_halving
 from tests.engine.search import reference
 from tests.engine.search.stubs import Hashed, Laid, begin, board_of, by_uci, chosen, searched
 from tests.engine.search.test_puct import (
@@ -45,7 +45,7 @@ HALVING = [
 @pytest.mark.parametrize(("considered", "simulations", "visits"), HALVING)
 def test_the_plan_is_the_table_worked_by_hand(considered: int, simulations: int, visits: list[int]):
     plan = np.zeros(simulations, dtype=np.int32)
-    halving_schedule(considered, simulations, plan)
+    plan_halving(considered, simulations, plan)
     assert sum(visits) == simulations
     assert Counter(plan.tolist()) == Counter(done for total in visits for done in range(total))
     assert plan.tolist() == sorted(plan.tolist()), "equal visits first, then one more for all that are left"
@@ -59,7 +59,7 @@ def test_a_root_of_even_moves_is_visited_by_the_table(considered: int, simulatio
         logits_BA, _ = Hashed()(planes_BP)
         return logits_BA, np.tile(np.float32([0, 1, 0]), (len(planes_BP), 1))
 
-    _, root = searched(MIDDLE, even, simulations=simulations, considered=considered, **QUIET)
+    _, root = searched(MIDDLE, even, simulations=simulations, max_considered_actions=considered, **QUIET)
     by_prior = root.visits[np.argsort(-root.priors, kind="stable")].tolist()
     assert by_prior == visits + [0] * (len(by_prior) - len(visits))
 
@@ -70,7 +70,7 @@ def test_completed_values_and_the_improved_policy_are_as_worked_by_hand():
     v_mix = (.2 + 2 * (.5 * -.4 + .3 * .5) / .8) / 3 = .025, which is a1b2's value. Rescaled: 0, 1, .425 / .9; times
     (50 + 1) * .1: 0, 5.1, 2.40833. Added to the logarithms of the priors and normalised: .009628, .947563, .042809.
     """
-    search, root = searched(ROOT, LAID, simulations=2, considered=2, **QUIET)
+    search, root = searched(ROOT, LAID, simulations=2, max_considered_actions=2, **QUIET)
     visits, improved = by_uci(root, chess.WHITE), by_uci(root, chess.WHITE, "improved")
     assert [visits[uci] for uci in MOVES] == [1, 1, 0]
     assert [improved[uci] for uci in MOVES] == pytest.approx([0.009628, 0.947563, 0.042809], abs=2e-6)
@@ -80,7 +80,7 @@ def test_completed_values_and_the_improved_policy_are_as_worked_by_hand():
 
 def test_without_rescaling_a_lead_counts_in_expected_score():
     """The same tree: leads of .9 / 2 and .425 / 2 over a1a2, times (50 + 1) * .1: 0, 2.295, 1.08375, and then as above."""
-    _, root = searched(ROOT, LAID, simulations=2, considered=2, value_rescale=False, **QUIET)
+    _, root = searched(ROOT, LAID, simulations=2, max_considered_actions=2, rescale_values=False, **QUIET)
     improved = by_uci(root, chess.WHITE, "improved")
     assert [improved[uci] for uci in MOVES] == pytest.approx([0.122896, 0.731803, 0.145301], abs=2e-6)
 
@@ -92,17 +92,17 @@ def test_without_rescaling_the_policy_stays_where_all_moves_are_nearly_alike():
 
     settings = {"simulations": 32, "policy_temperature": 1.0, **QUIET}
     _, stretched = searched(MIDDLE, nearly_even, **settings)
-    _, kept = searched(MIDDLE, nearly_even, value_rescale=False, **settings)
+    _, kept = searched(MIDDLE, nearly_even, rescale_values=False, **settings)
     assert np.abs(kept.improved - kept.priors).max() < 0.005
     assert np.abs(stretched.improved - stretched.priors).max() > 0.1
 
 
 def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below():
     """Black at b1 has tried nothing: its improved policy is its priors, and the likeliest, g7, lags most."""
-    _, root = searched(ROOT, LAID, simulations=3, considered=2, **QUIET)
+    _, root = searched(ROOT, LAID, simulations=3, max_considered_actions=2, **QUIET)
     visits = by_uci(root, chess.WHITE)
     assert [visits[uci] for uci in MOVES] == [1, 2, 0]
-    _, below = searched(ROOT, LAID, simulations=3, considered=2, path="a1b1", **QUIET)
+    _, below = searched(ROOT, LAID, simulations=3, max_considered_actions=2, path="a1b1", **QUIET)
     assert by_uci(below, chess.BLACK) == {"h8g8": 0, "h8g7": 1, "h8h7": 0}
 
 
@@ -111,7 +111,7 @@ def test_the_third_simulation_goes_to_the_better_of_two_and_follows_priors_below
 def test_trees_are_those_of_the_slow_search(fen: str, line: str, considered: int, simulations: int, leaves: int):
     board, evaluator = board_of(fen, line), Hashed()
     node = reference.gumbel(board, evaluator, simulations, considered, leaves)
-    options = {"simulations": simulations, "considered": considered, "leaves": leaves, **QUIET}
+    options = {"simulations": simulations, "max_considered_actions": considered, "leaves": leaves, **QUIET}
     compared = assert_same_tree(board, node, [], evaluator=evaluator, **options)
     assert compared >= min(considered, len(node.moves), simulations // 8)
     _, root = searched(board, evaluator, **options)
@@ -128,7 +128,9 @@ def even_root() -> Laid:
 
 def tried_sets(considered: int, games: int) -> Counter[tuple[str, ...]]:
     """Count which moves get the first `considered` simulations, over many games."""
-    config = SearchConfig(algorithm="gumbel", simulations=considered, considered=considered, policy_temperature=1.0)
+    config = SearchConfig(
+        algorithm="gumbel", simulations=considered, max_considered_actions=considered, policy_temperature=1.0
+    )
     search = Search(even_root(), config, games=games)
     for slot in range(games):
         begin(search, slot, chess.Board(ROOT))
@@ -154,7 +156,7 @@ def test_the_improved_policy_is_no_worse_than_the_prior():
     for salt in range(30):
         board = chess.Board(MIDDLE)
         node = reference.gumbel(board, Hashed(salt=salt), 16, 8)
-        _, root = searched(board, Hashed(salt=salt), simulations=16, considered=8, **QUIET)
+        _, root = searched(board, Hashed(salt=salt), simulations=16, max_considered_actions=8, **QUIET)
         improved = by_uci(root, chess.WHITE, "improved")
         values = reference.completed(node)
         policy = np.array([improved[move.uci()] for move in node.moves])

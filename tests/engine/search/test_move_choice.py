@@ -1,4 +1,4 @@
-"""Which move is played after a search: by visits, by chance with a temperature, by the lower bound, by the improved policy."""
+"""Which move is played after a search: by visits, at random with a temperature, by the improved policy."""
 
 from collections import Counter
 
@@ -42,27 +42,6 @@ def test_each_slot_may_have_its_own_temperature():
     labels, _ = search.choose(temperature=temperatures)
     assert len(set(labels[:200].tolist())) == 1
     assert len(set(labels[200:].tolist())) == 3
-
-
-def test_the_lower_bound_prefers_what_is_known_better():
-    """Without draws a mean m of n values has standard error sqrt((1 - m * m) / n); the largest m - 1.96 errors is taken.
-
-    Only moves with a tenth of the most visits take part. Worked out here from the numbers that the root tells.
-    """
-    search, root = searched(MIDDLE, Hashed(), simulations=500, c_puct=4.0)
-    values, draws, visits = (np.nan_to_num(getattr(root, name)).astype(float) for name in ("values", "draws", "visits"))
-    bound = values - 1.96 * np.sqrt(np.maximum(1 - draws - values**2, 0) / np.maximum(visits, 1))
-    bound[visits < 0.1 * visits.max()] = -9
-    moves = list(by_uci(root, chess.WHITE))
-    assert chosen(search, 0, chess.WHITE, criterion="lcb") == moves[int(bound.argmax())]
-
-
-def test_the_lower_bound_can_differ_from_the_visits():
-    different = 0
-    for salt in range(20):
-        search, _ = searched(MIDDLE, Hashed(salt=salt), simulations=200)
-        different += chosen(search, 0, chess.WHITE, criterion="lcb") != chosen(search, 0, chess.WHITE)
-    assert 0 < different < 20
 
 
 def test_gumbel_chooses_the_halving_s_winner():

@@ -214,7 +214,7 @@ def test_dirichlet_noise_has_its_share_and_its_concentration():
     noise = []
     for seed in range(300):
         _, root = searched(
-            chess.STARTING_FEN, uniform, seed=seed, simulations=1, dirichlet_share=share, dirichlet_alpha=alpha
+            chess.STARTING_FEN, uniform, seed=seed, simulations=1, dirichlet_fraction=share, dirichlet_alpha=alpha
         )
         assert root.priors.sum() == pytest.approx(1.0, abs=1e-5)
         noise.append(np.sort((root.priors - (1 - share) / moves) / share))
@@ -227,7 +227,7 @@ def test_dirichlet_noise_has_its_share_and_its_concentration():
 
 
 def test_noise_stays_at_the_root_and_is_drawn_again_after_a_move():
-    search, root = searched(ROOT, LAID, simulations=40, dirichlet_share=0.5, seed=3)
+    search, root = searched(ROOT, LAID, simulations=40, dirichlet_fraction=0.5, seed=3)
     assert sorted(root.priors.tolist(), reverse=True) != pytest.approx([0.5, 0.3, 0.2], abs=0.01)
     play(search, 0, chess.Board(ROOT), "a1b1")
     before = by_uci(search.root(0), chess.BLACK, "priors")

@@ -206,7 +206,7 @@ def test_who_is_lost_chooses_what_loses_slowest():
     search, root = searched("7k/8/8/8/8/1r6/r7/3K4 w - - 0 1", uniform, simulations=6000, **BREADTH)
     assert by_uci(root, chess.WHITE, "mates") == {"d1e1": -2, "d1c1": -4}
     assert root.mate == -4
-    for rule in ("visits", "lcb", "improved"):
+    for rule in ("visits", "improved"):
         assert chosen(search, 0, chess.WHITE, criterion=rule) == "d1c1"
 
 
@@ -232,7 +232,7 @@ def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
     proven = by_uci(root, chess.WHITE, "proven")
     lost = {uci for uci, verdict in proven.items() if verdict == -1}
     assert lost >= set(losing)
-    for rule in ("visits", "lcb", "improved"):
+    for rule in ("visits", "improved"):
         for temperature in (0.0, 1.0, 5.0):
             for _ in range(5):
                 assert chosen(search, 0, chess.WHITE, temperature=temperature, criterion=rule) not in lost
@@ -256,7 +256,7 @@ def test_after_the_mating_move_the_game_is_over():
 def test_proofs_are_carried_by_gumbel_too():
     fens = puzzles("mateIn2")[:10]
     proven = 0
-    for board, search, slot in solve(fens, 4000, algorithm="gumbel", considered=64):  # type: ignore[arg-type]
+    for board, search, slot in solve(fens, 4000, algorithm="gumbel", max_considered_actions=64):  # type: ignore[arg-type]
         root = search.root(slot)
         if root.mate:
             proven += 1

@@ -66,7 +66,7 @@ def test_the_root_alone_is_a_tree():
         ({"algorithm": "minimax"}, "puct or gumbel, not 'minimax'"),
         ({"policy_temperature": 0.0}, "policy_temperature must be above 0"),
         ({"policy_temperature": float("nan")}, "policy_temperature must be above 0"),
-        ({"dirichlet_share": 1.5}, "dirichlet_share must be between 0 and 1"),
+        ({"dirichlet_fraction": 1.5}, "dirichlet_fraction must be between 0 and 1"),
         ({"c_puct": float("inf")}, "c_puct must be 0 or more"),
     ],
 )

@@ -18,7 +18,7 @@ from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, Played
 from engine.selfplay.generate import SelfPlayConfig, SelfPlayError, play_games
 from tests.engine.search.test_search_rules import expected_ending
 
-SEARCH = SearchConfig(simulations=8, dirichlet_share=0.25)
+SEARCH = SearchConfig(simulations=8, dirichlet_fraction=0.25)
 QUICK = SelfPlayConfig(width=16, most_plies=60)
 
 
@@ -171,7 +171,7 @@ def test_settings_that_mean_nothing_are_refused():
 
 
 CAPPED = SelfPlayConfig(width=16, most_plies=60, full_share=0.25, quick_simulations=4, sampled_plies=6)
-GUMBEL = SearchConfig(algorithm="gumbel", simulations=16, considered=8)
+GUMBEL = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
 
 
 def test_a_share_of_moves_is_searched_in_full_and_the_others_quickly_and_the_games_are_the_same_in_any_company():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine.board.position import FenError
 from engine.evaluation.score import centipawns
-from engine.search.tree import bytes_of
+from engine.search.tree import tree_bytes
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
 from engine.uci.info import permille, score
 from engine.uci.options import ROWS, OptionError, Options, changed, described, nodes_in
@@ -143,8 +143,8 @@ def test_an_empty_string_is_written_as_the_protocol_wants_it() -> None:
 @pytest.mark.parametrize("megabytes", [4, 64, 512, 65536])
 def test_hash_bounds_the_tree_and_the_room_it_moves_through(megabytes: int) -> None:
     memory = megabytes << 20
-    assert 2 * bytes_of(nodes_in(memory)) <= memory
-    assert 2 * bytes_of(nodes_in(memory) + 2) > memory
+    assert 2 * tree_bytes(nodes_in(memory)) <= memory
+    assert 2 * tree_bytes(nodes_in(memory) + 2) > memory
 
 
 @pytest.mark.parametrize(("value", "wanted"), [(0.0, 0), (0.5, 89), (0.9, 546), (-0.9, -546), (1.0, 12780)])

@@ -259,8 +259,8 @@ def test_a_mistake_is_one_line_and_exit_2(
         ),
         (["ladder", "{net}", "--engine", "no-engine", "--out", "x", "--games", "2"], "no-engine cannot be started"),
         (
-            [*FINETUNE, "--set", "gate.options=value_rescale=0"],
-            "value_rescale is true or false",
+            [*FINETUNE, "--set", "gate.options=rescale_values=0"],
+            "rescale_values is true or false",
         ),
         (
             [*FINETUNE, "--set", "explore.book=nowhere.pgn"],

@@ -44,7 +44,7 @@ TINY = {
     },
     "eval": {"positions": 50, "games": 0, "max_top1_drop": 1.0},
 }
-TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "considered": 4}}  # type: ignore[operator]
+TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4}}  # type: ignore[operator]
 
 
 def passed(results: list[dg.AssetCheckResult]) -> dict[str | None, bool]:

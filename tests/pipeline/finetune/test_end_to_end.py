@@ -44,7 +44,7 @@ TINY_LOOP = FinetuneConfig(
     explore=ExploreConfig(
         games=8,
         width=8,
-        search=SearchConfig(algorithm="gumbel", simulations=4, considered=4),
+        search=SearchConfig(algorithm="gumbel", simulations=4, max_considered_actions=4),
         quick_simulations=2,
         full_share=0.5,
         most_plies=40,

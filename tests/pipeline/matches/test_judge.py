@@ -73,7 +73,7 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["uniform", "hand-written,value_rescale=0"], "value_rescale is true or false"),
+        (["uniform", "hand-written,rescale_values=0"], "rescale_values is true or false"),
         (["uniform", "policy:uniform"], "a player that searches by simulations is weighed"),
         (["uniform", "nowhere"], "'nowhere' is no player"),
         (["uniform", "--engine", "no-such-engine"], "no-such-engine is not installed"),

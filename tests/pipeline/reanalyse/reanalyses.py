@@ -29,7 +29,12 @@ SMALL: dict[str, Any] = {
     "device": "cpu",
     "amp": "off",
     "search": SearchConfig(
-        algorithm="gumbel", simulations=12, considered=4, gumbel_scale=0.0, value_scale=1.0, value_rescale=False
+        algorithm="gumbel",
+        simulations=12,
+        max_considered_actions=4,
+        gumbel_scale=0.0,
+        value_scale=1.0,
+        rescale_values=False,
     ),
 }
 

@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
     "played_on": 0.5,
     "val_share": 0.3,
     "test_share": 0.2,
-    "search": SearchConfig(algorithm="gumbel", simulations=6, considered=4),
+    "search": SearchConfig(algorithm="gumbel", simulations=6, max_considered_actions=4),
 }
 
 RUN = """

@@ -30,11 +30,13 @@ def entry(number: int) -> dict[str, object]:
 
 
 def test_noise_falls_on_a_line_from_the_first_generation_to_the_last() -> None:
-    config = ExploreConfig(noise_first=0.9, noise_last=0.3, search=SearchConfig(dirichlet_share=0.25, gumbel_scale=2.0))
+    config = ExploreConfig(
+        noise_first=0.9, noise_last=0.3, search=SearchConfig(dirichlet_fraction=0.25, gumbel_scale=2.0)
+    )
     assert [config.noise(generation, 4) for generation in range(4)] == pytest.approx([0.9, 0.7, 0.5, 0.3])
     assert config.noise(0, 1) == 0.9
     search = config.search_in(2, 4)
-    assert (search.dirichlet_share, search.gumbel_scale) == pytest.approx((0.125, 1.0))
+    assert (search.dirichlet_fraction, search.gumbel_scale) == pytest.approx((0.125, 1.0))
     with pytest.raises(ExploreError, match="no generation 4 among 4"):
         config.noise(4, 4)
 

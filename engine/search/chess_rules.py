@@ -1,0 +1,118 @@
+"""The rules of chess that a search needs: playing a move, the end of a game on a path, repetition, mate in one.
+
+Axes: D depth of a path.
+"""
+
+from typing import Any
+
+import chess
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from engine.board.bitboard import U
+from engine.board.movegen import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves, step_target
+from engine.board.position import COUNTERS, HALFMOVE_MASK, PAWN, Position, from_board, push
+from engine.board.rules import FIFTY_MOVES, GOES_ON, REPETITION, ending_of_position
+from engine.encoding.planes import LABELS, PLANES
+from engine.search.tree import HISTORY, TWOFOLD, WON, Forest, Int
+
+assert HISTORY >= FIFTY_MOVES
+
+
+@njit(cache=True, nogil=True)
+def play(position: Position, label: Int, promotion: Int) -> None:
+    """Play a label (0..4095) on a position in place."""
+    kind, source = np.int64(label) >> 6, U(np.int64(label) & 63)
+    push(position, source, step_target(kind, source), np.int64(promotion))
+
+
+@njit(cache=True, nogil=True)
+def examine(forest: Forest, slot: Int, position: Position, path: Any, planes: NDArray[np.uint64]) -> Any:
+    """Write a position's planes (uint64[77]) and return (how the game ends there or GOES_ON, its key).
+
+    `path` int32[D] are the nodes before it, the root first; for a root it is empty.
+    """
+    checkers = legal_planes(position, planes)
+    key = legal_key(position, planes)
+    ending = ending_of_position(position, planes, checkers)
+    reversible = np.int64(position[COUNTERS] & HALFMOVE_MASK)
+    if ending == GOES_ON and reversible >= 4:
+        ending = _repetition(forest, slot, key, path, reversible)
+    return ending, key
+
+
+@njit(cache=True, nogil=True)
+def _repetition(forest: Forest, slot: Int, key: Any, path: Any, reversible: Int) -> Any:
+    """Return REPETITION for a third occurrence, TWOFOLD for a second one on this path, else GOES_ON.
+
+    Nothing before the last `reversible` plies can occur again.
+    """
+    on_path, depth = np.int64(0), len(path)
+    for index in range(depth - 2, max(np.int64(-1), depth - 1 - reversible), -2):
+        if forest.nodes[slot, path[index]].key == key:
+            on_path += 1
+    if reversible <= depth and on_path == 0:
+        return GOES_ON  # the game before the root cannot hold it
+    if on_path + times_in_history(forest, slot, key) >= 2:
+        return REPETITION
+    return TWOFOLD if on_path > 0 else GOES_ON
+
+
+@njit(cache=True, nogil=True)
+def times_in_history(forest: Forest, slot: Int, key: Any) -> Any:
+    """Count a key among the game's positions before the root, int64."""
+    times = np.int64(0)
+    for index in range(forest.slots[slot].history_length):
+        if forest.history[slot, index] == key:
+            times += 1
+    return times
+
+
+@njit(cache=True, nogil=True)
+def mark_mates_in_one(forest: Forest, slot: Int, planes: NDArray[np.uint64]) -> Any:
+    """Mark the root's moves that mate as won, and with them the root; return whether there is one.
+
+    `planes` (uint64[77]) is scratch.
+    """
+    position = np.empty_like(forest.roots[slot])
+    root, found = forest.nodes[slot, 0], False
+    for edge in range(root.first, root.first + root.count):
+        move = forest.edges[slot, edge]
+        position[:] = forest.roots[slot]
+        play(position, move.label, move.promotion)
+        if legal_planes(position, planes) > 0 and no_moves(planes):
+            move.proof = WON
+            found = True
+    if found:
+        root.proof, root.distance = WON, 1
+    return found
+
+
+def is_legal(position: Position, label: int, promotion: int) -> bool:
+    """Return whether a label with a promotion (python-chess piece type or 0) is a legal move of a position."""
+    if not 0 <= label < LABELS:
+        return False
+    planes = np.empty(PLANES, dtype=np.uint64)
+    legal_planes(position, planes)
+    kind, source = divmod(label, 64)
+    promotes = 8 <= source < 16 and int(position[PAWN]) >> source & 1
+    pieces = range(chess.KNIGHT, chess.KING) if promotes else (0,)
+    return bool(int(planes[MOVE_PLANES + kind]) >> source & 1) and promotion in pieces
+
+
+def key_of(position: Position) -> int:
+    """Return engine.board.position.key of a position; its en-passant square counts only where the capture is legal."""
+    planes = np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
+    legal_planes(position, planes)
+    return int(legal_key(position, planes))
+
+
+def position_and_history(board: chess.Board) -> tuple[Position, list[int]]:
+    """Return a board's position (uint64[16]) and the keys of those before it that may occur again, oldest first."""
+    back = board.copy()
+    keys: list[int] = []
+    while back.move_stack and len(keys) < board.halfmove_clock:
+        back.pop()
+        keys.append(key_of(from_board(back)))
+    return from_board(board), keys[::-1]

@@ -1,0 +1,163 @@
+"""What a search reports: its root, the positions below it, the principal variation.
+
+Axes: M root moves.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.board.position import MAX_MOVES
+from engine.encoding.planes import LabelError
+from engine.search.config import SearchParams
+from engine.search.select import improved_policy
+from engine.search.tree import LOST, UNKNOWN, WON, Forest
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """What a search found at a root: M legal moves, likeliest by prior first; promotions are four moves. Its mover's view."""
+
+    labels: NDArray[np.uint16]  # [M]
+    promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
+    visits: NDArray[np.int32]  # [M]
+    values: NDArray[np.float32]  # [M] mean value in [-1, 1], proven ones exact; nan where there is no visit
+    draws: NDArray[
+        np.float32
+    ]  # [M] mean probability of a draw; nan where there is no visit; the root's for a move that found no room
+    priors: NDArray[np.float32]  # [M] as searched: with temperature and noise
+    improved: NDArray[np.float32]  # [M] puct: shares of visits; gumbel: the improved policy
+    mates: NDArray[np.int16]  # [M] plies to a proven mate, the move included: + the mover mates, - is mated; 0 none
+    proven: NDArray[np.int8]  # [M] 2 unknown, 1 won, 0 drawn, -1 lost
+    value: float
+    draw: float
+    bare_value: float
+    """The evaluator's value of the root, without search; 0 where it was not evaluated."""
+    mate: int
+    """Plies to a proven mate at the root, as in `mates`."""
+    simulations: int
+    """Simulations in the tree, those kept from before included."""
+    nodes: int
+    depth: float
+    """Mean length of a path since the last move, plies."""
+    seldepth: int
+    full: float
+    """Share of the tree's memory in use."""
+
+    def value_of(self, label: int, promotion: int) -> float:
+        """Return the value of a move, the root's where the move was not visited. LabelError for a move that is not there."""
+        found_M = np.flatnonzero((self.labels == label) & (self.promotions == promotion))
+        if not len(found_M):
+            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
+        value = float(self.values[found_M[0]])
+        return self.value if np.isnan(value) else value
+
+
+def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
+    """Read a slot's root."""
+    game, node = forest.slots[slot], forest.nodes[slot, 0]
+    edges = edges_of(forest, slot, 0)
+    count, visits, proven = len(edges), edges["visits"].copy(), edges["proof"].copy()
+    has_child, proof = edges["child"] >= 0, int(node["proof"])
+    draw = float(np.clip(node["draw_sum"] / max(int(node["visits"]), 1), 0.0, 1.0))
+    children = forest.nodes[slot, np.maximum(edges["child"], 0)]
+    values = np.full(count, np.nan, dtype=np.float32)
+    np.divide(edges["value_sum"], visits, out=values, where=visits > 0, casting="unsafe")
+    draws = np.where(visits > 0, np.float32(draw), np.float32(np.nan))
+    np.divide(children["draw_sum"], children["visits"], out=draws, where=has_child & (visits > 0), casting="unsafe")
+    values[proven != UNKNOWN] = proven[proven != UNKNOWN]
+    draws[proven != UNKNOWN] = proven[proven != UNKNOWN] == 0
+    plies = 1 + np.where(has_child, children["distance"], 0)
+    improved = np.zeros(MAX_MOVES, dtype=np.float64)
+    if params.gumbel and count:
+        improved_policy(forest, slot, 0, params, improved)
+    elif visits.sum() > 0:
+        improved[:count] = visits / visits.sum()
+    return Root(
+        labels=edges["label"].copy(),
+        promotions=edges["promotion"].copy(),
+        visits=visits,
+        values=np.clip(values, -1.0, 1.0),
+        draws=np.clip(draws, 0.0, 1.0),
+        priors=edges["prior"].copy(),
+        improved=improved[:count].astype(np.float32),
+        mates=np.where(np.abs(proven) == 1, proven * plies, 0).astype(np.int16),
+        proven=proven,
+        value=float(values_of(node)),
+        draw=draw if proof == UNKNOWN else float(proof == 0),
+        bare_value=float(node["value"]),
+        mate=proof * int(node["distance"]) if proof in (WON, LOST) else 0,
+        simulations=int(visits.sum()),
+        nodes=int(game["nodes"]),
+        depth=float(game["plies"] / max(int(game["descents"]), 1)),
+        seldepth=int(game["deepest"]),
+        full=max(int(game["nodes"]) / forest.nodes.shape[1], int(game["edges"]) / forest.edges.shape[1]),
+    )
+
+
+def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
+    """Return the edges of a node, EDGE[M]."""
+    first, count = int(forest.nodes["first"][slot, node]), max(int(forest.nodes["count"][slot, node]), 0)
+    return forest.edges[slot, first : first + count]
+
+
+def values_of(nodes: Any) -> NDArray[np.float64]:
+    """Return the mean values of nodes in [-1, 1], exact where they are proven."""
+    mean = np.clip(nodes["value_sum"] / np.maximum(nodes["visits"], 1), -1.0, 1.0)
+    values: NDArray[np.float64] = np.where(nodes["proof"] != UNKNOWN, nodes["proof"], mean)
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class InteriorNode:
+    """A node within a tree; its mover's view."""
+
+    path: tuple[tuple[int, int], ...]
+    """(label, promotion) of each move from the root to it."""
+    value: float
+    """Mean value in [-1, 1], exact where it is proven."""
+    visits: int
+    best: tuple[int, int]
+    """(label, promotion) of its most visited move, the likelier one among equals."""
+
+
+def interior_nodes(forest: Forest, slot: int, least: int) -> list[InteriorNode]:
+    """Return the nodes below a slot's root with `least` visits or more and a move of theirs, depth first."""
+    found: list[InteriorNode] = []
+
+    def collect(index: int, path: tuple[tuple[int, int], ...]) -> None:
+        edges, node = edges_of(forest, slot, index), forest.nodes[slot, index]
+        if path and len(edges):
+            best = edges[int(edges["visits"].argmax())]
+            found.append(InteriorNode(path, float(values_of(node)), int(node["visits"]), _move(best)))
+        for edge in edges[(edges["child"] >= 0) & (edges["visits"] >= least)]:
+            collect(int(edge["child"]), (*path, _move(edge)))
+
+    collect(0, ())
+    return found
+
+
+def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
+    """Return a root's edge and the most visited moves after it as (label, promotion); a proven end goes by its plies."""
+    moves = []
+    while edge >= 0:
+        move = forest.edges[slot, edge]
+        moves.append(_move(move))
+        edges = edges_of(forest, slot, int(move["child"]))
+        if move["child"] < 0 or not len(edges):
+            break
+        node = forest.nodes[slot, int(move["child"])]
+        wanted = edges["visits"].astype(np.float64)
+        if node["proof"] in (WON, LOST):
+            plies = np.where(edges["child"] >= 0, forest.nodes["distance"][slot, np.maximum(edges["child"], 0)], 0)
+            wanted = np.where(edges["proof"] == node["proof"], 2e9 - int(node["proof"]) * plies, wanted)
+        if wanted.max() <= 0:
+            break
+        edge = int(node["first"]) + int(wanted.argmax())
+    return moves
+
+
+def _move(edge: Any) -> tuple[int, int]:
+    return int(edge["label"]), int(edge["promotion"])
