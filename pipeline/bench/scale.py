@@ -20,8 +20,8 @@ import psutil
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
 from pipeline.dataset.files.layout import SPLITS
+from pipeline.dumps.archives import count_frames
 from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
-from pipeline.dumps.zstd_stream import count_frames
 from pipeline.errors import ConfigError, IngestError
 from pipeline.executors.by_name import LOCAL
 from pipeline.executors.local import available_cores

@@ -1,13 +1,14 @@
 """The PGN text of single games, read from the dumps that a dataset was made of."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.dataset.files.shard_files import games_tables
-from pipeline.dumps.reader import BLOCK, Source, salvaged
+from pipeline.dumps.reader import BLOCK, Source
 
 
 def read_texts(
@@ -37,15 +38,10 @@ def read_texts(
 
 def text_of(source: str) -> Iterator[bytes]:
     """Yield the decompressed bytes of a dump, up to where it is damaged."""
-    dump = Source(source)
-    stream = dump.open()
-    try:
+    stream = Source(source).open()
+    with suppress(OSError):
         while block := stream.read(BLOCK):
-            dump.text_bytes += len(block)
             yield block
-    except OSError:
-        if dump.compression is not None:
-            yield from salvaged(dump, dump.text_bytes, dump.bytes_read)
 
 
 def _cut(chunks: Iterable[bytes], spans: Mapping[int, tuple[int, int]]) -> Iterator[tuple[int, bytes]]:

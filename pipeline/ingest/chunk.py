@@ -145,7 +145,7 @@ def part_name(index: int) -> str:
 
 def _drop_variants(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
     """Mark games whose Variant tag is not standard chess."""
-    games.status[~which(text, spans, lambda variant: variant.strip().lower() in STANDARD)] = replay.VARIANT
+    games.status[~which(text, spans, lambda variant: variant.lower() in STANDARD)] = replay.VARIANT
 
 
 def _set_up(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:

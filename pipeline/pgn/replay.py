@@ -247,7 +247,10 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
     rows.clock[first] = rows.clock[first + 1] = NO_CLOCK
     status = USED
     while True:
-        at = next_token(text, at, end, start)
+        at = next_token(text, at, end, start, ply > 0)
+        if at < 0:
+            status = UNCLOSED
+            break
         if at >= end:
             break
         char = text[at]
@@ -256,18 +259,21 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
             if at < 0:
                 status = UNCLOSED
                 break
-            row = first + ply - 1  # the move that is commented on
-            if value != NO_EVAL and ply > 0:
+            row = first + ply - 1  # the move that is commented on; of several comments the first with a value counts
+            if value != NO_EVAL and ply > 0 and rows.eval[row + 1] == NO_EVAL:
                 rows.eval[row + 1] = value if position[TURN] == EMPTY else -value
-            if clock != NO_CLOCK and ply > 0:
+            if clock != NO_CLOCK and ply > 0 and rows.clock[row + 2] == NO_CLOCK:
                 rows.clock[row + 2] = clock
                 clocks = True
             continue
         if char == 42:  # *
-            break
-        result = read_result(text, at, end)
-        if result != UNKNOWN_RESULT:
-            break
+            at += 1
+            continue
+        found = read_result(text, at, end)
+        if found != UNKNOWN_RESULT:  # only a blank line ends a game, so moves may follow
+            result = found if result == UNKNOWN_RESULT else result
+            at += 7 if found == 0 else 3
+            continue
         row = first + ply
         kind, source, target, promotion, at = read_move(text, at, end, position, planes)
         if kind == NO_MOVE:
@@ -360,4 +366,5 @@ def read_results(text: Any, spans: Any, out: Any) -> None:
     """Read each Result tag (spans int64[G, 2]) into White's +1 / 0 / -1 (int8[G]), UNKNOWN_RESULT for `*` or none."""
     for game in range(len(spans)):
         at, end = spans[game, 0], spans[game, 1]
-        out[game] = read_result(text, at, end) if at < end else UNKNOWN_RESULT
+        result = read_result(text, at, end)
+        out[game] = result if end - at == (7 if result == 0 else 3) else UNKNOWN_RESULT

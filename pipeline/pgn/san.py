@@ -33,6 +33,12 @@ _TYPES = type_table()  # numba freezes module tables into the machine code
 
 
 @njit(**BORROWING)
+def is_space(char: Any) -> Any:
+    """Return whether a byte is white space to Python, line ends included."""
+    return 9 <= char <= 13 or 28 <= char <= 32
+
+
+@njit(**BORROWING)
 def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
     """Return which pieces of a word, on `sources`, may move to `target`, by all legal moves, uint64."""
     legal_planes(position, planes)
@@ -86,45 +92,47 @@ def _castle(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _zeros(text: Any, at: Any, end: Any) -> Any:
-    """Return whether UCI's null move `0000` begins at `at`."""
-    if at + 4 > end or (at + 4 < end and 48 <= text[at + 4] <= 57):
+def _is_null_move(text: Any, at: Any, end: Any) -> Any:
+    """Return whether a null move begins at `at`: `--`, `Z0`, `0000` or `@@@@`."""
+    char = text[at]
+    following = text[at + 1] if at + 1 < end else 0
+    if (char == 45 and following == 45) or (char == 90 and following == 48):
+        return True
+    if (char != 48 and char != 64) or at + 4 > end:
         return False
-    return text[at] == 48 and text[at + 1] == 48 and text[at + 2] == 48 and text[at + 3] == 48
+    return following == char and text[at + 2] == char and text[at + 3] == char
+
+
+@njit(**BORROWING)
+def _is_square(text: Any, at: Any, end: Any) -> Any:
+    """Return whether a square such as `e4` stands at `at`."""
+    return at + 2 <= end and 97 <= text[at] <= 104 and 49 <= text[at + 1] <= 56
 
 
 @njit(**BORROWING)
 def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
     """Read `[NBRQK]?[a-h]?[1-8]?[-x]?[a-h][1-8](=?[nbrqkNBRQK])?`.
 
-    Gives (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view. The word is ANY
+    Returns (word, mask of from-squares, target or -1, promotion, next byte), squares in the mover's view. The word is ANY
     for `e2e4` and `g1f3`: two whole squares and no letter, as UCI writes moves.
     """
     word = _WORDS[text[at]]
-    if word >= 0 or text[at] == 80:  # P
-        at += 1
+    at += word >= 0
     word = max(word, 0)
-    from_file, from_rank, file, rank = -1, -1, -1, -1
-    while at < end:
-        char = text[at]
-        if 97 <= char <= 104:
-            if file >= 0 and rank >= 0 and (at + 1 >= end or not 49 <= text[at + 1] <= 56):
-                break  # a whole square and no other after it: a bishop's letter, or `e.p.`
-            if file >= 0 or rank >= 0:
-                if from_file >= 0 or from_rank >= 0:
-                    break
-                from_file, from_rank, file, rank = file, rank, -1, -1
-            file = int(char) - 97
-        elif 49 <= char <= 56 and rank < 0:
-            rank = int(char) - 49
-        elif char == 120 or char == 45 or char == 58:  # x - :
-            if at + 1 >= end or not 97 <= text[at + 1] <= 104:
-                break
-        else:
-            break
-        at += 1
-    if file < 0 or rank < 0:
-        return word, EMPTY, -1, 0, at
+    from_file, from_rank, target = -1, -1, at
+    if target < end and 97 <= text[target] <= 104:
+        from_file = int(text[target]) - 97
+        target += 1
+    if target < end and 49 <= text[target] <= 56:
+        from_rank = int(text[target]) - 49
+        target += 1
+    if target < end and (text[target] == 120 or text[target] == 45):  # x -
+        target += 1
+    if not _is_square(text, target, end):  # then what was read is the target
+        from_file, from_rank, target = -1, -1, at
+        if not _is_square(text, target, end):
+            return word, EMPTY, -1, 0, at
+    file, rank, at = int(text[target]) - 97, int(text[target + 1]) - 49, target + 2
     sources = ~EMPTY
     if from_file >= 0:
         sources &= FILE_A << U(from_file)
@@ -132,26 +140,27 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
         sources &= FILE_A << U(file)
     if from_rank >= 0:
         sources &= RANK_8 << U(8 * (from_rank if black else 7 - from_rank))
-    promotion = 0
-    if at < end and text[at] == 61:  # =
-        at += 1
     if word == PAWN and from_file >= 0 and from_rank >= 0:
         word = ANY
-    if at < end:  # behind a piece's move too, which is then none: `Ra7k`
-        promotion = _PROMOTIONS[text[at]]
-        at += promotion > 0
+    promotion = 0
+    letter = at + (at < end and text[at] == 61)  # =
+    if letter < end and _PROMOTIONS[text[letter]] > 0:  # after a piece's move too, which is then illegal: `Ra7k`
+        promotion = _PROMOTIONS[text[letter]]
+        at = letter + 1
     return word, sources, 8 * (rank if black else 7 - rank) + file, promotion, at
 
 
 @njit(**BORROWING)
 def _skip_variation(text: Any, at: Any, end: Any) -> Any:
-    """Return the byte after the `)` that closes the `(` at `at`, or `end`; depth is a counter, so it may be any."""
+    """Return the byte after the `)` that closes the `(` at `at`, `end` if none does; -1 for a comment that never ends."""
     depth = 0
     while at < end:
         char = text[at]
         if char == 123:  # {
             while at < end and text[at] != 125:
                 at += 1
+            if at == end:
+                return -1
         elif char == 59 or (char == 37 and (text[at - 1] == 10 or text[at - 1] == 13)):  # ; or % at the start of a line
             while at < end and text[at] != 10 and text[at] != 13:
                 at += 1
@@ -166,8 +175,30 @@ def _skip_variation(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
+def _skip_spaces(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that is not white space, or `end`."""
+    while at < end and is_space(text[at]):
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
+def _skip_digits(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that is not a digit, or `end`."""
+    while at < end and 48 <= text[at] <= 57:
+        at += 1
+    return at
+
+
+@njit(**BORROWING)
 def _read_eval(text: Any, at: Any, end: Any) -> Any:
-    """Read the number after `[%eval `: give (White's centipawns clipped to +-MATE or NO_EVAL, byte after it)."""
+    """Read ` 0.31]`, ` -0.31,22]` or ` #-3]` after `[%eval`; return (White's centipawns or NO_EVAL, byte after it).
+
+    Centipawns are clipped to +-MATE.
+    """
+    begin = at
+    at = _skip_spaces(text, at, end)
+    spaced = at > begin
     mate = at < end and text[at] == 35
     at += mate
     negative = at < end and text[at] == 45
@@ -175,7 +206,7 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
     value, digits, decimals = 0, 0, -1
     while at < end:
         char = text[at]
-        if char == 46 and decimals < 0:
+        if char == 46 and decimals < 0 and not mate:
             decimals = 0
         elif 48 <= char <= 57:
             digits += 1
@@ -185,31 +216,41 @@ def _read_eval(text: Any, at: Any, end: Any) -> Any:
         else:
             break
         at += 1
-    if digits == 0:
+    if at + 1 < end and text[at] == 44 and 48 <= text[at + 1] <= 57:  # the depth
+        at = _skip_digits(text, at + 1, end)
+    if not spaced or digits == 0 or at >= end or text[at] != 93:
         return NO_EVAL, at
+    if mate:
+        return (-MATE if negative or value == 0 else MATE), at  # #0: White is mated
     for _ in range(2 - max(decimals, 0)):
         value *= 10
-    value = MATE if mate else min(value, MATE)
+    value = min(value, MATE)
     return (-value if negative else value), at
 
 
 @njit(**BORROWING)
 def _read_clock(text: Any, at: Any, end: Any) -> Any:
-    """Read `H:MM:SS` (fractions dropped) after `[%clk `: give (seconds up to 65534 or NO_CLOCK, byte after it)."""
-    total, part, digits = 0, 0, 0
-    while at < end and (48 <= text[at] <= 58):
+    """Read ` H:MM:SS]` after `[%clk`, fractions dropped; return (seconds up to 65534 or NO_CLOCK, byte after it)."""
+    begin = at
+    at = _skip_spaces(text, at, end)
+    spaced = at > begin
+    total, part, digits, colons = 0, 0, 0, 0
+    while at < end and (48 <= text[at] <= 57 or (text[at] == 58 and digits > 0)):
         if text[at] == 58:
-            total, part = min((total + part) * 60, 100_000_000), 0
+            total, part, digits, colons = min((total + part) * 60, 100_000_000), 0, 0, colons + 1
         else:
-            part = min(part * 10 + int(text[at]) - 48, 100_000)
-            digits += 1
+            part, digits = min(part * 10 + int(text[at]) - 48, 100_000), digits + 1
         at += 1
-    return (min(total + part, NO_CLOCK - 1) if digits > 0 else NO_CLOCK), at
+    if at < end and text[at] == 46 and digits > 0:
+        at = _skip_digits(text, at + 1, end)
+    if not spaced or colons != 2 or digits == 0 or at >= end or text[at] != 93:
+        return NO_CLOCK, at
+    return min(total + part, NO_CLOCK - 1), at
 
 
 @njit(**BORROWING)
 def read_comment(text: Any, at: Any, end: Any) -> Any:
-    """Read from `{` to its `}`: give (byte after it, eval, clock); the byte is -1 for a comment that never ends."""
+    """Read from `{` to its `}`: return (byte after it, eval, clock), the first of each; -1 for a comment that never ends."""
     value, clock = NO_EVAL, NO_CLOCK
     at += 1
     while at < end:
@@ -217,31 +258,32 @@ def read_comment(text: Any, at: Any, end: Any) -> Any:
         at += 1
         if char == 125:
             return at, value, clock
-        if char == 37 and at + 4 < end:  # %
-            if text[at] == 99 and text[at + 1] == 108 and text[at + 2] == 107 and text[at + 3] == 32:
-                clock, at = _read_clock(text, at + 4, end)
-            elif text[at] == 101 and text[at + 1] == 118 and text[at + 2] == 97 and text[at + 3] == 108:
-                value, after = _read_eval(text, at + 5, end)
-                at = after if text[at + 4] == 32 else at + 4
+        if char == 91 and at + 5 < end and text[at] == 37:  # [%
+            if text[at + 1] == 99 and text[at + 2] == 108 and text[at + 3] == 107:
+                found, at = _read_clock(text, at + 4, end)
+                clock = found if clock == NO_CLOCK else clock
+            elif text[at + 1] == 101 and text[at + 2] == 118 and text[at + 3] == 97 and text[at + 4] == 108:
+                found, at = _read_eval(text, at + 5, end)
+                value = found if value == NO_EVAL else value
     return -1, value, clock
 
 
 @njit(**BORROWING)
 def read_result(text: Any, at: Any, end: Any) -> Any:
     """Return White's result where `1-0`, `0-1` or `1/2-1/2` begins at `at`, UNKNOWN_RESULT elsewhere."""
-    if at + 2 < end and text[at + 1] == 45:
+    if at + 3 <= end and text[at + 1] == 45:
         if text[at] == 49 and text[at + 2] == 48:
             return 1
         if text[at] == 48 and text[at + 2] == 49:
             return -1
-    if at + 6 < end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50 and text[at + 3] == 45:
-        return 0
+    if at + 7 <= end and text[at] == 49 and text[at + 1] == 47 and text[at + 2] == 50 and text[at + 3] == 45:
+        return 0 if text[at + 4] == 49 and text[at + 5] == 47 and text[at + 6] == 50 else UNKNOWN_RESULT
     return UNKNOWN_RESULT
 
 
 @njit(**BORROWING)
 def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
-    """Read a SAN at `at`: give (kind, source, target, promotion, next byte).
+    """Read a SAN at `at`: return (kind, source, target, promotion, next byte).
 
     Kind is a move type, or ILLEGAL, AMBIGUOUS, NULL (a null move), NO_MOVE (no move begins here). `planes` is scratch,
     uint64[77].
@@ -253,18 +295,11 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
             target = U(62) if length == 3 else U(58)
             kind, source = _find_move(position, planes, KING, target, RANK_1)
             return kind if kind > 7 or kind < 0 else ILLEGAL, source, target, 0, at + length
-    following = text[at + 1] if at + 1 < end else 0
-    if char == 48 and _zeros(text, at, end):  # 0000
-        return NULL, U(0), U(0), 0, at + 4
-    if (
-        (char == 45 and following == 45) or (char == 90 and following == 48) or (char == 64 and following == 64)
-    ):  # -- Z0 @@
+    if _is_null_move(text, at, end):
         return NULL, U(0), U(0), 0, at + 2
-    letter = 1 if _WORDS[char] >= 0 or char == 80 else 0
-    if at + letter + 1 < end and text[at + letter] == 64 and 97 <= text[at + letter + 1] <= 104:
-        return ILLEGAL, U(0), U(0), 0, at + letter  # a drop, as in crazyhouse: N@f3
-    if not (97 <= char <= 104 or 66 <= char <= 82):
-        return NO_MOVE, U(0), U(0), 0, at + 1
+    drop = at + (_WORDS[char] >= 0 or char == 80)
+    if drop < end and text[drop] == 64 and _is_square(text, drop + 1, end):
+        return ILLEGAL, U(0), U(0), 0, drop  # as in crazyhouse: N@f3
     word, sources, square, promotion, after = _read_san(text, at, end, position[TURN] != EMPTY)
     if square < 0:
         return NO_MOVE, U(0), U(0), 0, at + 1
@@ -287,10 +322,9 @@ _SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE = range(7)
 
 
 def _byte_kinds() -> NDArray[np.uint8]:
-    """Return what each byte between moves does, uint8[256]; a-h, B..R with O, Z - @ begin a move, { a comment, * a result."""
+    """Return what each byte between moves does, uint8[256]; a-h, BKNOPQR, Z - @ begin a move, { a comment, * a result."""
     kinds = np.full(256, _SKIPPED, dtype=np.uint8)
-    kinds[97:105] = kinds[66:83] = _BEGINS
-    kinds[[ord(char) for char in "Z-@{*"]] = _BEGINS
+    kinds[[ord(char) for char in "abcdefghBKNOPQRZ-@{*"]] = _BEGINS
     kinds[48:58] = _DIGIT
     for char, kind in zip("$(;%", (_NAG, _VARIATION, _LINE_COMMENT, _ESCAPE), strict=True):
         kinds[ord(char)] = kind
@@ -301,8 +335,13 @@ _BYTES = _byte_kinds()
 
 
 @njit(**BORROWING)
-def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
-    """Skip what is neither move, comment nor result: give the byte where the next of these begins, or `end`."""
+def next_token(text: Any, at: Any, end: Any, line_start: Any, moved: Any) -> Any:
+    """Skip what is neither move, comment nor result: return the byte where the next of these begins, or `end`.
+
+    Returns -1 for a variation with a comment that never ends.
+    `moved`: whether a move was read; before the first one a parenthesis opens no variation. Digits before a pawn's move are
+    its number (`1e4`), where python-chess reads a rank.
+    """
     while at < end:
         char = text[at]
         kind = _BYTES[char]
@@ -311,18 +350,17 @@ def next_token(text: Any, at: Any, end: Any, line_start: Any) -> Any:
         elif kind == _BEGINS:
             return at
         elif kind == _DIGIT:
-            if char == 48 and (_castle(text, at, end) > 0 or _zeros(text, at, end)):
+            if char == 48 and (_castle(text, at, end) > 0 or _is_null_move(text, at, end)):
                 return at
             if read_result(text, at, end) != UNKNOWN_RESULT:
                 return at
-            while at < end and 48 <= text[at] <= 57:
-                at += 1
-        elif kind == _NAG:
             at += 1
-            while at < end and 48 <= text[at] <= 57:
-                at += 1
+        elif kind == _NAG:
+            at = _skip_digits(text, at + 1, end)
         elif kind == _VARIATION:
-            at = _skip_variation(text, at, end)
+            at = _skip_variation(text, at, end) if moved else at + 1
+            if at < 0:
+                return at
         elif kind == _ESCAPE and not (at == line_start or text[at - 1] == 10 or text[at - 1] == 13):
             at += 1  # % is nothing but at the start of a line
         else:

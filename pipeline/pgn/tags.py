@@ -1,8 +1,12 @@
 """Where games begin in PGN text, and what their tags say: compiled scans over bytes.
 
-`split` finds the games of a stream, block by block; `scan_tags` finds the wanted tags of each game. Both know comments, so
-a `[Event` inside one begins no game, unless a blank line stands before it: then the comment was never closed, and
-the games after it are saved. A blank line ends a game's moves, as in python-chess's reader.
+`split` finds the games of a stream, block by block; `scan_tags` finds the wanted tags of each game. Games and tags follow
+python-chess's reader: a blank line ends a game, a line that begins with `[` belongs to the tags only before the moves, a
+malformed tag is ignored. In three places more games are recovered:
+
+    `[Event` after a line that ends in a result begins a game, without a blank line too
+    `[Event` after a blank line inside a comment begins a game: that comment was never closed
+    a UTF-8 byte-order mark at the start of any line is ignored: joined files have one each
 
 Axes: G games, F tags.
 """
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
+from pipeline.pgn.san import UNKNOWN_RESULT, is_space, read_result
 
 TAGS = (
     "Event", "Site", "Date", "White", "Black", "Result", "WhiteElo", "BlackElo",
@@ -37,14 +42,16 @@ class Splitter:
     """The state of `split` between two blocks of a stream."""
 
     def __init__(self) -> None:
-        self.state = np.array([BETWEEN, 1, 0], dtype=np.int64)
-        """State; whether the line before was blank; where the game that is open began."""
+        self.state = np.array([BETWEEN, 1, 0, 0], dtype=np.int64)
+        """State; whether the line before was blank; where the open game began; whether a movetext line ended in a result."""
 
 
 @njit(**BORROWING)
-def is_space(char: Any) -> Any:
-    """Return whether a byte is white space, line ends included."""
-    return char == 32 or 9 <= char <= 13
+def _skip_marks(text: Any, at: Any, end: Any) -> Any:
+    """Return the first byte from `at` on that begins no UTF-8 byte-order mark: joined files have one each."""
+    while at + 3 <= end and text[at] == 0xEF and text[at + 1] == 0xBB and text[at + 2] == 0xBF:
+        at += 3
+    return at
 
 
 LOOK = 64
@@ -93,9 +100,15 @@ def _is_event(text: Any, at: Any, end: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _is_letter(char: Any) -> Any:
-    """Return whether a byte is an ASCII letter."""
-    return 65 <= (char & 0xDF) <= 90
+def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
+    """Return whether the last word of the line `text[at:end]` is `1-0`, `0-1`, `1/2-1/2` or `*`."""
+    while end > at and is_space(text[end - 1]):
+        end -= 1
+    if end > at and text[end - 1] == 42:
+        return True
+    if end - 3 >= at and read_result(text, end - 3, end) != UNKNOWN_RESULT:
+        return True
+    return end - 7 >= at and read_result(text, end - 7, end) == 0
 
 
 @njit(**BORROWING)
@@ -131,23 +144,23 @@ def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
 
 @njit(**BORROWING)
 def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
-    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and give how many.
+    """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how many.
 
-    `state` (int64[3]) carries over from block to block; positions are of `text`, so the caller moves `state[2]` with it.
+    `state` (int64[4]) carries over from block to block; positions are of `text`, so the caller moves `state[2]` with it.
     `starts` must hold one entry for each two bytes of the block: no game is shorter, and nothing checks it in here.
     """
     count = 0
-    mode, blank, begun = state[0], state[1] != 0, state[2]
+    mode, blank, begun, finished = state[0], state[1] != 0, state[2], state[3] != 0
     while at < end:
+        at = _skip_marks(text, at, end)
+        if at == end:
+            break
         first = at
-        while first < end and (text[first] == 32 or text[first] == 9 or text[first] == 11 or text[first] == 12):
+        while first < end and is_space(text[first]) and text[first] != 10 and text[first] != 13:
             first += 1
         empty = first >= end or text[first] == 10 or text[first] == 13
         char = text[at]
-        opens = char == 91 and (
-            mode == HEADERS or (at + 1 < end and _is_letter(text[at + 1]))
-        )  # [] among tags is a tag
-        event = opens and _is_event(text, at, end)
+        event = char == 91 and _is_event(text, at, end)
         fresh = False
         following = at
         if empty:
@@ -156,19 +169,20 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
             elif mode == MOVETEXT:
                 mode = BETWEEN
             following = _line_end(text, at, end)
-        elif char == 37 or (char == 59 and mode != COMMENT):  # % or ; : a line that says nothing
+        elif mode != COMMENT and (char == 37 or char == 59):  # a line that begins with % or ; is a remark
             following = _line_end(text, at, end)
-            if mode == COMMENT:
-                following, commented = _walk_moves(text, at, end, True)
-                mode = COMMENT if commented else MOVETEXT
-        elif opens and (mode != COMMENT or (event and blank)):
-            fresh = mode not in (HEADERS, GAP) or (mode == GAP and event)
+        elif char == 91 and mode in (BETWEEN, HEADERS, GAP):
+            fresh = mode == BETWEEN or (mode == GAP and event)
             mode = HEADERS
+            following = _line_end(text, at, end)
+        elif event and (blank if mode == COMMENT else finished):
+            fresh, mode = True, HEADERS
             following = _line_end(text, at, end)
         else:
             fresh = mode == BETWEEN
             following, commented = _walk_moves(text, at, end, mode == COMMENT)
             mode = COMMENT if commented else MOVETEXT
+            finished = not commented and _ends_in_result(text, at, following)
         if not fresh and mode != BETWEEN and at - begun > LONGEST_GAME:
             fresh, mode = True, MOVETEXT
         if fresh:
@@ -177,7 +191,7 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
             count += 1
         blank = empty
         at = following
-    state[0], state[1], state[2] = mode, int(blank), begun
+    state[0], state[1], state[2], state[3] = mode, int(blank), begun, int(finished)
     return count
 
 
@@ -210,18 +224,19 @@ def _tag_index(text: Any, at: Any, length: Any) -> Any:
 
 @njit(**BORROWING)
 def _scan_tag(text: Any, at: Any, end: Any, spans: Any) -> None:
-    """Read one line `[Name "value"]` and keep the value's span if the tag is wanted; a broken line is passed over."""
+    """Read one line `[Name "value"]` and store the value's span if the tag is wanted; skip a malformed line."""
     at += 1
     name = at
     while at < end and not is_space(text[at]) and text[at] != 34:
         at += 1
     length = at - name
-    while at < end and text[at] != 34:
+    while at < end and is_space(text[at]):
         at += 1
-    last = end - 1
-    while last > at and text[last] != 34:
+    last = end
+    while last > at and is_space(text[last - 1]):
         last -= 1
-    if last > at:
+    last -= 2  # the quote before the bracket
+    if at > name + length and last > at and text[at] == 34 and text[last] == 34 and text[last + 1] == 93:
         index = _tag_index(text, name, length)
         if index >= 0:
             spans[index, 0] = at + 1
@@ -236,7 +251,8 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
         spans[game] = 0
         while at < end:
             following = _line_end(text, at, end)
-            char = text[at]
+            at = _skip_marks(text, at, following)
+            char = text[at] if at < following else 10
             if char == 91:
                 _scan_tag(text, at, following, spans[game])
             elif char != 37 and char != 59:  # % ;

@@ -9,21 +9,25 @@ import numpy as np
 
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.ingest.chunk import IngestConfig, Tagged, read_games
-from pipeline.pgn import replay
+from pipeline.pgn import replay, tags
+from pipeline.pgn.san import NO_CLOCK, NO_EVAL
 
 CAPACITY = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Game:
-    """One game of a dump; `moves` are (label, promotion) of its rows, none when it was dropped."""
+    """One game of a dump; `moves` are (label, promotion) of its rows, as evals and clocks none when it was dropped."""
 
     offset: int
     length: int
+    event: bytes
     status: str
     plies: int
     result: int
     moves: list[tuple[int, int]]
+    evals: list[int | None]
+    clocks: list[int | None]
 
 
 @cache
@@ -57,9 +61,12 @@ def games(path: Path, chunk_bytes: int = 1 << 24) -> Iterator[Game]:
             yield Game(
                 chunk.offset + int(start),
                 int(lengths[at]),
+                bytes(chunk.text[slice(*tagged.spans[at, tags.EVENT])]),
                 status,
                 plies,
                 int(seen.result[at]),
                 moves[row : row + used],
+                [None if value == NO_EVAL else value for value in rows.eval[row : row + used].tolist()],
+                [None if value == NO_CLOCK else value for value in rows.clock[row : row + used].tolist()],
             )
             row += used

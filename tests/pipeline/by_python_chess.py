@@ -5,6 +5,7 @@ became of it. Nothing of the pipeline is imported.
 """
 
 import io
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,6 +115,41 @@ class _Reader(chess.pgn.BaseVisitor[Reading]):
 
     def result(self) -> Reading:
         return self.reading
+
+
+def _node(comments: list[str]) -> chess.pgn.Game:
+    """Return a node with comments, so that python-chess reads their eval and clock."""
+    node = chess.pgn.Game()
+    node.comment = " ".join(comments)
+    return node
+
+
+def expected_eval(reading: Reading, ply: int) -> int | None:
+    """Return the eval of the position that the mover of `ply` sees, from the comment on the move before."""
+    score = _node(reading.comments[ply]).eval() if ply else None
+    if score is None or reading.start is None:
+        return None
+    white = score.white()
+    value = white.score() if not white.is_mate() else 32000 if (white.mate() or 0) > 0 else -32000
+    assert value is not None
+    mover_is_white = (reading.start.turn == chess.WHITE) == (ply % 2 == 0)
+    return max(-32000, min(32000, value)) * (1 if mover_is_white else -1)
+
+
+def expected_clock(reading: Reading, ply: int) -> int | None:
+    """Return the seconds of the mover: his last clock, or the base before his first move of a game with clocks."""
+    if ply >= 2:
+        seconds = _node(reading.comments[ply - 1]).clock()
+        return None if seconds is None else min(int(seconds), 65534)
+    clocked = any(_node(comments).clock() is not None for comments in reading.comments[1:])
+    base = time_control(reading)[0] if clocked else None
+    return None if base is None or base > 65534 else base
+
+
+def time_control(reading: Reading) -> tuple[int | None, int | None]:
+    """Return base and increment by the tag."""
+    match = re.fullmatch(r"(\d+)(?:\+(\d+))?", reading.headers.get("TimeControl", ""))
+    return (int(match[1]), int(match[2] or 0)) if match else (None, None)
 
 
 def read(data: bytes, limit: int = 1 << 30) -> list[Reading]:

@@ -1,10 +1,6 @@
 """What a file is, by what it begins with and never by its name."""
 
-import bz2
-import zlib
 from collections.abc import Callable, Iterator
-
-import zstandard
 
 from pipeline.dumps.formats import best_moves, epd, puzzles
 from pipeline.dumps.formats.text import Readable
@@ -25,24 +21,7 @@ INPUTS: tuple[tuple[str, Callable[[str], bool], Convert], ...] = (
 """What an input is called in the manifest, how its first line is told, and what turns it into PGN."""
 
 
-def begin(head: bytes, compression: str | None) -> bytes:
-    """Decompress the first bytes of an archive from its head, as far as they go."""
-    try:
-        if compression == "zstd":
-            with zstandard.ZstdDecompressor().stream_reader(head, read_across_frames=True) as reader:
-                return bytes(reader.read(FIRST))
-        if compression == "gzip":
-            return zlib.decompressobj(31).decompress(head, FIRST)
-        if compression == "bz2":
-            return bz2.BZ2Decompressor().decompress(head, FIRST)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError):
-        return b""  # damage is found, and said, by who reads on
-    return head[:FIRST]
-
-
 def recognise(first: bytes) -> tuple[str, Convert] | None:
     """Tell an input by its first bytes: its name and what turns it into PGN; None for PGN and what is not known."""
-    if b"\0" in first[:4096]:
-        return None
     line = next((line for line in first.decode("utf-8", "replace").splitlines() if line.strip()), "")
     return next(((name, convert) for name, matches, convert in INPUTS if matches(line)), None)

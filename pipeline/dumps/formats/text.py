@@ -34,11 +34,12 @@ class Readable(Protocol):
 class Pieces(io.RawIOBase):
     """A stream of the bytes that an iterator yields."""
 
-    def __init__(self, pieces: Iterator[bytes], made_of: Any = None) -> None:
-        """Take the iterator, and the stream that it reads, which is closed with this one."""
+    def __init__(self, pieces: Iterator[bytes | memoryview], source: Any = None) -> None:
+        """Take the iterator, and what it reads, which is closed with this stream."""
         self.pieces = pieces
-        self.made_of = made_of
+        self.source = source
         self.left = memoryview(b"")
+        self.error: OSError | None = None
 
     def readable(self) -> bool:
         """Return True."""
@@ -51,33 +52,27 @@ class Pieces(io.RawIOBase):
         """
         filled = 0
         while filled < len(space):
-            if not self.left:
-                try:
-                    self.left = memoryview(next(self.pieces, b""))
-                except OSError as error:
-                    if not filled:
-                        raise
-                    self.pieces = _raising(error)
-                    break
-                if not self.left:
-                    break
             count = min(len(space) - filled, len(self.left))
             space[filled : filled + count] = self.left[:count]
             self.left = self.left[count:]
             filled += count
+            if not self.left:
+                try:
+                    self.left = memoryview(next(self.pieces))
+                except StopIteration:
+                    break
+                except OSError as error:
+                    self.pieces, self.error = iter(()), error
+                    break
+        if not filled and self.error is not None:
+            raise self.error
         return filled
 
     def close(self) -> None:
         """Close what the iterator reads."""
-        if not self.closed and self.made_of is not None:
-            self.made_of.close()
+        if not self.closed and self.source is not None:
+            self.source.close()
         super().close()
-
-
-def _raising(error: OSError) -> Iterator[bytes]:
-    """Raise an error when the first piece is asked for."""
-    raise error
-    yield b""
 
 
 def lines(stream: Readable) -> Iterator[tuple[int, str | None]]:

@@ -50,9 +50,9 @@ def test_good_games_round_an_endless_one_are_kept(between: bytes, tmp_path: Path
         assert text[game["offset"] :].startswith(b'[Event "good"]')
 
 
-def test_a_clock_of_many_colons_is_only_a_long_time(tmp_path: Path) -> None:
+def test_a_clock_of_many_digits_is_only_a_long_time(tmp_path: Path) -> None:
     dump = tmp_path / "dump.pgn"
-    clock = "{ [%clk 9" + ":" * 60 + "1] }"
+    clock = "{ [%clk " + "9" * 60 + ":1:1] }"
     dump.write_text(f'[Result "1-0"]\n\n1. e4 {clock} e5 2. Qh5 {clock} Nc6 3. Bc4 Nf6 4. Qxf7# 1-0\n')
     ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
     assert rows_by_game(tmp_path / "out")[0][2]["clock"] == 65534

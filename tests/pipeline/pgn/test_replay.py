@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import chess
-import chess.pgn
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -51,40 +50,6 @@ def made(name: str, directory: Path) -> tuple[list[Reading], list[dict[str, Any]
     return readings, datasets.games(directory / "out"), datasets.rows_by_game(directory / "out")
 
 
-def note(comments: list[str]) -> chess.pgn.Game:
-    """Hold a comment in a node, so that python-chess reads its eval and its clock."""
-    node = chess.pgn.Game()
-    node.comment = " ".join(comments)
-    return node
-
-
-def expected_eval(reading: Reading, ply: int) -> int | None:
-    """Give the eval of the position that the mover of `ply` sees, from the comment on the move before."""
-    score = note(reading.comments[ply]).eval() if ply else None
-    if score is None:
-        return None
-    white = score.white()
-    value = white.score() if not white.is_mate() else 32000 if (white.mate() or 0) > 0 else -32000
-    assert value is not None
-    mover_is_white = (reading.start.turn == chess.WHITE) == (ply % 2 == 0)
-    return max(-32000, min(32000, value)) * (1 if mover_is_white else -1)
-
-
-def expected_clock(reading: Reading, ply: int) -> int | None:
-    """Give the seconds the mover has: his own last clock, or the base before his first move of a game with clocks."""
-    if ply >= 2:
-        seconds = note(reading.comments[ply - 1]).clock()
-        return None if seconds is None else int(seconds)
-    clocked = any(note(comments).clock() is not None for comments in reading.comments[1:])
-    return control(reading)[0] if clocked else None
-
-
-def control(reading: Reading) -> tuple[int | None, int | None]:
-    """Give base and increment by the tag."""
-    match = re.fullmatch(r"(\d+)(?:\+(\d+))?", reading.headers.get("TimeControl", ""))
-    return (int(match[1]), int(match[2] or 0)) if match else (None, None)
-
-
 def rating(reading: Reading, side: chess.Color) -> int | None:
     """Give a player's rating by the tag."""
     text = reading.headers.get("WhiteElo" if side else "BlackElo", "")
@@ -116,7 +81,7 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
     assert reading.start is not None
     assert reading.result is not None
     board, seen, rows = reading.start.copy(), {}, []
-    base, increment = control(reading)
+    base, increment = by_python_chess.time_control(reading)
     for ply, move in enumerate(reading.moves):
         key = board._transposition_key()
         rows.append(
@@ -130,8 +95,8 @@ def expected_rows(reading: Reading) -> list[dict[str, Any]]:
                 "halfmove": min(board.halfmove_clock, 255),
                 "repetition": seen.get(key, 0),
                 "result": reading.result if board.turn else -reading.result,
-                "eval": expected_eval(reading, ply),
-                "clock": expected_clock(reading, ply),
+                "eval": by_python_chess.expected_eval(reading, ply),
+                "clock": by_python_chess.expected_clock(reading, ply),
                 "ply": ply,
                 "plies": len(reading.moves),
                 "elo": rating(reading, board.turn),

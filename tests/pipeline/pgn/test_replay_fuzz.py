@@ -1,11 +1,14 @@
 """The compiled readers on bytes that nobody meant them to read, and on PGN with accidents."""
 
+import random
 import re
+from collections import Counter
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -15,8 +18,10 @@ from pipeline.dumps.reader import Chunk, Source
 from pipeline.errors import DumpError
 from pipeline.ingest.chunk import IngestConfig, read_games
 from pipeline.pgn import replay, tags
-from tests.pipeline import by_kernels, by_python_chess, datasets
+from tests.conftest import shared_data
 from tests.pipeline.by_kernels import replay_chunk
+from tests.pipeline.pgn import mutants
+from tests.pipeline.pgn.test_replay import FILES
 
 PIECES = (
     '[Event "a"]', '[Event "b"]\n', '[Result "1-0"]', '[FEN "8/8/8/8/8/8/8/K6k w - - 0 1"]', '[Variant "Atomic"]', "[",
@@ -27,8 +32,6 @@ PIECES = (
 )  # fmt: skip
 ACCIDENTS = st.lists(st.sampled_from(PIECES), max_size=60).map(lambda parts: "".join(parts).encode("latin-1"))
 NOISE = st.binary(max_size=400)
-
-SLIPS = (b"", b"#", b"a", b"1", b".", b" ", b"e4", b"\n")
 
 quick = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -50,7 +53,7 @@ def test_any_bytes_split_into_games_within_bounds(text: bytes) -> None:
     assert all(0 <= start < len(text) for start in starts)
     before = text[: starts[0]] if starts else text
     for line in before.splitlines():  # nothing but blanks and remarks may lie before the first game
-        assert not line.strip(b" \t\x0b\x0c") or line[:1] in (b"%", b";")
+        assert not line.strip(b" \t\x0b\x0c\x1c\x1d\x1e\x1f") or line[:1] in (b"%", b";")
 
 
 @quick
@@ -118,34 +121,58 @@ def test_the_games_do_not_depend_on_how_the_stream_is_read(
     assert games == [(first, text[first:last]) for first, last in pairwise(bounds)]
 
 
-@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 5),
-    accidents=st.lists(st.tuples(st.floats(0, 0.98), st.integers(0, 8), st.sampled_from(SLIPS)), max_size=3),
-)
-@example(seed=1, accidents=[(0.96875, 6, b""), (0.9765625, 8, b""), (0.9799999999999999, 7, b"")])  # `Ra7k`
-@example(seed=0, accidents=[(0.0, 0, b"\n"), (0.166015625, 6, b"\n")])  # an empty line more, and a line that % escapes
-def test_a_game_with_accidents_is_used_only_where_python_chess_replays_the_same_moves(
-    seed: int, accidents: list[tuple[float, int, bytes]], tmp_path: Path
-) -> None:
-    text = datasets.random_game(seed, 30).encode()
-    head, moves = text.split(b"\n\n", 1)
-    for place, length, new in accidents:
-        at = int(place * len(moves))
-        moves = moves[:at] + new + moves[at + length :]
-    path = tmp_path / "dump.pgn"
-    path.write_bytes(head + b"\n\n" + moves)
-    # python-chess takes the 1 of `1e4` for the pawn's rank, this project for a move number.
-    spaced = re.sub(rb"(?<![a-zA-Z0-9-])(\d+)(?=[a-h][1-8])", rb"\1 ", moves)
-    spaced = spaced.lstrip(b"\n")  # at a second empty line behind the tags it begins another game, without any
-    games = list(by_kernels.games(path))
-    if any(game.status == "unclosed comment" for game in games):
-        return  # python-chess takes the rest of the file for the comment, and the game for whole
-    mine = [game for game in games if game.status == "used"]
-    readings = by_python_chess.read(head + b"\n\n" + spaced)
-    theirs = [reading for reading in readings if reading.verdict == "used"]
-    assert [game.plies for game in mine] == [len(reading.moves) for reading in theirs]
-    assert [game.result for game in mine] == [reading.result for reading in theirs]
+def real_games(name: str) -> list[bytes]:
+    """Return 40 pairs of neighbouring games from the first 2 MB of a file."""
+    path = shared_data(name)
+    with pa.input_stream(str(path), compression="zstd" if path.suffix == ".zst" else None) as stream:
+        text = stream.read(2 << 20)
+    starts = [match.start() for match in re.finditer(rb"(?m)^\[Event ", text)]
+    picked = np.linspace(0, len(starts) - 3, 40).astype(int)
+    return [text[starts[at] : starts[at + 2]] for at in picked]
+
+
+def assert_mutants_agree(sources: list[bytes], count: int, path: Path) -> None:
+    """Compare the readers on `count` mutants: each difference has a documented reason."""
+    chance, reasons = random.Random(count), Counter[str]()
+    for number in range(count):
+        text = mutants.mutate(chance.choice(sources), chance)
+        found = mutants.differ(text, path)
+        assert found is not None, f"mutant {number} is read otherwise by python-chess:\n{text!r}"
+        reasons.update(found or ["none"])
+    print(dict(reasons.most_common()))  # noqa: T201 - `pytest -s` shows how many mutants each reason explains
+
+
+def test_mutants_of_games_are_read_as_by_python_chess(tmp_path: Path) -> None:
+    sources = [mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 40, 2)]
+    assert_mutants_agree(sources, 400, tmp_path / "mutant.pgn")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["generated", "real"])
+def test_ten_thousand_mutants_are_read_as_by_python_chess(kind: str, tmp_path: Path) -> None:
+    if kind == "real":
+        sources = [pair for name in FILES for pair in real_games(name)]
+    else:
+        sources = [mutants.write_game(seed) + mutants.write_game(seed + 1) for seed in range(0, 400, 2)]
+    assert_mutants_agree(sources, 10_000, tmp_path / "mutant.pgn")
+
+
+DIFFERENCES = {
+    # reason: a text that shows it
+    "comment that never ends": '[Event "a"]\n\n1. e4 { no end\n\n[Event "b"]\n\n1. d4 } 1-0\n',
+    "comment that never ends in a bad game": '[Event "a"]\n\n1. Ke2 { no end\n\n[Event "b"]\n\n1. d4 } 1-0\n',
+    "byte-order mark": '[Event "a"]\n\n1. e4 1-0\n\ufeff[Event "b"]\n\n1. d4 1-0\n',
+    "[Event after a result, no blank line": '1. e4 1-0\n[Event "b"]\n\n1. d4 1-0\n',
+    "[Event after tags and a blank line": '[Event "a"]\n\n[Event "b"]\n\n1. d4 1-0\n',
+    "two blank lines after tags": '[Event "a"]\n\n\n1. d4 1-0\n',
+    "move number without a blank": '[Event "a"]\n\n1e4 1-0\n',
+    "value with more blanks or digits": '[Event "a"]\n\n1. e4 { [%eval  0.123] } e5 1-0\n',
+}
+
+
+@pytest.mark.parametrize("reason", mutants.REASONS)
+def test_each_documented_difference_exists(reason: str, tmp_path: Path) -> None:
+    assert reason in (mutants.differ(DIFFERENCES[reason].encode(), tmp_path / "a.pgn") or ())
 
 
 def test_noise_is_refused_or_read_and_never_more(tmp_path: Path) -> None:

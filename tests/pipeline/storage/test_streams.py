@@ -20,7 +20,7 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import PARTS, RUN, publish, read_manifest, verify
 from pipeline.dataset.files.sweep import sweep
 from pipeline.dataset.files.written import publish_own
-from pipeline.dumps import reader
+from pipeline.dumps import archives, reader
 from pipeline.dumps.reader import Source, chunks
 from pipeline.errors import (
     ChangedError,
@@ -103,6 +103,8 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
 ) -> None:
     monkeypatch.setattr(reader, "BLOCK", 1 << 16)  # or all of the text is read at once
     monkeypatch.setattr(reader, "HEAD", 1 << 12)  # or all of the archive, before the first chunk
+    monkeypatch.setattr(archives, "LARGEST", 1 << 12)  # or the archive's one frame
+    monkeypatch.setattr(archives, "_READ_FRAMES", 1 << 12)
     data, out = dump.read_bytes(), tmp_path / "out"
     file = server.files["/games.pgn.zst"] = File(data)
     file.faults += [Fault()] * 3 + [Fault(send=len(data) - 1000)] + [Fault(send=0)] * 6

@@ -1,0 +1,254 @@
+"""Archives: damage, padding and bytes behind the end of each codec; zstd frames in threads give what one decoder gives."""
+
+import bz2
+import gzip
+import io
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zstandard
+
+from pipeline.dumps import archives
+from pipeline.dumps.archives import Frames, TrailingBytesError, count_frames, decompress
+from pipeline.dumps.reader import STDIN, Source, chunks
+from pipeline.errors import FetchError
+from pipeline.ingest.job import ingest
+from tests.pipeline import datasets
+
+CODECS: dict[str, Callable[[bytes], bytes]] = {
+    "zstd": lambda data: zstandard.ZstdCompressor(write_checksum=True).compress(data),
+    "gzip": gzip.compress,
+    "bz2": bz2.compress,
+}
+SUFFIXES = {"zstd": ".zst", "gzip": ".gz", "bz2": ".bz2"}
+
+
+@pytest.fixture(scope="module")
+def texts() -> list[bytes]:
+    """Return the texts of frames: whole games and parts of them, one empty, one of a megabyte."""
+    games = "".join(datasets.random_game(seed) for seed in range(60)).encode()
+    cuts = sorted({0, len(games), *random.Random(1).sample(range(len(games)), 11)})
+    parts = [games[first:last] for first, last in pairwise(cuts)]
+    return [*parts[:3], b"", *parts[3:], games * 8]
+
+
+def pack(texts: list[bytes], hinted: bool = True, **more: Any) -> bytes:
+    """Compress each text to a frame, behind pzstd's note of its length if hinted."""
+    frames = [zstandard.ZstdCompressor(**more).compress(one) for one in texts]
+    return b"".join((struct.pack("<III", 0x184D2A50, 4, len(one)) if hinted else b"") + one for one in frames)
+
+
+def read_archive(data: bytes, compression: str) -> tuple[bytes, OSError | None]:
+    """Return the text of an archive, and the error that ended it."""
+    found, pieces = [], decompress(io.BytesIO(data).read, compression)
+    try:
+        for piece in pieces:
+            found.append(piece)
+    except OSError as error:
+        return b"".join(found), error
+    return b"".join(found), None
+
+
+def read_source(
+    name: str, monkeypatch: pytest.MonkeyPatch, data: bytes, largest: int = archives.LARGEST
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the chunks of an archive and its entry in the manifest; frames over `largest` bytes are read block by block."""
+    with monkeypatch.context() as patch:
+        patch.setattr(archives, "LARGEST", largest)
+        if name == STDIN:
+            patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
+        source = Source(name)
+        found = [(one.offset, bytes(one.text), one.starts.tolist()) for one in chunks([source], 300_000)]
+    return found, source.describe()
+
+
+@pytest.mark.parametrize("name", ["a file", STDIN])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"write_checksum": True}, {"write_content_size": False}, {"level": 19}, {"hinted": False}],
+)
+def test_frames_in_threads_and_one_decoder_give_the_same_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes], options: dict[str, Any], name: str
+) -> None:
+    path, data = tmp_path / "games.pgn.zst", pack(texts, **options)
+    path.write_bytes(data)
+    place = STDIN if name == STDIN else str(path)
+    by_frames = read_source(place, monkeypatch, data)
+    assert b"".join(text for _, text, _ in by_frames[0]) == b"".join(texts)
+    for largest in (0, max(map(len, texts[:-1])) + 100):
+        assert read_source(place, monkeypatch, data, largest) == by_frames
+
+
+def test_a_frame_with_too_much_text_is_read_block_by_block(monkeypatch: pytest.MonkeyPatch, texts: list[bytes]) -> None:
+    monkeypatch.setattr(archives, "LARGEST_TEXT", max(map(len, texts[:-1])) + 100)
+    data = pack([*texts, texts[0], texts[-1]], level=1)
+    assert read_archive(data, "zstd") == (b"".join([*texts, texts[0], texts[-1]]), None)
+
+
+@pytest.mark.parametrize("name", ["a file", STDIN])
+@pytest.mark.parametrize("codec", CODECS)
+def test_damage_anywhere_ends_the_text_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes], codec: str, name: str
+) -> None:
+    text = b"".join(texts)
+    whole = pack(texts, write_checksum=True) if codec == "zstd" else b"".join(map(CODECS[codec], texts))
+    path, chance = tmp_path / f"games.pgn{SUFFIXES[codec]}", random.Random(7)
+    damaged = 0
+    for number in range(24):
+        data = bytearray(whole)
+        at = chance.randrange(12, len(data))
+        if number % 3 == 0:
+            del data[at:]
+        else:
+            data[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        place = STDIN if name == STDIN else str(path)
+        found, entry = read_source(place, monkeypatch, bytes(data))
+        if codec == "zstd":
+            assert read_source(place, monkeypatch, bytes(data), 0) == (found, entry)
+        if number % 3 == 0:
+            assert text.startswith(b"".join(part for _, part, _ in found))
+        assert entry["bytes"] == len(data)
+        damaged += bool(entry["damage"])
+    assert damaged > 12
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("zeros", [1, 3, 512, 100_000])
+def test_zero_bytes_behind_an_archive_are_padding(codec: str, zeros: int) -> None:
+    text = datasets.random_game(1).encode() * 300
+    for archive in (CODECS[codec](text), CODECS[codec](text[:5000]) + CODECS[codec](text[5000:])):
+        assert read_archive(archive + bytes(zeros), codec) == (text, None)
+    assert read_archive(CODECS[codec](text) + bytes(zeros) + CODECS[codec](text), codec) == (text * 2, None)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("rest", [b"x", b"PGN?", b"\0\0\0rest of a tape block", b"\n" * 70_000])
+def test_bytes_behind_an_archive_are_reported_and_lose_no_game(
+    codec: str, rest: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = datasets.random_game(1).encode() * 3
+    found, error = read_archive(CODECS[codec](text) + rest, codec)
+    assert found == text
+    assert isinstance(error, TrailingBytesError)
+    path, data = tmp_path / f"a.pgn{SUFFIXES[codec]}", CODECS[codec](text) + rest
+    path.write_bytes(data)
+    for name in (str(path), STDIN):
+        ((_, read, starts),), entry = read_source(name, monkeypatch, data)
+        assert (read, len(starts)) == (text, 3)
+        assert entry["damage"] == f"bytes that are no {codec} archive follow its end"
+
+
+def test_errors_of_reading_come_after_the_text_before_them(texts: list[bytes]) -> None:
+    data = pack(texts)
+    parts = iter([data[: len(data) // 2]])
+
+    def read(count: int) -> bytes:
+        for part in parts:
+            return part
+        raise FetchError("the network is gone")
+
+    found = []
+    with pytest.raises(FetchError, match="gone"):  # noqa: PT012
+        for text in decompress(read, "zstd"):
+            found.append(text)
+    assert found
+    assert b"".join(texts).startswith(b"".join(found))
+
+
+def test_only_so_many_frames_are_held_and_threads_end_with_the_reader(
+    texts: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = 0
+    take = Frames.take_frame
+
+    def count(frames: Frames) -> bytes | None:
+        nonlocal taken
+        taken += 1
+        return take(frames)
+
+    monkeypatch.setattr(Frames, "take_frame", count)
+    before = threading.active_count()
+    stream = decompress(io.BytesIO(pack(texts[:3] * 400)).read, "zstd")
+    for given in range(1, 50):
+        next(stream)
+        assert taken <= given + archives.UNPACKERS
+    stream.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+def blocks(seed: int, size: int) -> bytes:
+    """Return text that compresses, and blocks of each kind: compressed, one byte repeated, random."""
+    chance = random.Random(seed)
+    parts = [b"1. e4 { [%clk 0:03:00] } e5 " * (size // 60), bytes(size // 4), chance.randbytes(size // 4)]
+    return b"".join(parts)
+
+
+def find_frames(data: bytes) -> list[bytes]:
+    """Return the frames that are found."""
+    return list(iter(Frames(io.BytesIO(data).read).take_frame, None))
+
+
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("summed", [True, False])
+@pytest.mark.parametrize("level", [1, 19])
+def test_frames_one_after_another_are_found(
+    sized: bool, summed: bool, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packer = zstandard.ZstdCompressor(level=level, write_content_size=sized, write_checksum=summed)
+    texts = [blocks(number, size) for number, size in enumerate((0, 1, 100, 300, 70_000, 900_000))]
+    made = [packer.compress(text) for text in texts]
+    assert find_frames(b"".join(made)) == made
+    monkeypatch.setattr(archives, "LARGEST", 0)
+    assert read_archive(b"".join(made), "zstd") == (b"".join(texts), None)
+
+
+def test_frames_are_found_behind_skippable_frames_of_any_program(tmp_path: Path) -> None:
+    path = tmp_path / "archive.zst"
+    texts = [blocks(number, 5000) for number in range(4)]
+    lying = bytearray(pack(texts))
+    lying[8:12] = struct.pack("<I", 77)
+    path.write_bytes(struct.pack("<II", 0x184D2A5F, 3) + b"abc" + lying)
+    assert find_frames(path.read_bytes()) == [zstandard.ZstdCompressor().compress(one) for one in texts]
+    assert count_frames(path) == 4
+
+
+@pytest.mark.skipif(shutil.which("pzstd") is None, reason="pzstd is not installed: apt-get install zstd")
+def test_frames_of_pzstd_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "games.pgn"
+    path.write_bytes(blocks(5, 30_000_000))
+    subprocess.run(["pzstd", "-q", "-1", "-p", "4", str(path)], check=True)
+    data = (tmp_path / "games.pgn.zst").read_bytes()
+    assert data[:8] == bytes.fromhex("502a4d1804000000")
+    assert len(find_frames(data)) > 1
+    assert read_archive(data, "zstd") == (path.read_bytes(), None)
+
+
+@pytest.mark.parametrize("cut", [1, 5, 13, 100])
+def test_archives_that_are_cut_or_followed_by_other_bytes_are_not_counted(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "archive.zst"
+    whole = pack([blocks(1, 5000)])
+    for data in (whole[:-cut], whole + b"PGN?"):
+        path.write_bytes(data)
+        assert count_frames(path) is None
+    path.write_bytes(whole)
+    assert count_frames(path) == 1
+
+
+def test_a_dump_as_lichess_packs_it_gives_the_same_dataset(tmp_path: Path) -> None:
+    games = [datasets.random_game(seed).encode() for seed in range(30)]
+    plain, archive = tmp_path / "plain.pgn", tmp_path / "packed.pgn.zst"
+    plain.write_bytes(b"".join(games))
+    archive.write_bytes(pack([b"".join(games[:11]), b"".join(games[11:])]))
+    made = [ingest([str(path)], tmp_path / path.stem, workers=1) for path in (plain, archive)]
+    assert made[0]["files"] == made[1]["files"]

@@ -1,0 +1,113 @@
+"""Dumps as streams: what is refused, zero bytes, stopping while no chunk comes, and few games in a chunk of tiny ones."""
+
+import gzip
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import zstandard
+
+from pipeline.dumps import reader
+from pipeline.dumps.reader import Source, chunks, require
+from pipeline.errors import DumpError, Stopped
+from pipeline.ingest.job import ingest
+from tests.pipeline import by_kernels, datasets
+
+GAME = datasets.random_game(1).encode()
+
+
+@pytest.mark.parametrize("place", [2, 3000, 5000, 70_000])
+def test_a_zero_byte_is_ignored_wherever_it_lies(place: int, tmp_path: Path) -> None:
+    text, path = GAME * 30, tmp_path / "a.pgn"
+    path.write_bytes(text)
+    whole = [game.moves for game in by_kernels.games(path)]
+    at = text.index(b" ", place)
+    path.write_bytes(text[:at] + b"\0" + text[at:])
+    assert [game.moves for game in by_kernels.games(path)] == whole
+
+
+def test_a_zero_byte_in_a_table_is_one_bad_row(tmp_path: Path) -> None:
+    rows = ["00008,rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1,e2e4 e7e5,1940"] * 2
+    (tmp_path / "a.csv").write_text("\n".join(["PuzzleId,FEN,Moves,Rating", *rows, rows[0].replace("e7e5", "e7\0e5")]))
+    manifest = ingest([str(tmp_path / "a.csv")], tmp_path / "out", workers=1)
+    assert manifest["games"] == {"read": 3, "used": 2, "dropped": {"bad row": 1}}
+
+
+def test_utf_16_is_refused_with_a_hint(tmp_path: Path) -> None:
+    (tmp_path / "a.pgn").write_text(GAME.decode(), encoding="utf-16")
+    with pytest.raises(DumpError, match=r"a\.pgn is not PGN text: .*convert UTF-16 to UTF-8"):
+        Source(str(tmp_path / "a.pgn")).open()
+
+
+def test_a_name_that_is_not_utf_8_is_refused_before_any_work(tmp_path: Path) -> None:
+    name = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.pgn")
+    Path(name).write_bytes(GAME)
+    for work in (lambda: require(name), lambda: ingest([name], tmp_path / "out", workers=1)):
+        with pytest.raises(DumpError, match=r"caf\\udce9\.pgn' is not UTF-8, .*rename the file") as caught:
+            work()
+        str(caught.value).encode()
+    assert not (tmp_path / "out").exists()
+
+
+QUIET: dict[str, Callable[[], bytes]] = {
+    "blank.pgn": lambda: b"\n" * (16 << 20),
+    "remarks.pgn": lambda: b"% no game\n" * (2 << 20),
+    "bomb.pgn.zst": lambda: zstandard.compress(b"\n" * (64 << 20)),
+    "bomb.pgn.gz": lambda: gzip.compress(b"\n" * (64 << 20)),
+    "bomb.csv.gz": lambda: gzip.compress(b"PuzzleId,FEN,Moves\n" + b"\n" * (64 << 20)),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_a_stop_is_heard_while_no_chunk_comes(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(QUIET[name]())
+    asked: list[int] = []
+    source = Source(str(tmp_path / name), lambda: asked.append(1) is None)
+    with pytest.raises(Stopped, match="run the same command to continue"):
+        next(chunks([source], 1 << 20))
+    assert len(asked) == 1
+    assert source.quiet_bytes <= reader.QUIET_BYTES + (1 << 20)
+
+
+@pytest.mark.parametrize("before", [b"", GAME * 2])
+def test_a_stop_is_heard_while_standard_input_is_silent(before: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    stopped = threading.Event()
+    with os.fdopen(reads, "rb") as silent, os.fdopen(writes, "wb", buffering=0) as other:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=silent))
+        other.write(before)
+        threading.Timer(0.05, stopped.set).start()
+        with pytest.raises(Stopped, match="stopped while reading -"):
+            next(chunks([Source("-", stopped.is_set)], 1 << 20))
+
+
+def test_standard_input_comes_in_pieces_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, writes = os.pipe()
+    text = zstandard.compress(GAME * 100)
+
+    def write() -> None:
+        with os.fdopen(writes, "wb", buffering=0) as other:
+            for at in range(0, len(text), 7):
+                other.write(text[at : at + 7])
+
+    threading.Thread(target=write).start()
+    with os.fdopen(reads, "rb") as slow:
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=slow))
+        assert b"".join(bytes(chunk.text) for chunk in chunks([Source("-")], 10_000)) == GAME * 100
+
+
+@pytest.mark.parametrize("chunk_bytes", [1 << 16, 1 << 23])
+def test_a_chunk_holds_a_bounded_number_of_games(chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "MOST_GAMES", 1000)
+    text = b"*\n\n" * 12_345
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+    found: list[Any] = list(chunks([Source("-")], chunk_bytes))
+    assert [len(chunk.starts) for chunk in found] == [1000] * 12 + [345]
+    assert [chunk.first_game for chunk in found] == list(range(0, 12_345, 1000))
+    assert b"".join(bytes(chunk.text) for chunk in found) == text
