@@ -17,6 +17,7 @@ from typing import IO
 
 import zstandard
 
+from pipeline.dumps.formats.text import Readable
 from pipeline.dumps.reader import STDIN, Source
 from pipeline.errors import DumpError
 from pipeline.storage.objects import read_part
@@ -154,7 +155,7 @@ def _decompressed(raw: IO[bytes], length: int) -> tuple[bytes, float]:
     return bytes(text), size / max(taken, 1)
 
 
-def _blocks(source: Source, stream: IO[bytes], found: Pieces) -> Iterator[bytes]:
+def _blocks(source: Source, stream: Readable, found: Pieces) -> Iterator[bytes]:
     """Yield the text of a stream by blocks; damage is an end."""
     while True:
         try:
@@ -167,7 +168,7 @@ def _blocks(source: Source, stream: IO[bytes], found: Pieces) -> Iterator[bytes]
         yield block
 
 
-def _from_stream(source: Source, stream: IO[bytes], want: int, found: Pieces) -> None:
+def _from_stream(source: Source, stream: Readable, want: int, found: Pieces) -> None:
     """Read pieces of what can only be read from its beginning."""
     blocks = _blocks(source, stream, found)
     head, text = [], 0

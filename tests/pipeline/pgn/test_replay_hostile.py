@@ -37,7 +37,7 @@ FATES = {
     },
     "python-chess": {"null move": 1, "variant": 8, "used": 11, "no moves": 2},
     "yacai": {"used": 34, "unfinished": 41},
-}
+}  # fmt: skip
 
 REAL = {
     # file: (games compared, fates of all)
