@@ -76,7 +76,7 @@ def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Tabl
 
 
 def sample() -> Path:
-    """Return the path of the dump that comes with the package: 2,000 games of this project's hand-written players."""
+    """Return the path of the dump that comes with the package: 2,000 games that the embedded network played."""
     from pipeline.samples.shipped import SAMPLE
 
     return SAMPLE

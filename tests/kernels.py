@@ -19,7 +19,7 @@ from engine.uci.thinking import warm_up
 from pipeline.dataset.batches import Batches
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.samples.dump import SAMPLE
+from pipeline.samples.shipped import SAMPLE
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from pipeline.samples.dump import SAMPLE
+from pipeline.samples.shipped import SAMPLE
 from tests.conftest import REPOSITORY
 from tests.pipeline.defs.served.server import Server, serving
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from engine.progress import Progress, silent
 from pipeline.errors import ConfigError
-from pipeline.samples.dump import SAMPLE
+from pipeline.samples.shipped import SAMPLE
 
 if TYPE_CHECKING:
     from pipeline.ingest.chunk import IngestConfig

@@ -20,14 +20,12 @@ from engine.evaluation.move_features import legal_move_features
 from engine.board.position import from_fen
 from pipeline.ingest.job import ingest
 from pipeline.dataset.batches import Batches
-from pipeline.samples.dump import played
 import chess
 perft(from_fen(chess.STARTING_FEN), 2)
 with tempfile.TemporaryDirectory() as folder:
     ingest([sys.argv[1]], Path(folder), workers=1)
     planes = next(Batches([Path(folder)], "train", batch_size=1).from_step(0))["planes"]
     evaluate(planes), legal_move_features(planes)
-next(iter(played(1)))
 seconds = time.perf_counter() - began
 from numba.core.dispatcher import Dispatcher
 kernels = {}

@@ -54,7 +54,7 @@ def job(out: Path, workers: int, engine: str, source: str, config: IngestConfig)
     """Ingest a source; Ray and its workers are started before the clock is, this machine's workers within it."""
     from pipeline.bench.ingest import peak_mib
     from pipeline.ingest.job import ingest
-    from pipeline.samples.dump import SAMPLE
+    from pipeline.samples.shipped import SAMPLE
 
     with ExitStack() as stack:
         began = time.perf_counter()

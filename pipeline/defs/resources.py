@@ -13,7 +13,7 @@ from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST
 from pipeline.dumps.fetch import LICHESS, FetchConfig, month_of
 from pipeline.executors.by_name import LOCAL
-from pipeline.samples.dump import SAMPLE as SAMPLE_FILE
+from pipeline.samples.shipped import SAMPLE as SAMPLE_FILE
 
 ENDINGS = (".pgn", ".pgn.zst", ".pgn.bz2", ".pgn.gz")
 SAMPLE = "sample"

@@ -1,1 +1,1 @@
-"""The embedded dump: games of a simple player, the same on every machine."""
+"""The embedded dump: games that the embedded network plays as people of 800 to 2400 do."""

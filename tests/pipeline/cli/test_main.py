@@ -19,8 +19,8 @@ from filelock import FileLock
 from engine.temporaries import machine
 from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import read_manifest
-from pipeline.samples.dump import sample
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, STEPS, call
+from tests.pipeline.datasets import dump as random_dump
 
 FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
 
@@ -140,8 +140,8 @@ def test_commands_end_with_five_lines_and_the_next_command(
 
     for draws in ("render.draw_report", "page.page.report_page"):  # which the journey's report was
         monkeypatch.setattr(f"pipeline.evaluation.{draws}", lambda *_: b"")
-    dump = tmp_path / "dump.pgn.zst"
-    sample(dump, 40)
+    dump = tmp_path / "dump.pgn"
+    random_dump(dump, 40)
     ended = {
         "ingest": text("ingest", str(dump), "--out", str(tmp_path / "first"), "--workers", "1"),
         "again": text("ingest", str(dump), "--out", str(tmp_path / "first"), "--workers", "1"),
@@ -313,7 +313,7 @@ def test_show_lists_the_legal_moves_with_their_labels(
 def test_a_bar_is_drawn_on_a_terminal(tmp_path: Path) -> None:
     leader, follower = pty.openpty()
     termios.tcsetwinsize(follower, (24, 120))
-    sample(tmp_path / "dump.pgn", 100)
+    random_dump(tmp_path / "dump.pgn", 100)
     done = subprocess.Popen(
         [*COMMAND, "ingest", str(tmp_path / "dump.pgn"), "--out", str(tmp_path / "out"), "--workers", "1"],
         stdout=subprocess.DEVNULL,

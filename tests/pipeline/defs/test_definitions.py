@@ -34,7 +34,7 @@ from pipeline.defs.resources import Datasets, key_of
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.ingest.rows_code import rows_code
-from pipeline.samples.dump import SAMPLE
+from pipeline.samples.shipped import SAMPLE
 from tests.pipeline.defs.conftest import ROOT, Made, random_pgn
 
 GRAPH = """\

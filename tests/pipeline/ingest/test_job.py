@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest, with_chunk_size
-from pipeline.samples.dump import SAMPLE
+from pipeline.samples.shipped import SAMPLE
 from tests.conftest import shared_data
 from tests.pipeline import by_python_chess, datasets
 

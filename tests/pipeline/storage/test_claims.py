@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import UserError
-from pipeline.samples.dump import SAMPLE
+from pipeline.samples.shipped import SAMPLE
 from pipeline.storage.claims import CHECKPOINT, DATASET, REPORT, require_apart, require_own
 from pipeline.storage.stores import place
 from tests.conftest import REPOSITORY

@@ -1,0 +1,80 @@
+"""Make the embedded sample: games that the embedded network plays as people do, in the layout of Lichess's dumps.
+
+    python -m pipeline.samples.make datasets/sample/fianchetto_sample_2000.pgn.zst
+
+Moves are drawn from the rating-conditioned policy, colder for higher ratings: at temperature 1 these would blunder too often.
+"""
+
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import chess
+import numpy as np
+import zstandard
+from tqdm import tqdm
+
+from model.inference.player import Choice, Player, load
+from pipeline.samples.shipped import EMBEDDED
+from pipeline.storage.stores import publish
+
+RATINGS = range(800, 2401, 50)
+TIME_CONTROLS = ((60, 0), (180, 2), (300, 0), (600, 0), (900, 10))  # seconds and increment
+
+
+def play_game(player: Player, number: int, seed: int = 20261124) -> str:
+    """Play one game and return it as PGN, with an empty line after tags and movetext."""
+    random = np.random.default_rng([seed, number])
+    first = int(random.integers(len(RATINGS)))
+    second = int(np.clip(first + round(random.normal(0, 4)), 0, len(RATINGS) - 1))
+    ratings = RATINGS[first], RATINGS[second]
+    base, increment = TIME_CONTROLS[random.integers(len(TIME_CONTROLS))]
+    board, words, clocks, result = chess.Board(), list[str](), [base, base], ""
+    while not result:
+        side = board.ply() % 2
+        heat = 1.25 - ratings[side] / 4000
+        choice = player.choose(board, heat, elo=ratings[side], opponent_elo=ratings[1 - side], random=random)
+        if result := resign_or_agree(board, choice, ratings[side], random):
+            break
+        if board.ply() > 1:  # clocks start after each side's first move
+            clocks[side] += increment - round(min(base / 60 * random.exponential(), clocks[side] / 12))
+        move = f"{board.fullmove_number}{'...' if side else '.'} {board.san(choice.move)}"
+        words.append(f"{move} {{ [%clk {timedelta(seconds=clocks[side])}] }}")
+        board.push(choice.move)
+        result = "" if (outcome := board.outcome(claim_draw=True)) is None else outcome.result()
+    started = datetime(2026, 1, 1) + timedelta(minutes=number)
+    tags = {
+        "Event": f"Rated {'Bullet' if base < 180 else 'Blitz' if base < 480 else 'Rapid'} game",
+        "Site": f"https://fianchetto.invalid/{number:08d}",
+        "White": f"network-{ratings[0]}",
+        "Black": f"network-{ratings[1]}",
+        "Result": result,
+        "UTCDate": f"{started:%Y.%m.%d}",
+        "UTCTime": f"{started:%H:%M:%S}",
+        "WhiteElo": str(ratings[0]),
+        "BlackElo": str(ratings[1]),
+        "TimeControl": f"{base}+{increment}",
+        "Termination": "Normal",
+    }
+    head = "\n".join(f'[{name} "{text}"]' for name, text in tags.items())
+    return f"{head}\n\n{' '.join([*words, result])}\n\n"
+
+
+def resign_or_agree(board: chess.Board, choice: Choice, rating: int, random: np.random.Generator) -> str:
+    """Return the result if the mover resigns or both agree to a draw, else an empty string."""
+    if choice.value < -0.9 and random.random() < rating / 10_000:
+        return "0-1" if board.turn == chess.WHITE else "1-0"
+    agree = board.ply() >= 300 or (board.ply() > 80 and choice.wdl[1] > 0.8 and random.random() < 0.1)
+    return "1/2-1/2" if agree else ""
+
+
+def main(out: Path, games: int = 2000) -> None:
+    """Write the sample, compressed, by atomic rename."""
+    player = load(EMBEDDED)
+    text = "".join(play_game(player, number) for number in tqdm(range(games), unit=" games"))
+    packed = zstandard.ZstdCompressor(level=19, write_checksum=True).compress(text.encode())
+    publish(out.parent, out.name, games, lambda target: target.write(packed))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

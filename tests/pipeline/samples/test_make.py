@@ -1,0 +1,71 @@
+"""The embedded sample: legal games in Lichess's layout, and the generator that made them."""
+
+import io
+import re
+from itertools import islice, pairwise
+from pathlib import Path
+
+import chess
+import chess.pgn
+import pytest
+import zstandard
+
+from model.inference.player import load
+from pipeline.samples import make
+from pipeline.samples.shipped import EMBEDDED, SAMPLE
+
+PLY = r"\d+\.(?:\.\.)? [KQRBNa-hO][^ ]* \{ \[%clk \d:\d\d:\d\d\] \}"
+LAYOUT = re.compile(rf"(?:\[[A-Za-z]+ \"[^\"\n]+\"\]\n){{11}}\n(?:{PLY} )*(?:1-0|0-1|1/2-1/2)\n\n")
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    with SAMPLE.open("rb") as file:
+        return zstandard.ZstdDecompressor().stream_reader(file).read().decode()
+
+
+def test_the_dump_is_small_and_in_lichess_s_layout(text: str) -> None:
+    games = LAYOUT.findall(text)
+    assert len(games) == 2000
+    assert "".join(games) == text
+    assert "lichess" not in text.lower()
+    assert SAMPLE.stat().st_size < 1_200_000
+
+
+def test_python_chess_replays_games_and_agrees_on_decided_ends(text: str) -> None:
+    stream = io.StringIO(text)
+    mates = 0
+    for game in islice(iter(lambda: chess.pgn.read_game(stream), None), 100):
+        assert game is not None
+        assert game.errors == []
+        last = game.end()
+        outcome = last.board().outcome(claim_draw=True)
+        if outcome is not None:
+            assert outcome.result() == game.headers["Result"]
+            mates += outcome.termination is chess.Termination.CHECKMATE
+        increment = int(game.headers["TimeControl"].split("+")[1])
+        for side in (0, 1):
+            clocks = [node.clock() or 0.0 for node in islice(game.mainline(), side, None, 2)]
+            assert all(0 < after <= before + increment for before, after in pairwise(clocks))
+    assert mates > 20
+
+
+def test_the_stronger_player_scores_better(text: str) -> None:
+    points, games = 0.0, 0
+    for tags in re.findall(r'\[Result "(.+)"\]\n(?:\[UTC.*\n){2}\[WhiteElo "(\d+)"\]\n\[BlackElo "(\d+)"\]', text):
+        result, white, black = tags[0], int(tags[1]), int(tags[2])
+        if white != black:
+            score = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
+            points += score if white > black else 1.0 - score
+            games += 1
+    assert games > 1000
+    assert points / games > 0.53
+
+
+def test_the_generator_writes_the_same_games_twice(tmp_path: Path) -> None:
+    make.main(tmp_path / "first.pgn.zst", 2)
+    packed = (tmp_path / "first.pgn.zst").read_bytes()
+    player = load(EMBEDDED)
+    games = [make.play_game(player, number) for number in range(2)]
+    assert all(LAYOUT.fullmatch(game) for game in games)
+    assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(packed)).read().decode() == "".join(games)
