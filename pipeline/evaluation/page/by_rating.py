@@ -37,9 +37,7 @@ def matrix_page(matrix: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def losses_page(losses: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the curves with their titles, and the rows of the table."""
-    from pipeline.evaluation.page.page import safe
-
+    """Return the curves, titles and SVG, and the rows of the table."""
     rows, found = losses["rows"], []
     for term, title in CURVES if rows else ():
         curve = [
@@ -51,5 +49,5 @@ def losses_page(losses: Mapping[str, Any]) -> dict[str, Any]:
             }
             for row in rows
         ]
-        found.append((title, safe(charts.lines(curve, "rating", tuple(NAMES.values()), band=("low", "high")))))
+        found.append((title, charts.lines(curve, "rating", tuple(NAMES.values()), band=("low", "high"))))
     return {"charts": found, "rows": rows}

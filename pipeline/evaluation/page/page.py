@@ -98,6 +98,7 @@ def _page(name: str, report: Report) -> dict[str, Any]:
     ratings = list(dict.fromkeys(row["rating"] for row in more["rating_by_time_control"]))
     speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
     heat_rows = [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()]
+    losses = losses_page(more.get("rating_losses", {"rows": []}))
     return {
         "name": name,
         "report": report,
@@ -114,7 +115,7 @@ def _page(name: str, report: Report) -> dict[str, Any]:
         "heat": [(rating, [cells.get((rating, speed)) for speed in speeds]) for rating in ratings],
         "heat_rows": heat_rows,
         "matrix": matrix_page(more.get("rating_matrix", {"ratings": [], "rows": []})),
-        "losses": losses_page(more.get("rating_losses", {"rows": []})),
+        "losses": losses | {"charts": [(title, safe(chart)) for title, chart in losses["charts"]]},
         "boards": [
             (title, [_board(row) for row in more["boards"][section]]) for section, (title, _, _) in SECTIONS.items()
         ],
