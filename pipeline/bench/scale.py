@@ -20,7 +20,6 @@ import psutil
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.stream import Repeats
 from pipeline.dataset.files.layout import SPLITS
-from pipeline.dumps.archives import count_frames
 from pipeline.dumps.reader import BLOCK, STDIN, Source, chunks
 from pipeline.errors import ConfigError, IngestError
 from pipeline.executors.by_name import LOCAL
@@ -221,7 +220,7 @@ def measure(
         runs[-1]["bytes_per_position"] = round(runs[-1]["shard_bytes"] / runs[-1]["positions"], 2)
         progress(Tick(len(runs), len(sizes) + 1, "runs"))
     first, last = runs[0], runs[-1]
-    reader = _reader(pgn) | {"frames": count_frames(pgn) if pgn.suffix == ".zst" else None}
+    reader = _reader(pgn)
     result: dict[str, Any] = {
         "pgn": pgn.name,
         "planes": config.planes,
@@ -268,7 +267,6 @@ def _table(result: dict[str, Any]) -> str:
         "decompression alone": f"{reader['decompression_gb_per_second']:.3f} GB of text/s",
         "decompression and splitting into games": f"{reader['split_gb_per_second']:.3f} GB/s,"
         f" {reader['split_games_per_second']:,} games/s: feeds {result['feeds_cores']} cores",
-        "frames of the archive": reader["frames"],
         "a month of 6 G positions on two cores": f"{month['hours_on_two_cores']} hours, {month['shard_gigabytes']:,} GB"
         f" in {month['shards']:,} shards",
     }
