@@ -38,6 +38,7 @@ FILE_OPERATIONS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncat
 POLL_SECONDS = 0.01
 RUNNING = -1
 """In place of an exit status."""
+GAME = b'[Event "Rated"]\n[Site "https://lichess.org/fianchet"]\n[Result "1-0"]\n\n1. e4 f6 2. d4 g5 3. Qh5# 1-0\n'
 ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
@@ -155,12 +156,28 @@ def _load() -> None:
     import pipeline.training.train  # noqa: F401
     from engine.evaluation import evaluator, handwritten
     from engine.uci.thinking import warm_up
-    from pipeline.bench.scale_job import load
 
     torch.set_num_threads(1)
-    load(0)
+    _encode_a_game()
     for evaluate in (evaluator.uniform, handwritten.evaluate):
         warm_up(evaluate)
+
+
+def _encode_a_game() -> None:
+    """Load the kernels of an ingest."""
+    import tempfile
+    from pathlib import Path
+
+    import numpy as np
+
+    from pipeline.dataset.files.shards import PARTS
+    from pipeline.dumps.reader import Chunk
+    from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
+
+    with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
+        (Path(folder) / PARTS).mkdir()
+        encode_chunk(ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig()))
+    release_buffers()
 
 
 def _received(theirs: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

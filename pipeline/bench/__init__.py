@@ -1,6 +1,5 @@
 """The benchmarks of `fianchetto bench`: each is a module with one function `measure`, which returns numbers by key."""
 
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +11,7 @@ from pipeline.samples.shipped import SAMPLE
 if TYPE_CHECKING:
     from pipeline.ingest.chunk import IngestConfig
 
-What = Literal["ingest", "batches", "train", "compile", "search", "selfplay", "scale", "gpu"]
+What = Literal["ingest", "batches", "search", "scale", "gpu"]
 
 
 def run(
@@ -24,27 +23,21 @@ def run(
     address: str | None = None,
     config: "IngestConfig | None" = None,
 ) -> dict[str, Any]:
-    """Run one benchmark and return its numbers; a dataset that is needed and not given is made in a temporary folder.
+    """Run one benchmark and return its numbers.
 
-    `sizes`: bytes of the smallest and largest stream of `scale`; `address`: where its dump can be read too; `config`: how
-    `ingest` and `scale` make datasets.
+    `pgn` is the dump, the embedded sample by default. `batches` reads `positions`, or makes them from the dump. `sizes` (bytes
+    of the smallest and largest stream) and `address` (of the same dump elsewhere) are of `scale`; `config` says how `ingest`
+    and `scale` make datasets.
     """
-    measure = import_module(f"pipeline.bench.{what}").measure
-    if what in ("search", "selfplay"):
-        return dict(measure(progress))
     pgn = pgn or SAMPLE
     if not pgn.exists() and positions is None:
         raise ConfigError(f"{pgn} does not exist: name a dump with --pgn")
-    if what == "ingest":
-        return dict(measure(pgn, progress, config))
-    if what in ("compile", "gpu"):
-        return dict(measure(pgn, progress))
-    if what == "scale":
-        return dict(measure(pgn, *sizes, progress, address, config))
-    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        if positions is None:
-            from pipeline.ingest.job import ingest
-
-            positions = Path(folder)
-            ingest([str(pgn)], positions, workers=1)
-        return dict(measure(positions, progress))
+    measure = import_module(f"pipeline.bench.{what}").measure
+    arguments: dict[str, tuple[Any, ...]] = {
+        "ingest": (pgn, config),
+        "batches": (pgn, positions),
+        "search": (),
+        "scale": (pgn, *sizes, address, config),
+        "gpu": (pgn,),
+    }
+    return dict(measure(*arguments[what], progress=progress))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from engine.progress import Progress, Tick, silent
-from pipeline.bench.cores import one_core
+from pipeline.bench.machine import one_core
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.convert import convert
 from pipeline.dataset.files.columns import FORMS
@@ -16,6 +16,7 @@ from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.training_set import split_shards
 from pipeline.errors import ConfigError
+from pipeline.ingest.job import ingest
 
 BATCH = 512
 ROWS_AT_LEAST = 2_000_000
@@ -25,7 +26,7 @@ SECONDS_BESIDE = 5.0
 TURNS = 2
 
 
-def _other_form(positions: Path, folder: Path) -> dict[str, Path]:
+def _both_forms(positions: Path, folder: Path) -> dict[str, Path]:
     """Return the dataset in both forms, by form."""
     found: dict[str, Path] = {}
     for form in FORMS:
@@ -36,8 +37,8 @@ def _other_form(positions: Path, folder: Path) -> dict[str, Path]:
     return found
 
 
-def _stream_rate(positions: Path) -> tuple[float, float, int]:
-    """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows/s, rows per CPU-second, and rows.
+def _stream_rate(positions: Path) -> tuple[float, float]:
+    """Read shuffled batches of an epoch or ROWS_AT_LEAST; return rows per second and per CPU-second.
 
     The clock starts when both blocks of memory have been filled: a training run touches new memory only once.
     """
@@ -50,7 +51,7 @@ def _stream_rate(positions: Path) -> tuple[float, float, int]:
     began, cpu = time.perf_counter(), time.process_time()
     while rows < wanted:
         rows += len(next(stream)["planes"])
-    return rows / (time.perf_counter() - began), rows / (time.process_time() - cpu), rows
+    return rows / (time.perf_counter() - began), rows / (time.process_time() - cpu)
 
 
 def _pandas_rate(positions: Path) -> float:
@@ -85,23 +86,25 @@ def _pandas_rate(positions: Path) -> float:
     return rows / (time.perf_counter() - began)
 
 
-def measure(positions: Path, progress: Progress = silent) -> dict[str, Any]:
-    """Measure shuffled rows from disk with all their planes, of both forms in turns, and the ratio to pandas rows.
+def measure(pgn: Path, positions: Path | None = None, progress: Progress = silent) -> dict[str, Any]:
+    """Measure shuffled rows from disk with all their planes, of both forms in turns, and rows from pandas.
 
-    `positions_per_second` is of the form `all`; `ratio_compact` compares processor time, which two readers of one core share.
+    Rows are those of the dataset `positions`, or of one that is made from the dump. `ratio_compact` compares processor time.
     """
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
-        forms = _other_form(positions, Path(folder))
+        if positions is None:
+            positions = Path(folder) / "positions"
+            ingest([str(pgn)], positions, workers=1)
+        forms = _both_forms(positions, Path(folder))
         pandas_rate = _pandas_rate(forms["all"])
         progress(Tick(1, 1 + TURNS, "stages"))
-        found: dict[str, list[tuple[float, float, int]]] = {form: [] for form in FORMS}
+        found: dict[str, list[tuple[float, float]]] = {form: [] for form in FORMS}
         for turn in range(TURNS):
             for form in FORMS:
                 found[form].append(_stream_rate(forms[form]))
             progress(Tick(2 + turn, 1 + TURNS, "stages"))
-    (rate, cpu_rate, rows), (compact_rate, compact_cpu_rate, _) = (max(found[form]) for form in FORMS)
+    (rate, cpu_rate), (compact_rate, compact_cpu_rate) = (max(found[form]) for form in FORMS)
     return {
-        "rows": rows,
         "positions_per_second": round(rate),
         "positions_per_cpu_second": round(cpu_rate),
         "compact_positions_per_second": round(compact_rate),

@@ -1,4 +1,4 @@
-"""What a GPU gives, in under eight minutes: feed, training steps, search and self-play; on a CPU with tiny settings too.
+"""A GPU in under eight minutes: feed, training steps, search and self-play; on a CPU with tiny settings, to see that it works.
 
 Axes: B batch.
 """
@@ -27,19 +27,7 @@ from pipeline.bench.search import SIMULATIONS, efficiency
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.columns import EARLIER_MOVES
 from pipeline.dataset.files.shards import Batch
-
-PEAK_TFLOPS = {
-    "B200": 2250.0,
-    "H200": 989.0,
-    "H100 PCIe": 756.0,
-    "H100": 989.0,
-    "A100": 312.0,
-    "L40S": 362.0,
-    "L4": 121.0,
-    "RTX 4090": 165.2,
-    "RTX 3090": 71.0,
-}
-"""bf16 TFLOP/s of dense matrix products by the makers' data sheets; the first name that is in the device's counts."""
+from pipeline.ingest.job import ingest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +39,6 @@ class GpuSettings:
     player: str = "fianchetto-s"
     """Network that searches and plays itself."""
     batch_size: int = 1024
-    """Positions of a training step."""
     seconds: float = 8.0
     """Time of each measurement, without compiling."""
     games: int = 1024
@@ -61,32 +48,30 @@ class GpuSettings:
     matrix: int = 8192
     """Rows of the square matrices whose product is the yardstick."""
     budget: float = 360.0
-    """Seconds after which no more training begins, so that the whole stays under eight minutes."""
+    """Seconds after which no more training begins."""
 
 
 CPU = GpuSettings(player="fianchetto-xs", batch_size=8, seconds=0.5, games=8, plies=2, matrix=512, budget=90.0)
-"""Settings where there is no GPU: to see that it works, not how fast."""
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _per_second(work: Callable[[], int], seconds: float, device: torch.device) -> float:
-    """Call until the time is over, twice before it, and return the units that calls return per second."""
-    for _ in range(2):
-        work()
-    _wait(device)
-    began, done = time.perf_counter(), 0
-    while time.perf_counter() - began < seconds or done == 0:
-        done += work()
-        _wait(device)
+    """Return the units per second that calls return, after two calls that are not counted."""
+
+    def call() -> int:
+        units = work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return units
+
+    call(), call()
+    began, done = time.perf_counter(), call()
+    while time.perf_counter() - began < seconds:
+        done += call()
     return done / (time.perf_counter() - began)
 
 
 def _matmul_tflops(device: torch.device, rows: int, seconds: float) -> float:
-    """Return the TFLOP/s of a bf16 matrix product: what this device really gives."""
+    """Return the TFLOP/s of a bf16 matrix product, the yardstick of this device."""
     left = torch.randn(rows, rows, device=device, dtype=torch.bfloat16)
 
     def work() -> int:
@@ -96,36 +81,20 @@ def _matmul_tflops(device: torch.device, rows: int, seconds: float) -> float:
     return _per_second(work, seconds, device) / 1e12
 
 
-def _feed(batches: Iterator[Batch], name: str, device: torch.device, seconds: float) -> dict[str, float]:
-    """Return positions/s from shards to packed batches, and on into the inputs of a network on the device."""
-    row, dtype, held = preset(name), dtype_for("auto", device), next(batches)
+def _feed(batches: Iterator[Batch], name: str, device: torch.device, seconds: float) -> float:
+    """Return positions per second from shards to the inputs of a network on the device."""
+    row, dtype = preset(name), dtype_for("auto", device)
 
-    def read() -> int:
-        return len(next(batches)["planes"])
+    def work() -> int:
+        batch = next(batches)
+        network_input(row, to_device(batch, row, device), dtype)
+        return len(batch["planes"])
 
-    def carried() -> int:
-        network_input(row, to_device(held, row, device), dtype)
-        return len(held["planes"])
-
-    return {
-        "batches_positions_per_second": round(_per_second(read, seconds, device)),
-        "inputs_positions_per_second": round(_per_second(carried, seconds, device)),
-    }
+    return _per_second(work, seconds, device)
 
 
 def _training(batch: Batch, name: str, device: torch.device, compiled: bool, seconds: float) -> dict[str, Any]:
-    """Return positions/s of training steps on a batch in memory, their TFLOP/s, and peak memory; or why not."""
-    try:
-        return _steps(batch, name, device, compiled, seconds)
-    except torch.OutOfMemoryError:
-        return {"preset": name, "compile": compiled, "skipped": f"{len(batch['planes'])} positions need more memory"}
-
-
-def _steps(batch: Batch, name: str, device: torch.device, compiled: bool, seconds: float) -> dict[str, Any]:
-    """Measure training steps."""
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
+    """Return positions per second of training steps on a batch in memory, and their TFLOP/s."""
     rows = len(batch["planes"])
     config = TrainConfig(steps=1_000_000, batch_size=rows, device=device.type, compile=compiled)  # type: ignore[arg-type]
     run = begin(config, preset(name))
@@ -134,34 +103,20 @@ def _steps(batch: Batch, name: str, device: torch.device, compiled: bool, second
         take_step(run, prepare(run, batch), 0.5)
         return rows
 
-    began = time.perf_counter()
-    step()
-    _wait(device)
-    first = time.perf_counter() - began
     rate = _per_second(step, seconds, device)
-    flops = 3 * size(preset(name))["flops"]  # the way back is two passes
-    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return {
-        "preset": name,
-        "compile": compiled,
-        "dtype": str(run.dtype).removeprefix("torch."),
-        "positions_per_second": round(rate, 1),
-        "tflops": round(rate * flops / 1e12, 4),
-        "first_step_seconds": round(first, 2),
-        "peak_memory_mib": None if peak is None else round(peak / 2**20),
-    }
+    flops = 3 * size(preset(name))["flops"]  # the backward pass costs two forward passes
+    return {"positions_per_second": round(rate, 1), "tflops": round(rate * flops / 1e12, 4)}
 
 
 def _playing(settings: GpuSettings, device: torch.device) -> dict[str, Any]:
-    """Return evaluations/s of a search and moves/s of self-play by the same network."""
+    """Return evaluations per second of a search, and moves per second of self-play, by the same network."""
     evaluator = NetworkEvaluator(build(preset(settings.player), seed=0), device=device.type)
     share, searched, ready = efficiency(evaluator, settings.games, 1, 2)
     search = SearchConfig(simulations=SIMULATIONS, dirichlet_fraction=0.25)
-    config = SelfPlayConfig(width=settings.games, most_plies=settings.plies)
-    began = time.perf_counter()
+    config, began = SelfPlayConfig(width=settings.games, most_plies=settings.plies), time.perf_counter()
     moves = sum(len(game.labels) for game in play_games(evaluator, search, config, games=settings.games))
     return {
-        "preset": settings.player,
+        "player": settings.player,
         "games": settings.games,
         "simulations": SIMULATIONS,
         "search_evaluations_per_second": round(searched),
@@ -172,22 +127,16 @@ def _playing(settings: GpuSettings, device: torch.device) -> dict[str, Any]:
 
 
 def measure(
-    pgn: Path, progress: Progress = silent, *, device: str = "auto", settings: GpuSettings | None = None
+    pgn: Path, *, device: str = "auto", settings: GpuSettings | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Measure the device on positions of a dump; raises DeviceError where there is no such device.
 
-    `mfu` is a training step's TFLOP/s over those of the maker's data sheet, null for a device that is not in PEAK_TFLOPS;
-    `share_of_matmul` is over a matrix product's, measured in this run.
+    `share_of_matmul` is a training step's TFLOP/s over those of a matrix product, measured in this run.
     """
-    from pipeline.ingest.job import ingest
-
     where, began = device_for(device), time.perf_counter()
     settings = settings or (GpuSettings() if where.type == "cuda" else CPU)
-    name = torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU"
-    spec = next((tflops for known, tflops in PEAK_TFLOPS.items() if known in name), None)
-    stages = 2 * len(settings.presets) + 3
+    kinds = [(name, compiled) for compiled in (False, True) for name in settings.presets]
     matmul = _matmul_tflops(where, settings.matrix, min(2.0, settings.seconds))
-    progress(Tick(1, stages, "stages"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         ingest([str(pgn)], Path(folder), workers=1)
         columns = (*HUMAN_COLUMNS, *EARLIER_MOVES)
@@ -195,61 +144,29 @@ def measure(
         batch = next(batches)
         feed = _feed(batches, settings.player, where, settings.seconds)
         batches.close()  # type: ignore[attr-defined]
-    progress(Tick(2, stages, "stages"))
+    progress(Tick(1, len(kinds) + 2, "stages"))
     playing = _playing(settings, where)
-    progress(Tick(3, stages, "stages"))
+    progress(Tick(2, len(kinds) + 2, "stages"))
     training: list[dict[str, Any]] = []
-    for compiled in (False, True):  # all that need no compiler first
-        for one in settings.presets:
-            if time.perf_counter() - began > settings.budget:
-                training.append({"preset": one, "compile": compiled, "skipped": "the time was over"})
-            else:
-                training.append(_training(batch, one, where, compiled, settings.seconds))
-            progress(Tick(3 + len(training), stages, "stages"))
-    for row in training:
-        if "tflops" in row:
-            row["mfu"] = None if spec is None else round(row["tflops"] / spec, 4)
-            row["share_of_matmul"] = round(row["tflops"] / matmul, 4)
-    result = {
-        "device": name,
+    for name, compiled in kinds:
+        row: dict[str, Any] = {"preset": name, "compile": compiled}
+        if time.perf_counter() - began > settings.budget:
+            row["skipped"] = "no time left"
+        else:
+            try:
+                row |= _training(batch, name, where, compiled, settings.seconds)
+                row["share_of_matmul"] = round(row["tflops"] / matmul, 4)
+            except torch.OutOfMemoryError:
+                row["skipped"] = f"{settings.batch_size} positions need more memory"
+        training.append(row)
+        progress(Tick(2 + len(training), len(kinds) + 2, "stages"))
+    return {
+        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "CPU",
         "torch": torch.__version__,
-        "peak_tflops": spec,
-        "matmul_tflops": round(matmul, 3),
+        "matmul_tflops": round(matmul, 6),
         "batch_size": settings.batch_size,
-        "feed": feed,
-        "training": training,
-        "playing": playing,
+        "feed_positions_per_second": round(feed),
+        **playing,
         "seconds": round(time.perf_counter() - began, 1),
+        "training": training,
     }
-    return result | {"text": _table(result)}
-
-
-def _table(result: dict[str, Any]) -> str:
-    """Return the figures as text."""
-    feed, playing = result["feed"], result["playing"]
-    peak = "unknown" if result["peak_tflops"] is None else f"{result['peak_tflops']:,.0f}"
-    lines = [
-        f"{result['device']}, torch {result['torch']}; bf16 matmul {result['matmul_tflops']:,.2f} TFLOP/s, data sheet {peak}",
-        f"feed: {feed['batches_positions_per_second']:,} positions/s to batches,"
-        f" {feed['inputs_positions_per_second']:,} positions/s to the device",
-        "",
-        f"{'training':<20}{'compile':>8}{'positions/s':>13}{'TFLOP/s':>9}{'MFU':>8}{'matmul':>8}{'MiB':>9}{'first s':>9}",
-    ]
-    for row in result["training"]:
-        if "skipped" in row:
-            lines.append(f"{row['preset']:<20}{row['compile']!s:>8}  {row['skipped']}")
-            continue
-        mfu = "" if row["mfu"] is None else f"{100 * row['mfu']:.1f} %"
-        memory = "" if row["peak_memory_mib"] is None else f"{row['peak_memory_mib']:,}"
-        lines.append(
-            f"{row['preset']:<20}{row['compile']!s:>8}{row['positions_per_second']:>13,.0f}{row['tflops']:>9.2f}{mfu:>8}"
-            f"{100 * row['share_of_matmul']:>6.1f} %{memory:>9}{row['first_step_seconds']:>9.1f}"
-        )
-    lines += [
-        "",
-        f"{playing['preset']}, {playing['games']:,} games: {playing['search_evaluations_per_second']:,} evaluations/s"
-        f" in search ({100 * playing['search_efficiency']:.0f} % of ready batches),"
-        f" {playing['selfplay_moves_per_second']:,} self-play moves/s at {playing['simulations']} simulations",
-        f"{result['seconds']:.0f} s in all",
-    ]
-    return "\n".join(lines)

@@ -1,13 +1,10 @@
-"""PGN to shards: the whole job, beside the straightforward python-chess pipeline on the same games."""
+"""PGN to shards: one core beside the straightforward python-chess pipeline, and the command with one worker and two."""
 
 import io
-import resource
-import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +18,24 @@ import pyarrow.parquet as pq
 from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
-from pipeline.bench.cores import one_core
+from pipeline.bench.machine import one_core, run_ingest
 from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
-from pipeline.dataset.files.shards import read_manifest, write_rows
-from pipeline.dataset.training_set import split_shards
 from pipeline.dumps.reader import Source, chunks
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
-STAGES = 6
 BESIDE_BYTES = 16 << 20
 """Text of the games that both read: two chunks, 7,000 games with evals, 530,000 positions; a minute or two of python-chess."""
+TURNS = 3
+"""Runs of each kind, in turns; the fastest counts, since machines are shared."""
 
 
-def _timed(pgn: Path, workers: int, config: IngestConfig) -> tuple[float, dict[str, Any], dict[str, float]]:
-    """Ingest a dump into a temporary folder; return seconds, manifest, and stored bytes per position by column."""
+def _timed(pgn: Path, config: IngestConfig) -> tuple[float, dict[str, Any]]:
+    """Ingest a dump into a temporary folder in this process; return seconds and the manifest."""
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
         began = time.perf_counter()
-        manifest = ingest([str(pgn)], Path(folder), config, workers=workers)
-        seconds = time.perf_counter() - began
-        stored: Counter[str] = Counter()
-        for entry in read_manifest(Path(folder))["files"]:
-            if entry["split"] is None:
-                continue
-            metadata = pq.read_metadata(Path(folder) / entry["name"])
-            for group in range(metadata.num_row_groups):
-                for column in range(metadata.num_columns):
-                    chunk = metadata.row_group(group).column(column)
-                    stored[chunk.path_in_schema] += chunk.total_compressed_size
-        total = manifest["positions"]["total"]
-        return seconds, manifest, {name: size / total for name, size in stored.items()}
-
-
-def first_games(pgn: Path, size: int) -> bytes:
-    """Return the text of a dump's first games, about `size` bytes."""
-    return bytes(next(chunks([Source(str(pgn))], size)).text)
-
-
-def peak_mib() -> int:
-    """Return the most memory this process has held, MiB; macOS counts bytes where Linux counts KiB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (1 << 20 if sys.platform == "darwin" else 1 << 10))
+        manifest = ingest([str(pgn)], Path(folder), config, workers=1)
+        return time.perf_counter() - began, manifest
 
 
 def _planes_by_loops(board: chess.Board) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -148,57 +122,32 @@ def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
     return time.perf_counter() - began, len(rows)
 
 
-def _planes_rate(pgn: Path, folder: Path, config: IngestConfig) -> float:
-    """Write only the planes of shuffled rows, from memory and as a shard stores them; return rows/s.
+def measure(pgn: Path, config: IngestConfig | None = None, progress: Progress = silent) -> dict[str, Any]:
+    """Measure one process on one core, python-chess on the same games, and the command with one worker and with two.
 
-    Every ingest to this format has to do this, so it is a yardstick of the machine.
-    """
-    ingest([str(pgn)], folder / "yardstick", config, workers=1)
-    stored = [column.name for column in PLANE_COLUMNS[config.planes]]
-    table = pq.read_table(split_shards(folder / "yardstick", "train")[0].path, columns=stored)
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
-        write_rows(table, folder / "planes.parquet")
-        seconds.append(time.perf_counter() - began)
-    return len(table) / min(seconds)
-
-
-def measure(pgn: Path, progress: Progress = silent, config: IngestConfig | None = None) -> dict[str, Any]:
-    """Measure one process on one core, two workers, stored bytes, peak memory, and python-chess on the same games.
-
-    `ratio_python_chess` compares both on the same first games of the dump; `positions_per_second` is of the whole, and
-    `ratio_planes_write` that over the speed of writing shuffled planes alone. Where `config` says compact planes, `ratio_all`
-    is the speed over that of the same games with `all`, in turns in the same run.
+    `ratio_python_chess` compares both on the same first games of the dump; `positions_per_second` is of the whole.
+    `two_workers_speedup` compares whole commands, from start to exit.
     """
     config = config or IngestConfig()
-    beside = first_games(pgn, BESIDE_BYTES)
+    beside = bytes(next(chunks([Source(str(pgn))], BESIDE_BYTES)).text)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)
-        _timed(same, 1, config)  # compiles, or loads what was compiled
-        progress(Tick(1, STAGES, "stages"))
-        same_runs, all_runs = [], []
-        for _ in range(3):
-            same_runs.append(_timed(same, 1, config))
-            if config.planes != "all":
-                all_runs.append(_timed(same, 1, replace(config, planes="all"))[0])
-        same_seconds, same_manifest, _ = min(same_runs, key=lambda result: result[0])
-        runs = []
-        for stage in (2, 3):
-            progress(Tick(stage, STAGES, "stages"))
-            runs.append(_timed(pgn, 1, config))
-        seconds, manifest, stored = min(runs, key=lambda result: result[0])
-        peak = peak_mib()
-        planes_rate = _planes_rate(same, Path(folder), config)
-        progress(Tick(4, STAGES, "stages"))
+        _timed(same, config)  # compiles, or loads what was compiled
+        progress(Tick(1, 4, "stages"))
+        same_seconds, same_manifest = min((_timed(same, config) for _ in range(TURNS)), key=lambda run: run[0])
+        seconds, manifest = min((_timed(pgn, config) for _ in range(2)), key=lambda run: run[0])
+        progress(Tick(2, 4, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder), config.history)
-    progress(Tick(5, STAGES, "stages"))
-    two_seconds, _, _ = _timed(pgn, 2, config)
-    progress(Tick(STAGES, STAGES, "stages"))
+    progress(Tick(3, 4, "stages"))
+    one, two = [], []
+    for _ in range(TURNS):
+        one.append(run_ingest(str(pgn), config, "--workers", "1"))
+        two.append(run_ingest(str(pgn), config, "--workers", "2"))
+    progress(Tick(4, 4, "stages"))
     positions = manifest["positions"]["total"]
-    same_rate = same_manifest["positions"]["total"] / same_seconds
-    chess_rate = chess_positions / chess_seconds
+    same_rate, chess_rate = same_manifest["positions"]["total"] / same_seconds, chess_positions / chess_seconds
+    one_seconds, two_seconds = min(run.seconds for run in one), min(run.seconds for run in two)
     return {
         "pgn": pgn.name,
         "planes": config.planes,
@@ -207,17 +156,12 @@ def measure(pgn: Path, progress: Progress = silent, config: IngestConfig | None 
         "positions": positions,
         "seconds": round(seconds, 3),
         "positions_per_second": round(positions / seconds),
-        "planes_write_positions_per_second": round(planes_rate),
-        "ratio_planes_write": round(positions / seconds / planes_rate, 5),
-        "same_games": same_manifest["games"]["read"],
         "same_games_positions_per_second": round(same_rate),
         "python_chess_positions_per_second": round(chess_rate),
         "ratio_python_chess": round(same_rate / chess_rate, 1),
-        **({"ratio_all": round(min(all_runs) / same_seconds, 2)} if all_runs else {}),
-        "two_workers_seconds": round(two_seconds, 3),
-        "two_workers_speedup": round(seconds / two_seconds, 3),
-        "plane_bytes_per_position": round(sum(stored[column.name] for column in PLANE_COLUMNS[config.planes]), 2),
-        "bytes_per_position": round(sum(stored.values()), 2),
-        "column_bytes_per_position": {name: round(size, 2) for name, size in stored.items()},
-        "peak_memory_mib": peak,
+        "bytes_per_position": round(manifest["bytes_per_position"], 2),
+        "command_seconds": round(one_seconds, 2),
+        "two_workers_seconds": round(two_seconds, 2),
+        "two_workers_speedup": round(one_seconds / two_seconds, 3),
+        "peak_memory_mib": round(max(run.peak_mib for run in one)),
     }

@@ -1,4 +1,4 @@
-"""The search with an evaluator that costs nothing, and the share of a network's speed that is left under the search.
+"""Search with an evaluator that costs nothing, the share of a network's speed that is left under search, and self-play.
 
 Axes: G games, B rows, P planes.
 """
@@ -12,17 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import from_board
-from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
-from pipeline.bench.cores import one_core
-from pipeline.bench.open_spiel import GAME_PLIES, tree_rates
+from engine.selfplay.generate import SelfPlayConfig, play_games
+from pipeline.bench.machine import one_core
+from pipeline.bench.open_spiel import GAME_PLIES, alphazero_rate, tree_rates
 
 SIMULATIONS = 32
 TREE_GAMES = 256
 NETWORK_GAMES = 128
 """Games searched at once with a network, which is the batch size."""
+SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
+"""Channels and residual blocks of the network that plays itself, and of OpenSpiel's."""
+SELFPLAY_PLIES = 40
+"""Half-moves after which a self-play game is stopped, so that all games are in progress all the time."""
+OPEN_SPIEL_SECONDS = 20.0
 STAGES = 4
 
 
@@ -116,48 +121,43 @@ def efficiency(evaluator: Evaluator, games: int, moves: int, rounds: int) -> tup
     return median(shares), median(searched), median(ready)
 
 
-def hit_rate(evaluator: Evaluator, games: int, moves: int) -> float:
-    """Return the share of evaluations found in a cache of 64 MiB while games are played from the start."""
-    cached = Cached(evaluator)
-    play = _Play(cached, games)
-    for _ in range(moves):
-        play.move()
-    return cached.hit_rate
+def selfplay_rate(games: int, plies: int = SELFPLAY_PLIES) -> float:
+    """Play games from the start and return moves per CPU-second, recording included."""
+    search = SearchConfig(simulations=SIMULATIONS, dirichlet_fraction=0.25)
+    evaluator = network_evaluator(SELFPLAY_WIDTH, SELFPLAY_BLOCKS)
+    for _ in play_games(evaluator, search, SelfPlayConfig(width=2, most_plies=2), games=2):
+        pass  # compiles
+    config, began = SelfPlayConfig(width=games, most_plies=plies), time.process_time()
+    moves = sum(len(game.labels) for game in play_games(evaluator, search, config, games=games))
+    return moves / (time.process_time() - began)
 
 
 def measure(
-    progress: Progress = silent, *, moves: int = 100, games: int = NETWORK_GAMES, rounds: int = 5
+    progress: Progress = silent, *, moves: int = 100, games: int = NETWORK_GAMES, rounds: int = 3
 ) -> dict[str, Any]:
-    """Measure our tree search and OpenSpiel's on one core, and the share of a 6 x 64 network's speed under search."""
+    """Measure tree search, a 6 x 64 network under search, and self-play with a 2 x 32 network, on one core.
+
+    OpenSpiel's tree search and AlphaZero are measured in the same run where they are installed.
+    """
     with one_core():
-        rates = []
-        beside = {}
-        for number in range(3):
-            rates.append(tree_rate(moves))
-            if number == 0:
-                beside = tree_rates(SIMULATIONS)
+        rate = median(tree_rate(moves) for _ in range(rounds))
+        trees = tree_rates(SIMULATIONS)
         progress(Tick(1, STAGES, "stages"))
-        network = network_evaluator()
-        share, searched, ready = efficiency(network, games, 1, rounds)
+        share, searched, ready = efficiency(network_evaluator(), games, 1, rounds)
+        progress(Tick(2, STAGES, "stages"))
+        played = median(selfplay_rate(games) for _ in range(rounds))
         progress(Tick(3, STAGES, "stages"))
-        hits = hit_rate(uniform, TREE_GAMES, moves)
+        alphazero = alphazero_rate(SIMULATIONS, SELFPLAY_WIDTH, SELFPLAY_BLOCKS, OPEN_SPIEL_SECONDS)
     progress(Tick(STAGES, STAGES, "stages"))
-    rate = median(rates)
-    ratios = {
-        f"ratio_{name.removesuffix('_simulations_per_cpu_second')}": round(rate / value, 2)
-        for name, value in beside.items()
-        if name.endswith("_per_cpu_second")
-    }
     return {
         "simulations": SIMULATIONS,
         "games": TREE_GAMES,
         "simulations_per_cpu_second": round(rate),
-        **beside,
-        **ratios,
-        "network": "6 x 64",
+        **trees,
         "batch": games,
         "search_evaluations_per_second": round(searched),
         "ready_evaluations_per_second": round(ready),
         "search_efficiency": round(share, 4),
-        "cache_hit_rate": round(hits, 4),
+        "selfplay_moves_per_cpu_second": round(played, 1),
+        **alphazero,
     }

@@ -31,6 +31,7 @@ class Repeats:
         text = bytes(chunk.text)
         self.text = np.frombuffer(text, dtype=np.uint8)
         ends = [*chunk.starts[1:], len(text)]
+        self.first_game = memoryview(text)[: ends[0]]
         found = [_SITE.search(text, start, end) for start, end in zip(chunk.starts, ends, strict=True)]
         self.sites_G = np.array([match.start(1) for match in found if match], dtype=np.int64)
         self.tails = [_tail(text, int(start), int(end)) for start, end in zip(chunk.starts, ends, strict=True)]

@@ -17,19 +17,18 @@ class Bench(Common):
     basic: ClassVar = ("pgn", "positions", "smallest", "largest", "planes", "history", "chunk_mib", "address")
 
     what: What
-    """ingest: PGN to shards; batches: shards to rows; train: the training loop; compile: Numba without its cache;
-    search: simulations, and evaluations with a network; selfplay: moves; scale: ingest of streams of growing size;
-    gpu: feed, training steps, search and self-play on a GPU, in under eight minutes."""
+    """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: ingest of
+    streams of growing size; gpu: feed, training steps, search and self-play on a GPU, in under eight minutes."""
     pgn: Path | None = None
     """Dump to measure on; the default is the embedded sample."""
     positions: Path | None = None
-    """Dataset for batches and train; the default is made from the dump."""
+    """batches: dataset to read; the default is made from the dump."""
     smallest: int = 10_000_000
     """scale: bytes of the smallest stream."""
     largest: int = 1_000_000_000
     """scale: bytes of the largest stream; it is not stored, so 20_000_000_000 needs time and no disk."""
     planes: Literal["all", "compact"] = "all"
-    """ingest, scale: how planes are stored; ingest measures compact beside all."""
+    """ingest, scale: how planes are stored."""
     history: int = 8
     """ingest, scale: half-moves that rows keep, 1 to 8, as ingest has them."""
     chunk_mib: int = 0
@@ -39,11 +38,12 @@ class Bench(Common):
 
     def run(self) -> dict[str, Any]:
         """Run one benchmark."""
+        from pipeline.evaluation.render import plain_text, text_table
         from pipeline.ingest.chunk import IngestConfig
 
         config = IngestConfig(planes=self.planes, history=self.history, chunk_mib=self.chunk_mib)
         with bar(f"bench {self.what}") as progress:
-            return run(
+            result = run(
                 self.what,
                 self.pgn,
                 self.positions,
@@ -52,3 +52,6 @@ class Bench(Common):
                 self.address,
                 config,
             )
+        tables = [text_table(rows) for rows in result.values() if isinstance(rows, list)]
+        figures = plain_text({name: value for name, value in result.items() if not isinstance(value, list)})
+        return result if self.json else {"text": "\n\n".join([figures, *tables])}

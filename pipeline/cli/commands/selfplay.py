@@ -79,7 +79,7 @@ class Reanalyse(Common):
     """
 
     basic: ClassVar = (
-        *("checkpoint", "positions", "out", "count", "simulations", "considered", "seed", "width", "device"),
+        *("checkpoint", "positions", "out", "count", "simulations", "max_considered_actions", "seed", "width", "device"),
         *("workers", "engine"),
     )
 

@@ -9,7 +9,6 @@ from pipeline.bench import ingest as bench_ingest
 from pipeline.bench import run
 from pipeline.bench.ingest import beside_schema
 from pipeline.errors import ConfigError
-from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline.datasets import random_game
 
 
@@ -20,17 +19,19 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, tmp_path: Path) -> None:
+def test_ingest_is_measured_beside_python_chess_on_the_same_columns(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_ingest, "TURNS", 1)
     figures = run("ingest", dump, None)
     assert figures["positions"] == figures["games"] * 60
     assert figures["ratio_python_chess"] == pytest.approx(
         figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"], rel=0.02, abs=0.06
     )
-    assert figures["ratio_planes_write"] == pytest.approx(
-        figures["positions_per_second"] / figures["planes_write_positions_per_second"], rel=0.02, abs=1e-5
+    assert 20 < figures["bytes_per_position"] < 100
+    assert figures["two_workers_speedup"] == pytest.approx(
+        figures["command_seconds"] / figures["two_workers_seconds"], rel=0.02
     )
-    assert 20 < figures["plane_bytes_per_position"] < figures["bytes_per_position"]
-    assert "ratio_all" not in figures
     seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path, 8)
     assert rows == figures["positions"]
     import pyarrow.parquet as pq
@@ -42,12 +43,6 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(dump: Path, 
 def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.bench.batches.ROWS_AT_LEAST", 100_000)
     monkeypatch.setattr("pipeline.bench.batches.SECONDS_BESIDE", 0.5)
-    made = run("ingest", dump, None, config=IngestConfig(planes="compact", history=3))
-    assert made["ratio_all"] > 0
-    assert (made["planes"], made["history"]) == ("compact", 3)
-    assert "last_move_3" in made["column_bytes_per_position"]
-    assert "last_move_4" not in made["column_bytes_per_position"]
-    assert made["plane_bytes_per_position"] < 32
     read = run("batches", dump, None)
     assert read["ratio_compact"] == pytest.approx(
         read["compact_positions_per_cpu_second"] / read["positions_per_cpu_second"], abs=0.02

@@ -7,7 +7,7 @@ import torch
 
 from model.costs import size
 from model.network.presets import preset
-from pipeline.bench.gpu import PEAK_TFLOPS, GpuSettings, measure
+from pipeline.bench.gpu import GpuSettings, measure
 from pipeline.bench.search import SIMULATIONS
 from tests.pipeline.datasets import random_game
 
@@ -33,9 +33,9 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_comes_to_its_end_on_a_cpu(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.compile", lambda network, **_: network)  # minutes on a CPU, and not what is tested
     found = measure(dump, device="cpu", settings=TINY)
-    assert (found["device"], found["peak_tflops"], found["batch_size"]) == ("CPU", None, 4)
+    assert (found["device"], found["batch_size"]) == ("CPU", 4)
     assert found["matmul_tflops"] > 0
-    assert min(found["feed"].values()) > 0
+    assert found["feed_positions_per_second"] > 0
     rows = found["training"]
     assert [(row["preset"], row["compile"]) for row in rows] == [
         (name, compiled) for compiled in (False, True) for name in TINY.presets
@@ -43,26 +43,15 @@ def test_it_comes_to_its_end_on_a_cpu(dump: Path, monkeypatch: pytest.MonkeyPatc
     for row in rows:
         flops = row["positions_per_second"] * 3 * size(preset(row["preset"]))["flops"]
         assert row["tflops"] == pytest.approx(flops / 1e12, abs=1e-4)
-        assert (row["mfu"], row["peak_memory_mib"]) == (None, None)
-    playing = found["playing"]
-    assert (playing["games"], playing["simulations"]) == (2, SIMULATIONS)
-    assert playing["selfplay_moves_per_second"] > 0
-    assert all(
-        name in found["text"] for name in ("fianchetto-xs", "self-learning", "evaluations/s", "self-play moves/s")
-    )
+        assert row["share_of_matmul"] >= 0
+    assert (found["games"], found["simulations"]) == (2, SIMULATIONS)
+    assert found["selfplay_moves_per_second"] > 0
 
 
 def test_what_the_time_does_not_admit_is_said(dump: Path) -> None:
     settings = GpuSettings(**{name: getattr(TINY, name) for name in TINY.__slots__} | {"budget": 0.0})
     found = measure(dump, device="cpu", settings=settings)
-    assert [row["skipped"] for row in found["training"]] == 4 * ["the time was over"]
-    assert found["text"].count("the time was over") == 4
-
-
-def test_peaks_are_those_of_the_data_sheets() -> None:
-    names = {"NVIDIA H100 PCIe": 756.0, "NVIDIA H100 80GB HBM3": 989.0, "NVIDIA L40S": 362.0, "NVIDIA L4": 121.0}
-    for device, tflops in names.items():
-        assert next(peak for name, peak in PEAK_TFLOPS.items() if name in device) == tflops
+    assert [row["skipped"] for row in found["training"]] == 4 * ["no time left"]
 
 
 def test_a_step_that_needs_more_memory_is_said(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,4 +61,3 @@ def test_a_step_that_needs_more_memory_is_said(dump: Path, monkeypatch: pytest.M
     monkeypatch.setattr("pipeline.bench.gpu.take_step", full)
     found = measure(dump, device="cpu", settings=TINY)
     assert {row["skipped"] for row in found["training"]} == {"4 positions need more memory"}
-    assert "need more memory" in found["text"]

@@ -138,7 +138,7 @@ def test_commands_end_with_five_lines_and_the_next_command(
         assert code == 0
         return out.splitlines()
 
-    for draws in ("render.draw_report", "page.page.report_page"):  # which the journey's report was
+    for draws in ("render.draw_accuracy", "page.page.report_page"):  # which the journey's report was
         monkeypatch.setattr(f"pipeline.evaluation.{draws}", lambda *_: b"")
     dump = tmp_path / "dump.pgn"
     random_dump(dump, 40)
@@ -210,7 +210,7 @@ def test_of_several_processes_one_prints(
         (["train", "--positions", "x", "--out", "y", "--steps", "1"], "x is not a directory"),
         (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
         (["report", "--checkpoint", "x", "--positions", "y"], "x"),
-        (["report", "--checkpoint", "x"], "either positions or a PGN file"),
+        (["report", "--checkpoint", "x"], "give either a dataset (positions) or a PGN file"),
         (["show", "8/8/8/8/8/8/8/8 w - - 0 1"], "king"),
         (["show", "startpos", "--view", "maro77"], "did you mean 'marro77'"),
         (["bench", "nothing"], "nothing"),
