@@ -170,12 +170,12 @@ def _encode_a_game() -> None:
 
     import numpy as np
 
-    from pipeline.dataset.files.shards import PARTS
+    from pipeline.storage.building import PARTS
     from pipeline.dumps.reader import Chunk
     from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
-        (Path(folder) / PARTS).mkdir()
+        (Path(folder) / PARTS).mkdir(parents=True)
         encode_chunk(ChunkTask(Chunk(0, 0, 0, 0, GAME, np.zeros(1, dtype=np.int64)), folder, IngestConfig()))
     release_buffers()
 

@@ -1,11 +1,13 @@
 """Convert a dataset to the other form of planes: the same rows in the same order.
 
-    shard --row group by row group, checked--> shard; games.parquet, CARD.md as they are; the manifest last
+    shard --row group by row group, checked--> shard; games.parquet and CARD.md copied; the manifest last
 
-Stopped or killed, the same call goes on: what was written is known by its record (pipeline/dataset/files/written.py), and what
-it was made of by the hash of the other manifest.
+Stopped or killed, the same call continues: finished files lie in `.building` (pipeline/storage/building.py), and its identity
+is the hash of the manifest that they are made from.
 """
 
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +17,16 @@ import pyarrow.parquet as pq
 
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.columns import COLUMNS, FORMAT_VERSION, FORMS, Form, schema, writer_options
-from pipeline.dataset.files.layout import CARD, ROW_GROUP, RUN
+from pipeline.dataset.files.columns import COLUMNS, FORMS, Form, schema, writer_options
+from pipeline.dataset.files.layout import CARD, GAMES, MANIFEST, ROW_GROUP
 from pipeline.dataset.files.shard_files import ShardReader, open_shard, reading
-from pipeline.dataset.files.shards import (
-    GAMES,
-    MANIFEST,
-    PARTS,
-    file_hash,
-    publish_json,
-    read_manifest,
-)
+from pipeline.dataset.files.shards import file_hash, finish_dataset, publish, publish_dataset, read_manifest
 from pipeline.dataset.files.stored_planes import pack, plane_arrays, unpack
-from pipeline.dataset.files.vouch import vouch
-from pipeline.dataset.files.written import note_down, own_entry, publish_own, remove_parts
+from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
+from pipeline.storage.building import BUILDING, RUN, begin, files_folder, is_build, require_unused
 from pipeline.storage.claims import DATASET, require_apart, require_own
-from pipeline.storage.stores import alone, make_folder, reached
-
-_BUT_PLANES = [name for name in COLUMNS if name != "planes"]
+from pipeline.storage.stores import Published, alone, make_folder, reached
 
 
 def convert(
@@ -44,16 +37,16 @@ def convert(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Write the rows of a dataset with their planes stored as `planes`, and return its manifest.
+    """Write the rows of a dataset with their planes stored as `planes`, and return the new manifest.
 
-    `out` is a new folder, or one that this call was stopped in. Every row is checked: a compact one gives back its planes bit
-    for bit, or DatasetError names it. Raises DatasetError for a damaged dataset and a folder that is another's, Stopped.
+    `out` is a new folder, or one that this call was stopped in. Every row is checked: a compact row must give back its planes
+    bit for bit, else DatasetError names it. Raises DatasetError for a damaged dataset or an `out` of something else, Stopped.
     """
     if planes not in FORMS:
         raise ConfigError(f"planes are {' or '.join(FORMS)}, not {planes!r}")
     require_apart(out, [directory], ConfigError)
     manifest = read_manifest(directory)
-    vouch(directory, manifest, progress, stop)
+    verify_files(directory, manifest, progress, stop)
     require_own(out, DATASET, DatasetError)
     make_folder(out)
     busy = IngestError(f"another process is writing {out}: wait for it, or choose another --out")
@@ -64,85 +57,79 @@ def convert(
 def _convert(
     directory: Path, manifest: dict[str, Any], planes: Form, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    first = manifest.get("converted_from") or file_hash(directory / MANIFEST)  # of a conversion's conversion too
-    asked = {"converted_from": first, "planes": planes, "format_version": FORMAT_VERSION}
-    if (out / MANIFEST).exists():
+    source = manifest.get("converted_from") or file_hash(directory / MANIFEST)  # the first manifest of a chain
+    identity = {"converted_from": source, "planes": planes}
+    if finish_dataset(out):
         found = read_manifest(out)
-        if found.get("converted_from") != asked["converted_from"] or found.get("planes") != planes:
+        if {name: found.get(name) for name in identity} != identity:
             raise DatasetError(f"{out} is another dataset: choose another --out")
-        remove_parts(out)
         return found
-    run = out / PARTS / RUN
-    if run.exists() and read_json(run, DatasetError) != asked:
+    if not is_build(out) or not (out / BUILDING / RUN).exists():
+        begin(out, identity)
+    elif read_json(out / BUILDING / RUN, DatasetError) != identity:
         raise DatasetError(f"{out} holds something else that is unfinished: delete it or choose another --out")
-    make_folder(run.parent)
-    publish_json(run.parent, run.name, asked)
-    files: list[dict[str, Any]] = []
-    total, done = manifest["positions"]["total"], 0
+    require_unused(out, [MANIFEST, CARD, *(entry["name"] for entry in manifest["files"])], DatasetError)
+    files, total, done = [], manifest["positions"]["total"], 0
     for entry in manifest["files"]:
-        name, rows = entry["name"], entry["rows"]
-        if entry["split"] is None:
-            written = publish_own(out, name, rows, lambda target, it=name: _copy(directory / it, target))  # type: ignore[misc]
+        path = files_folder(out) / entry["name"]
+        if path.exists():
+            files.append(entry | {"bytes": path.stat().st_size, "sha256": file_hash(path)})
+        else:
+            written = _write(directory, entry, manifest, planes, path)
             files.append(entry | {"bytes": written.bytes, "sha256": written.sha256})
-            continue
-        stands = own_entry(out, name)
-        if stands is None:
-            with open_shard(directory / name, rows) as reader:
-
-                def write(target: Any, it: ShardReader = reader) -> None:
-                    _rewrite(it, planes, manifest["games"]["read"], target)
-
-                try:
-                    written = publish_own(out, name, rows, write)
-                except OSError as error:  # a full disk is no fault of the shard that is read
-                    raise IngestError(
-                        f"{error}: what was finished is kept, run the same command to continue"
-                    ) from error
-            stands = {"bytes": written.bytes, "sha256": written.sha256}
-        files.append(entry | {"bytes": stands["bytes"], "sha256": stands["sha256"]})
-        done += rows
+        done += entry["rows"] if entry["split"] else 0
         progress(Tick(done, total, "rows", {}))
         if stop():
             raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
     if (directory / CARD).exists():
-        publish_own(out, CARD, 0, lambda target: _copy(directory / CARD, target))
+        publish(files_folder(out), CARD, 0, partial(_copy, directory / CARD))
     shard_bytes = sum(entry["bytes"] for entry in files if entry["name"] != GAMES)
     config = manifest["config"] | {"planes": planes} if manifest["config"] else {}
-    made = manifest | asked | {"row_group": ROW_GROUP, "config": config, "files": files}
+    made = manifest | identity | {"row_group": ROW_GROUP, "config": config, "files": files}
     made["bytes_per_position"] = round(shard_bytes / total, 2)
-    publish_json(out, MANIFEST, made, note_down)
-    remove_parts(out)
+    publish_dataset(out, made)
     return made
+
+
+def _write(directory: Path, entry: dict[str, Any], manifest: dict[str, Any], planes: Form, path: Path) -> Published:
+    """Write a file of the new dataset: a shard converted, or a copy of another file."""
+    name, rows = entry["name"], entry["rows"]
+    if entry["split"] is None:
+        return publish(path.parent, name, rows, partial(_copy, directory / name))
+    with open_shard(directory / name, rows) as reader:
+        try:
+            return publish(path.parent, name, rows, partial(_rewrite, reader, planes, manifest["games"]["read"]))
+        except OSError as error:  # a full disk is no fault of the shard that is read
+            raise IngestError(f"{error}: what was finished is kept, run the same command to continue") from error
 
 
 def _copy(path: Path, target: Any) -> None:
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            target.write(block)
+        shutil.copyfileobj(file, target)
 
 
 def _rewrite(reader: ShardReader, planes: Form, games: int, target: Any) -> None:
     """Write a shard's rows in another form; DatasetError for a row that the form cannot hold."""
     stored = schema(planes, reader.optional)
-    names = [*_BUT_PLANES, *reader.optional]
+    columns = (*COLUMNS, *reader.optional)
+    names = [name for name in columns if name != "planes"]
     with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         rows: list[pa.Table] = []
         for group in range(len(reader.groups)):
             with reading(reader.path):
-                batch = reader.read(group, (*COLUMNS, *reader.optional), games)
+                batch = reader.read(group, columns, games)
                 if planes == "compact":
                     _require_derived(reader.path, group, batch)
                 others = reader.table(group, names)
-            arrays = plane_arrays(planes, batch["planes"], batch)
-            found = dict(zip(stored.names, arrays, strict=False)) | {name: others.column(name) for name in names}
-            rows.append(pa.Table.from_arrays([found[name] for name in stored.names], schema=stored))
+            arrays = [*plane_arrays(planes, batch["planes"], batch), *(others.column(name) for name in names)]
+            rows.append(pa.Table.from_arrays(arrays, schema=stored))
             if sum(map(len, rows)) >= ROW_GROUP or group + 1 == len(reader.groups):
                 writer.write_table(pa.concat_tables(rows), row_group_size=ROW_GROUP)
                 rows = []
 
 
 def _require_derived(path: Path, group: int, batch: dict[str, Any]) -> None:
-    """Raise DatasetError for a row whose planes are others than those of its position."""
+    """Raise DatasetError for a row whose planes do not follow from its position."""
     same_R = (unpack(pack(batch["planes"], batch)) == batch["planes"]).all(axis=1)
     if not same_R.all():
         raise DatasetError(

@@ -1,11 +1,12 @@
-"""Keys of stored positions: what makes two of them the same to a network, in 64 bits.
+"""64-bit keys of stored positions, and which keys occur in shards.
 
-Two rows have one key when their planes and castling rights are the same: pieces, turn, rights, and a legal en-passant capture,
-which is a move plane. That is the sameness of the rules' threefold repetition, and of ingest's own keys, which are not stored.
+Two rows have the same key if their planes and castling rights are the same: pieces, turn, rights, and a legal en-passant
+capture, which is a move plane. The rules of threefold repetition compare positions in the same way.
 
 Axes: R rows, P planes.
 """
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -13,23 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
+from engine.progress import Stop, never
 from pipeline.dataset.hashing import splitmix64
+from pipeline.dataset.training_set import Shard, row_groups
+from pipeline.errors import Stopped
 
 KEYED_BY = ("planes", "castling")
-"""The columns that a key is made of."""
+"""The columns that a key is computed from."""
 BLOCK = 1024
-"""Rows that are hashed together: what is in hand stays in a core's cache."""
+"""Rows that are hashed together, so that they stay in a core's cache."""
 _ODD = 0xD6E8_FEB8_6659_FD93
 
 
 @cache
 def _salts() -> NDArray[np.uint64]:
-    """Give each plane, and the castling rights, a word of its own [P + 1]."""
+    """Return a random word for each plane and for the castling rights, [P + 1]."""
     return splitmix64(np.arange(PLANES + 1, dtype=np.uint64) << np.uint64(32))
 
 
 def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> NDArray[np.uint64]:
-    """Hash positions, uint64[R]: each plane is stirred with its own salt, and the sum of them once more."""
+    """Return the keys of positions, uint64[R]: a hash of the sum of the planes' hashes, each with its own salt."""
     keys = np.empty(len(planes_RP), dtype=np.uint64)
     salts = _salts()
     for begin in range(0, len(planes_RP), BLOCK):
@@ -41,3 +45,16 @@ def position_keys(planes_RP: NDArray[np.uint64], castling_R: NDArray[Any]) -> ND
         words ^= words >> np.uint64(32)
         keys[rows] = words.sum(axis=1, dtype=np.uint64)
     return splitmix64(keys ^ splitmix64(castling_R.astype(np.uint64) ^ salts[PLANES]))
+
+
+def find_keys(keys_R: NDArray[np.uint64], shards: Iterable[Shard], stop: Stop = never) -> NDArray[np.bool_]:
+    """Return which keys are of positions in the shards, bool[R], reading each shard once; raises Stopped."""
+    wanted, places = np.unique(keys_R, return_inverse=True)
+    found = np.zeros(len(wanted), dtype=np.bool_)
+    for rows in row_groups(shards, KEYED_BY) if len(wanted) else ():
+        if stop():
+            raise Stopped("stopped while looking for positions in train")
+        keys = position_keys(rows["planes"], rows["castling"])
+        at = np.searchsorted(wanted, keys).clip(max=len(wanted) - 1)
+        found[at[wanted[at] == keys]] = True
+    return found[places]

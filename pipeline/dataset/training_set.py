@@ -1,98 +1,88 @@
-"""A training set: datasets (months, say) joined by a page that names them. No row is copied or moved.
+"""Training sets: datasets (months, for example) joined by a page that names them. No row is copied or moved.
 
-`training_set.json` names each dataset by its folder, relative to the set's, and by the hash of its manifest. Whoever takes
-a dataset's directory takes a training set's: `split_shards` is the one place that knows the difference.
+`training_set.json` names each dataset by its folder, relative to the set's, and by the hash of its manifest. Every function
+that takes a dataset's folder takes a training set's too: `members` is the one place that knows the difference.
 
 Splits: `train`, `val` and `test` are those of the datasets, by game; a dataset that is held out (the latest month) gives
-nothing to them and is, as a whole, the split `latest`. Train may be thinned to shares by rating and time control.
+nothing to them and is, as a whole, the split `latest`.
 Stability: TRAINING_SET_VERSION stands in the page; a changed meaning is a new version.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.columns import Form
-from pipeline.dataset.files.layout import LARGEST_MANIFEST
+from pipeline.dataset.files.layout import LARGEST_MANIFEST, MANIFEST, SPLITS
 from pipeline.dataset.files.schemas import TrainingSet
-from pipeline.dataset.files.shard_files import ShardReader, open_shard
-from pipeline.dataset.files.shards import MANIFEST, SPLITS, Batch, file_hash, read_manifest
-from pipeline.dataset.files.vouch import vouch
-from pipeline.dataset.strata import CLASSES, THINNED_BY, Thinning
+from pipeline.dataset.files.shard_files import open_shard
+from pipeline.dataset.files.shards import Batch, file_hash, read_manifest
+from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import DatasetError
 
-TRAINING_SET_VERSION = 1
+TRAINING_SET_VERSION = 2
 TRAINING_SET = "training_set.json"
 LATEST = "latest"
-"""The split that is the held-out datasets, whole."""
+"""The split that holds the held-out datasets, whole."""
 ALL_SPLITS = (*SPLITS, LATEST)
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file of rows, and which of them count."""
+    """A file of rows, with what its manifest says of it."""
 
     path: Path
-    rows: int | None = None
-    """Rows that its manifest says it has."""
-    games: int | None = None
+    rows: int
+    games: int
     """Games of its dataset, which its rows name by number."""
-    thinning: Thinning | None = None
-    """Which rows stay, None for all."""
-    kept: tuple[int, ...] = ()
-    """Rows of each row group that stay, where it is thinned."""
-    form: Form | None = None
-    """How it stores planes, where its manifest says so."""
-    row_group: int | None = None
-    """Rows of each row group but the last, where its manifest says so."""
+    form: Form
+    """How it stores planes."""
+    row_group: int
+    """Rows of each row group but the last."""
 
     def groups(self) -> list[int]:
-        """Return the rows of each row group, by the manifest or else by the footer; DatasetError for a file that is none."""
-        if self.rows is None or self.row_group is None:
-            with open_shard(self.path, self.rows) as reader:
-                return reader.groups
+        """Return the rows of each row group."""
         whole, rest = divmod(self.rows, self.row_group)
         return [self.row_group] * whole + ([rest] if rest else [])
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A dataset as it is used."""
+    """A dataset, and whether its training set holds it out."""
 
     directory: Path
     manifest: dict[str, Any]
     held_out: bool = False
-    thinning: Thinning | None = None
-    kept: dict[str, Any] | None = None
-    """Rows that stay by row group, by name of shard; where train is thinned."""
 
     def shards(self, split: str) -> list[Shard]:
-        """Give the shards of a split, which may be none."""
+        """Return the shards of a split, which may be none."""
         splits = (SPLITS if self.held_out else ()) if split == LATEST else (() if self.held_out else (split,))
-        games, found = self.manifest["games"]["read"], []
-        form, row_group = self.manifest.get("planes"), self.manifest.get("row_group")
-        for entry in self.manifest["files"]:
-            if entry["split"] not in splits:
-                continue
-            shard = Shard(self.directory / entry["name"], entry["rows"], games, form=form, row_group=row_group)
-            if split == "train" and self.thinning is not None and self.kept is not None:
-                shard = replace(shard, thinning=self.thinning, kept=tuple(self.kept.get(entry["name"], ())))
-            found.append(shard)
-        return found
+        games, form, row_group = (
+            self.manifest["games"]["read"],
+            self.manifest["planes"],
+            self.manifest["row_group"],
+        )
+        return [
+            Shard(self.directory / entry["name"], entry["rows"], games, form, row_group)
+            for entry in self.manifest["files"]
+            if entry["split"] in splits
+        ]
 
     def positions(self, split: str) -> int:
-        """Count the rows of a split by the manifest, or by what stays of it."""
-        return sum(sum(one.kept) if one.thinning is not None else one.rows or 0 for one in self.shards(split))
+        """Return the number of rows of a split."""
+        return sum(shard.rows for shard in self.shards(split))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Return the splits that it can have rows in."""
+        return (LATEST,) if self.held_out else SPLITS
 
 
 def is_training_set(directory: Path) -> bool:
-    """Tell whether a directory is a training set's, by its page."""
+    """Return whether a folder is a training set's, by its page."""
     return (directory / TRAINING_SET).exists()
 
 
@@ -108,22 +98,23 @@ def read_training_set(directory: Path) -> dict[str, Any]:
             f"{path} has version {shown(found)}, this program {TRAINING_SET_VERSION}: join the datasets again"
         )
     check(path, page, TrainingSet, DatasetError, hint=": join the datasets again")
-    rates = page["rates"]
-    if rates is not None and len(rates[0]) != len(CLASSES):
-        raise DatasetError(f"{path}: rates must be of {len(CLASSES)} classes of time control: join the datasets again")
     return page
 
 
 def members(directory: Path, progress: Progress = silent, stop: Stop = never) -> list[Member]:
-    """Give the datasets of a training set, or the one that a dataset's directory is; their files are as manifests say.
+    """Return the datasets of a training set, or the one dataset of a folder, with their files verified.
 
-    Raises DatasetError for one that is gone, or has changed since it was joined, or whose files are others than its
-    manifest names (`pipeline.dataset.files.vouch`: hashing them for the first time ticks bytes), and Stopped.
+    Raises DatasetError for a dataset that is missing, has changed since it was joined, or differs from its manifest, and
+    Stopped. Hashing files for the first time reports progress in bytes.
     """
-    if not is_training_set(directory):
-        manifest = read_manifest(directory)
-        vouch(directory, manifest, progress, stop)
-        return [Member(directory, manifest)]
+    found = _joined(directory) if is_training_set(directory) else [Member(directory, read_manifest(directory))]
+    for member in found:
+        verify_files(member.directory, member.manifest, progress, stop)
+    return found
+
+
+def _joined(directory: Path) -> list[Member]:
+    """Return the datasets of a training set; DatasetError for one that has changed since it was joined."""
     page = read_training_set(directory)
     found = []
     for entry in page["datasets"]:
@@ -134,16 +125,13 @@ def members(directory: Path, progress: Progress = silent, stop: Stop = never) ->
                 f"{folder} has changed since it was joined: `fianchetto join --out {directory} --remove {entry['name']}` "
                 "takes it out, and join puts it in again"
             )
-        thinning = _thinning(page, entry) if page["rates"] is not None else None
-        found.append(Member(folder, manifest, entry["held_out"], thinning, entry.get("kept")))
+        found.append(Member(folder, manifest, entry["held_out"]))
     _check_counts(directory / TRAINING_SET, page["positions"], found)
-    for member in found:
-        vouch(member.directory, member.manifest, progress, stop)
     return found
 
 
 def _check_counts(path: Path, positions: Mapping[str, int], found: Sequence[Member]) -> None:
-    """Raise DatasetError where the page counts other positions than its datasets have."""
+    """Raise DatasetError if the page's positions are not those of its datasets."""
     for split in ALL_SPLITS:
         counted = sum(member.positions(split) for member in found)
         if positions[split] != counted:
@@ -152,21 +140,8 @@ def _check_counts(path: Path, positions: Mapping[str, int], found: Sequence[Memb
             )
 
 
-def _thinning(page: dict[str, Any], entry: dict[str, Any]) -> Thinning:
-    """Make a dataset's thinning of what the page says."""
-    rates = tuple(tuple(float(rate) for rate in row) for row in page["rates"])
-    return Thinning(
-        tuple(page["config"]["rating_edges"]), rates, salt_of(entry["manifest_sha256"], page["config"]["seed"])
-    )
-
-
-def salt_of(manifest_sha256: str, seed: int) -> int:
-    """Give the salt of a dataset's thinning, uint64."""
-    return int(manifest_sha256[:16], 16) ^ (seed * 0x9E37_79B9_7F4A_7C15) % (1 << 64)
-
-
 def split_shards(directory: Path, split: str) -> list[Shard]:
-    """Give the shards of a split of a dataset or a training set; raises DatasetError where there is nothing in it."""
+    """Return the shards of a split of a dataset or a training set; raises DatasetError if the split is empty or unknown."""
     joined = is_training_set(directory)
     if not joined and split == LATEST:
         raise DatasetError(
@@ -183,38 +158,9 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
     return found
 
 
-def kept_rows(reader: ShardReader, group: int, thinning: Thinning) -> Any:
-    """Tell which rows of a row group a thinning keeps, bool[R]."""
-    return thinning.kept(reader.read(group, THINNED_BY))
-
-
-def read_group(
-    reader: ShardReader,
-    group: int,
-    columns: Sequence[str],
-    shard: Shard,
-    planes_RP: NDArray[np.uint64] | None = None,
-    *,
-    packed: bool = False,
-) -> Batch:
-    """Return those rows of a row group that count, as `ShardReader.read` does; `planes_RP` is used where all of them do.
-
-    With `packed`, `planes` are the packed positions of a compact shard.
-    """
-    if packed:
-        rows, packed_RW = reader.read_packed(group, columns, shard.games)
-        rows["planes"] = packed_RW
-    else:
-        rows = reader.read(group, columns, shard.games, planes_RP if shard.thinning is None else None)
-    if shard.thinning is None:
-        return rows
-    kept = kept_rows(reader, group, shard.thinning)
-    return {name: values[kept] for name, values in rows.items()}
-
-
 def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batch]:
-    """Yield the rows of shards in their order, a row group at a time; raises DatasetError for no shard."""
+    """Yield the rows of shards in their order, one row group at a time."""
     for shard in shards:
         with open_shard(shard.path, shard.rows) as reader:
             for group in range(len(reader.groups)):
-                yield read_group(reader, group, columns, shard)
+                yield reader.read(group, columns, shard.games)

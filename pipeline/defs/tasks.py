@@ -66,7 +66,7 @@ def verify(positions: Path, source: Path | None, count: int) -> Mapping[str, Any
     """Compare `count` random rows with the dump; return a list of problems by question, and `compared` rows."""
     from pipeline.validation.verify import LIMIT, verify_dataset
 
-    return verify_dataset(positions, [str(source)] if source else [], games=count // 8, rows=count, limit=LIMIT)
+    return verify_dataset(positions, [str(source)] if source else [], rows=count, limit=LIMIT)
 
 
 def join(
@@ -81,9 +81,7 @@ def join(
     """Join positions into the training set `out`, without those named in `remove`; return its description."""
     from pipeline.dataset.join import join as library
 
-    page = library(positions, out, config, remove=remove, progress=progress, stop=stop)
-    entries = [{name: value for name, value in entry.items() if name != "kept"} for entry in page["datasets"]]
-    return page | {"datasets": entries}
+    return library(positions, out, config, remove=remove, progress=progress, stop=stop)
 
 
 def audit(positions: Sequence[Path], out: Path, *, players: bool, progress: Progress) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash, read_manifest
-from pipeline.dataset.train_keys import stand_in
+from pipeline.dataset.position_keys import find_keys
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
@@ -209,7 +209,7 @@ def _stream(where: _Where, rule: Rule, columns: Sequence[str]) -> tuple[Iterator
     """Return the rows to measure on, drawn if the rule has a limit, and their number."""
     batches = Batches([where.positions], where.split, batch_size=BATCH, columns=columns)
     rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
-    return batches.drawn(rows) if rows < batches.rows else batches.once(), rows
+    return batches.sample(rows) if rows < batches.rows else batches.once(), rows
 
 
 def _measure_by_rating(
@@ -258,7 +258,7 @@ def _measured(checkpoint: Path, where: _Where, how: _How, progress: Progress) ->
     sample = BandSample(max(how.ratings.rating_rows, how.ratings.judged))
     table, boards = measured_rows(stream, network, how.rule, rows, how.players, how.frequent, sample, progress)
     table = with_strata(table)
-    cut = slices(table, stand_in(table["key"].to_numpy(), where.train) if where.train else None)
+    cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
     words, by_rating = _measure_by_rating(network, sample, how, progress)

@@ -124,7 +124,7 @@ def divergence(
     total, rows = 0.0, 0
     for directory in human:
         batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))
-        for batch in batches.once() if batches.rows <= limit else batches.drawn(limit):
+        for batch in batches.once() if batches.rows <= limit else batches.sample(limit):
             _go_on(stop)
             total += float(_divergences(networks[0], networks[1], batch).sum())
             rows += len(batch["planes"])

@@ -181,7 +181,7 @@ def default_stages() -> dict[str, Stage]:
 def datasets(human: Sequence[Path]) -> list[dict[str, str]]:
     """Identify the human datasets by name and hash."""
     from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
-    from pipeline.dataset.files.vouch import vouch
+    from pipeline.dataset.files.verify_files import verify_files
     from pipeline.errors import DatasetError
 
     found = []
@@ -189,6 +189,6 @@ def datasets(human: Sequence[Path]) -> list[dict[str, str]]:
         manifest = read_manifest(directory)
         if not manifest["positions"]["train"]:
             raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-        vouch(directory, manifest)
+        verify_files(directory, manifest)
         found.append({"name": directory.resolve().name, "manifest_sha256": file_hash(directory / MANIFEST)})
     return found

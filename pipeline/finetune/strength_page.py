@@ -132,7 +132,7 @@ def targets(tuned: Path) -> dict[str, Any] | None:
     if not number or not (played / MANIFEST).is_file():
         return None
     stream = Batches([played], "train", batch_size=TARGET_ROWS, columns=TARGET_COLUMNS)
-    batch = next(stream.once() if stream.rows <= TARGET_ROWS else stream.drawn(TARGET_ROWS), None)
+    batch = next(stream.once() if stream.rows <= TARGET_ROWS else stream.sample(TARGET_ROWS), None)
     searched = [] if batch is None else [at for at, visits in enumerate(batch["visits"]) if visits is not None]
     if batch is None or not searched:
         return None

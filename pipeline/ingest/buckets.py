@@ -1,4 +1,4 @@
-"""A chunk's rows by buckets, in a file that lies in `.parts/` until shards are made of it (pipeline/ingest/scatter.py).
+"""A chunk's rows by buckets, in a file that lies in `.building/` until shards are made of it (pipeline/ingest/scatter.py).
 
     a zstd frame a bucket: records, then packed positions | bytes of each frame, uint32[B] | rows of each, uint32[B]
 

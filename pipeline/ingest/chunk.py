@@ -3,8 +3,8 @@
     text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards
     then the games' table, and a note of what was done
 
-Everything depends on the chunk and the configuration alone. The note (`.parts/00007.json`) appears last: a chunk that has
-one is done, one without is done again, to the same bytes.
+Everything depends on the chunk and the configuration alone. The note (`.building/parts/00007.json`) appears last: a chunk with
+a note is done, one without is done again, to the same bytes.
 
 Axes: G games, R rows.
 """
@@ -28,7 +28,6 @@ from pipeline.dataset.files.columns import FORMS, Form
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.plane_kernels import BOARDS, PACKED
 from pipeline.dataset.files.shards import (
-    PARTS,
     SPLITS,
     earlier_columns,
     game_numbers,
@@ -36,7 +35,6 @@ from pipeline.dataset.files.shards import (
     read_note,
     write_packed,
 )
-from pipeline.dataset.files.written import forget, note_down
 from pipeline.dataset.hashing import unit_interval
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
@@ -46,6 +44,7 @@ from pipeline.ingest.games_table import Tagged, games_table, numbers
 from pipeline.ingest.row_filters import NO_LABELS, by_position, filter_rows
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
+from pipeline.storage.building import PARTS, files_folder, require_unused
 from pipeline.storage.stores import Publisher, place
 
 BLOCK_ROWS = 1 << 19
@@ -285,8 +284,9 @@ def _write_block(
             publisher.publish(place(task.out) / PARTS, f"{name}.rows", len(picked), write)
             loose.append({"name": f"{name}.rows", "split": split, "rows": len(picked)})
             continue
+        require_unused(place(task.out), [f"{name}.parquet"], DatasetError)
         write = partial(write_packed, packed_RW, columns, task.config.planes)
-        done = publisher.publish(place(task.out), f"{name}.parquet", len(picked), write, note_down)
+        done = publisher.publish(files_folder(place(task.out)), f"{name}.parquet", len(picked), write)
         shards.append(
             {"name": done.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
         )
@@ -347,5 +347,4 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         "loose": loose,
     }
     publish_json(parts, note.name, result)
-    forget(place(task.out), [entry["name"] for entry in files])
     return {**result, "fresh_rows": total}

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.dataset.files.layout import CARD, GAMES
-from pipeline.dataset.files.written import publish_own
-from pipeline.storage.stores import opened
+from pipeline.storage.stores import opened, publish
 
 if TYPE_CHECKING:
     import polars as pl
@@ -141,4 +140,4 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
 def write_card(directory: Path, manifest: Mapping[str, Any]) -> None:
     """Publish the data card beside the manifest."""
     text = data_card(directory, manifest).encode()
-    publish_own(directory, CARD, 0, lambda target: target.write(text))
+    publish(directory, CARD, 0, lambda target: target.write(text))

@@ -4,10 +4,9 @@
     with `shard_rows`:               [worker: tags, replay, buckets] -> [worker: buckets of all chunks, shuffle, shards] -> ...
 
 A chunk's result depends on its text, its number and the configuration alone, so any number of workers, killed and
-started again at any time, end with the same bytes. What is finished lies in `.parts/` until the manifest is there.
+started again at any time, end with the same bytes. What is finished lies in `.building/` until the manifest is there.
 """
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -24,14 +23,10 @@ from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shards import (
     GAMES,
     MANIFEST,
-    PARTS,
-    RUN,
-    SPLITS,
     file_hash,
-    publish_json,
+    finish_dataset,
     read_manifest,
 )
-from pipeline.dataset.files.written import delete_unnoted, is_ours, remove_parts
 from pipeline.dumps.reader import STDIN, Source, chunks, require, short_name
 from pipeline.errors import (
     ConfigError,
@@ -48,6 +43,7 @@ from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, part_na
 from pipeline.ingest.manifest import build_manifest, plain_config, read_notes
 from pipeline.ingest.rows_code import rows_code
 from pipeline.ingest.scatter import Plan, ShardTask, forget_others, make_shards, plans, shard_tasks
+from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, require_unused
 from pipeline.storage.claims import DATASET, require_own
 from pipeline.storage.objects import look
 from pipeline.storage.stores import alone, is_url, make_folder, reached, temporaries
@@ -60,9 +56,6 @@ MOST_CHUNKS = 2_000
 """Chunks above which larger ones are chosen: three shards each, so some 6,000 files; a month of 200 GB has 9,400."""
 UNPACKED = {".zst": 6, ".gz": 5, ".bz2": 6}
 """Bytes of PGN text a byte of an archive, about, by the ending of its name."""
-
-_OURS = re.compile(rf"({'|'.join(SPLITS)})-\d+-(of-)?\d+\.parquet|{GAMES}|{CARD}|{MANIFEST}")
-"""Names that an ingest may need."""
 
 
 def ingest(
@@ -127,7 +120,7 @@ def with_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | No
     """
     if config.chunk_mib:
         return config
-    for path in () if out is None else (out / MANIFEST, out / PARTS / RUN):
+    for path in () if out is None else (out / MANIFEST, out / BUILDING / MANIFEST, out / BUILDING / RUN):
         made = read_json(path, DatasetError) if path.exists() else None
         if isinstance(made, dict) and isinstance(made.get("config"), dict) and made["config"].get("chunk_mib"):
             try:
@@ -142,10 +135,9 @@ def with_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | No
 
 def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:
     """Give the manifest of a finished dataset if it is of these sources and this configuration; None if unfinished."""
-    if not (out / MANIFEST).exists():
+    if not finish_dataset(out):
         return None
     manifest = read_manifest(out)
-    remove_parts(out)
     asked = plain_config(config)
     made_with = plain_config(IngestConfig()) | manifest["config"]  # one of before a setting existed had its default
     if made_with != asked:
@@ -181,17 +173,8 @@ def _is_of(made: Mapping[str, Any], name: str) -> bool:
     return (made["name"], made["bytes"], made["sha256"]) == (path.name, path.stat().st_size, file_hash(path))
 
 
-def _sweep(out: Path) -> None:
-    """Take away the files that killed workers left open, those that provably nobody will finish."""
-    for folder in (out, out / PARTS):
-        for left in temporaries(folder):
-            left.unlink(missing_ok=True)
-
-
-def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
-    """Start or continue the parts: refuse those of other sources or another configuration."""
-    make_folder(parts)
-    _sweep(parts.parent)
+def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
+    """Begin or continue a build; raises DatasetError for one of other sources, settings or code."""
     asked: dict[str, Any] = {
         "sources": [short_name(name) for name in sources],
         "config": plain_config(config),
@@ -202,36 +185,26 @@ def _begin(parts: Path, sources: Sequence[str], config: IngestConfig) -> None:
     }
     if any(map(is_url, sources)):  # of a file, the texts of the chunks tell
         asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
-    path = parts / RUN
-    begun = path.exists() and any(parts.glob("[0-9]*.json"))  # with nothing done there is nothing to mix
+    path = out / BUILDING / RUN
+    begun = path.exists() and any((out / PARTS).glob("[0-9]*.json"))  # with nothing done there is nothing to mix
     if begun and (before := read_json(path, DatasetError)) != asked:
         if not isinstance(before, dict):
-            raise DatasetError(f"{path} is damaged: delete {parts.parent} and ingest again")
+            raise DatasetError(f"{path} is damaged: delete {out} and ingest again")
         if before | {"versions": asked.get("versions")} == asked:
             raise OtherDumpError("the dump has been replaced since this ingest was begun: choose another --out")
         if before | {"code": asked["code"]} == asked:
             raise OtherDumpError(
-                f"{parts.parent} holds an unfinished ingest by other versions of the code ({_said(before)}, this is "
+                f"{out} holds an unfinished ingest by other versions of the code ({_said(before)}, this is "
                 f"{asked['code']}), whose rows are not mixed with these: delete it or choose another --out"
             )
         raise DatasetError(
-            f"{parts.parent} holds an unfinished ingest of other sources, settings or versions: "
+            f"{out} holds an unfinished ingest of other sources, settings or versions: "
             "delete it or choose another --out"
         )
+    require_unused(out, (GAMES, CARD, MANIFEST), DatasetError)
     if not begun:
-        delete_unnoted(parts.parent)  # shards of ours whose note was never written
-    _refuse_others(parts.parent, begun)
-    if not begun:
-        publish_json(parts, path.name, asked)
-
-
-def _refuse_others(out: Path, begun: bool) -> None:
-    """Raise DatasetError for a file of another's under a name that will be needed; of one that is begun, shards see to it."""
-    there = out.iterdir() if out.exists() else ()  # a store has no folder before there is a file
-    names = (GAMES, CARD) if begun else sorted(path.name for path in there if _OURS.fullmatch(path.name))
-    for name in names:
-        if (out / name).exists() and not is_ours(out, name):
-            raise DatasetError(f"{out / name} does not belong to this ingest: move it away, or choose another --out")
+        discard(out)
+        begin(out, asked)
 
 
 def _ingest(
@@ -250,7 +223,7 @@ def _ingest(
         source.size for source in sources if source.name == STDIN or is_url(source.name) or Path(source.name).is_file()
     ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
-    _begin(parts, names, config)
+    _begin(out, names, config)
     say_for_workers("replay")
     began = time.perf_counter()
     raw_bytes = positions = fresh = taken = 0
@@ -296,8 +269,10 @@ def _ingest(
             f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
         ) from error
     finally:
-        _sweep(out)
-    remove_parts(out)
+        for left in (
+            path for folder in (out / BUILDING, out / PARTS) for path in temporaries(folder)
+        ):  # of killed workers
+            left.unlink(missing_ok=True)
     return manifest
 
 

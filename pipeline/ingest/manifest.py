@@ -21,13 +21,11 @@ from pipeline.dataset.files import shards as shard_format
 from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.shards import (
     GAMES,
-    MANIFEST,
-    PARTS,
     SPLITS,
-    publish_json,
+    publish,
+    publish_dataset,
     read_note,
 )
-from pipeline.dataset.files.written import note_down, publish_own
 from pipeline.dumps.reader import Source
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, IngestConfig, config_digest, part_name
@@ -35,6 +33,7 @@ from pipeline.ingest.data_card import write_card
 from pipeline.ingest.row_filters import REASONS
 from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay
+from pipeline.storage.building import PARTS, files_folder
 from pipeline.storage.stores import opened
 
 READERS = 8
@@ -77,7 +76,7 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
                         table = table.append_column(field, pa.nulls(len(table), field.type))
                 writer.write_table(table.select(plain.names).cast(plain))
 
-    done = publish_own(out, GAMES, rows, write)
+    done = publish(files_folder(out), GAMES, rows, write)
     return {"name": GAMES, "split": None, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
 
 
@@ -144,6 +143,6 @@ def build_manifest(
         **(more or {}),
         "files": files,
     }
-    write_card(out, manifest)
-    publish_json(out, MANIFEST, manifest, note_down)  # last: a directory without it is not a dataset
+    write_card(files_folder(out), manifest)
+    publish_dataset(out, manifest)
     return manifest

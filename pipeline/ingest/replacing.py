@@ -21,14 +21,14 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.columns import FORMAT_VERSION
 from pipeline.dataset.files.layout import CARD
-from pipeline.dataset.files.shards import MANIFEST, PARTS, read_manifest
-from pipeline.dataset.files.written import are_ours, remove_parts, unnoted
+from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.errors import ConfigError, DamagedError, DatasetError, IngestError, OtherDumpError
 from pipeline.executors.local import Engine
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.ingest.manifest import plain_config
 from pipeline.ingest.rows_code import rows_code
+from pipeline.storage.building import BUILDING, discard, is_build
 from pipeline.storage.stores import LOCK, alone, is_local, sync_directory, temporaries
 
 JUNK = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})
@@ -171,26 +171,23 @@ def _swap(building: Path, out: Path) -> None:
 
 
 def _recorded(folder: Path) -> set[str]:
-    """Return the names in a folder that are a dataset's: those that its manifest or the notes of an ingest name.
+    """Return the names in a folder that are a dataset's: those that its manifest names.
 
-    A manifest of another version counts; one that is damaged, or of something else, is not ours. Chunks under way leave shards
-    that no note names yet; their records do (pipeline/dataset/files/written.py).
+    A manifest of another version counts; one that is damaged, or of something else, is not ours.
     """
-    names, parts, manifest = (
+    names, build, manifest = (
         {path.name for path in temporaries(folder)},
-        are_ours(folder),
+        is_build(folder),
         _is_manifest(folder / MANIFEST),
     )
     if (folder / LOCK).is_file() and not (folder / LOCK).stat().st_size:
         names.add(LOCK)
-    if parts or manifest:
-        names.add(CARD)
-    names |= {PARTS} if parts else set()
-    names |= {MANIFEST} if manifest else set()
-    for note in [*([folder / MANIFEST] if manifest else []), *((folder / PARTS).glob("*.json") if parts else [])]:
+    names |= {BUILDING} if build else set()
+    if manifest:
+        names |= {MANIFEST, CARD}
         with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-            names |= {str(entry["name"]) for entry in json.loads(note.read_bytes())["files"]}
-    return names | {path.name for path in unnoted(folder)}
+            names |= {str(entry["name"]) for entry in json.loads((folder / MANIFEST).read_bytes())["files"]}
+    return names
 
 
 def _is_manifest(path: Path) -> bool:
@@ -212,7 +209,7 @@ def _strangers(folder: Path) -> list[str]:
     return sorted(
         path.name
         for path in there
-        if path.name not in recorded or path.is_symlink() or path.is_dir() != (path.name == PARTS)
+        if path.name not in recorded or path.is_symlink() or path.is_dir() != (path.name == BUILDING)
     )
 
 
@@ -228,10 +225,10 @@ def _delete(folder: Path) -> None:
     if not folder.exists():
         return
     strangers = set(_strangers(folder))
-    mine = [path for path in folder.iterdir() if path.name not in strangers and path.name not in (MANIFEST, PARTS)]
+    mine = [path for path in folder.iterdir() if path.name not in strangers and path.name not in (MANIFEST, BUILDING)]
     for path in mine:
         path.unlink(missing_ok=True)
-    remove_parts(folder)  # the records last, so that a killed deletion is gone on with
+    discard(folder)
     (folder / MANIFEST).unlink(missing_ok=True)
     if strangers:
         raise DatasetError(f"{folder} holds files that are not of the dataset ({sorted(strangers)[0]}): move that away")

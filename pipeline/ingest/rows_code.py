@@ -24,7 +24,7 @@ CARRIERS = frozenset(
         "pipeline.storage.stores",
         "pipeline.storage.http",
         "pipeline.storage.retry",
-        "pipeline.dataset.files.written",
+        "pipeline.storage.building",
     }
 )
 """Modules that no row depends on; what they import is not followed."""

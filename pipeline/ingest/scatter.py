@@ -8,8 +8,8 @@
 To draw a bucket for each row, and then to permute each bucket, is to draw one permutation of all rows, each as likely as any
 other (C. R. Rao, 1961; P. Sanders, "Random permutations on distributed, external and hierarchical memory", 1998). What is
 drawn depends on the seed, the chunk and the bucket, so any number of workers, killed and started again, ends with the same
-bytes. Memory is that of one shard's rows, or of ROWS_AT_ONCE, and of the buckets' sizes; the buckets lie in `.parts/` and take
-37 bytes a row until it is done. A dump of which a bucket has more rows than that is read more than once:
+bytes. Memory is that of one shard's rows, or of ROWS_AT_ONCE, and of the buckets' sizes; the buckets lie in `.building/` and
+take 37 bytes a row until it is done. A dump of which a bucket has more rows than that is read more than once:
 `chunk_mib` makes more buckets (docs/scale.md).
 
 Axes: R rows, W words of a packed position, B buckets, F files.
@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import Form
 from pipeline.dataset.files.plane_kernels import PACKED
-from pipeline.dataset.files.shards import PARTS, SHARD_NOTE, SPLITS, publish_json, read_note, write_packed
-from pipeline.dataset.files.written import delete_own, delete_unnoted, forget, publish_own
+from pipeline.dataset.files.shards import SHARD_NOTE, SPLITS, publish, publish_json, read_note, write_packed
 from pipeline.errors import DatasetError
 from pipeline.ingest.buckets import read_index, record_type, unpacked
 from pipeline.ingest.chunk import IngestConfig, buckets_of, release_buffers
+from pipeline.storage.building import PARTS, files_folder
 from pipeline.storage.stores import place, read_span
 
 ROWS_AT_ONCE = 1 << 20
@@ -106,8 +106,11 @@ def forget_others(out: Path, planned: Iterable[Plan]) -> None:
         if read_note(note, of_shard=True)["plan"] == plan_of.get(note.name):
             kept.append(note)
         else:
-            delete_own(out, note)
-    delete_unnoted(out, kept)
+            note.unlink()
+    named = {entry["name"] for note in kept for entry in read_note(note, of_shard=True)["files"]}
+    for path in files_folder(out).glob("*-of-*.parquet"):
+        if path.name not in named:
+            path.unlink()
 
 
 def _note(out: Path, shard: str) -> Path:
@@ -176,7 +179,7 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
     for name, size, note in zip(task.names, task.sizes, notes, strict=True):
         mine = slice(first, first + size)
         values = {column: values[mine] for column, values in columns.items()}
-        written = publish_own(out, name, size, partial(write_packed, packed_RW[mine], values, task.form))
+        written = publish(files_folder(out), name, size, partial(write_packed, packed_RW[mine], values, task.form))
         entry = {
             "name": name,
             "split": SPLITS[task.split],
@@ -185,7 +188,6 @@ def make_shards(task: ShardTask) -> list[dict[str, Any]]:
             "sha256": written.sha256,
         }
         publish_json(note.parent, note.name, {"plan": task.plan, "files": [entry]})
-        forget(out, [name])
         entries.append(entry)
         first += size
     return entries

@@ -28,11 +28,9 @@ from engine.board.position import COUNTERS, HALFMOVE_MASK, castling_bits, en_pas
 from engine.encoding.planes import PLANES
 from engine.search.chess_rules import play
 from pipeline.dataset.files.columns import BATCH_SENTINELS
-from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import (
     GAMES,
-    PARTS,
     Batch,
     number_array,
     publish,
@@ -41,13 +39,13 @@ from pipeline.dataset.files.shards import (
     write_rows,
 )
 from pipeline.dataset.files.stored_planes import pack, to_positions
-from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.ingest.chunk import IngestConfig, part_name
 from pipeline.ingest.manifest import build_manifest
 from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.reanalyse.draw import KEPT, POSITIONS
 from pipeline.selfplay.dataset import clear, visits_column
 from pipeline.selfplay.journal import FOLDER, Journals
+from pipeline.storage.building import BUILDING, PARTS, begin, discard
 
 SEARCHES = "searches.jsonl"
 """A line for each position searched: what `pipeline.reanalyse.search` calls its thought."""
@@ -79,14 +77,9 @@ def build(
     out: Path, found: Journals, config: ReanalyseConfig, drawn: Mapping[str, Any], more: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Make the dataset of a reanalysis whose searches are all in the journal, and return its manifest; the journal goes."""
-    parts = out / PARTS
-    if parts.exists():
-        delete_unnoted(out)  # what this was made into before it was killed
-        for name in (SEARCHES, CARD):
-            if is_ours(out, name):
-                (out / name).unlink()
-        shutil.rmtree(parts)
-    parts.mkdir()
+    parts, files_at = out / PARTS, out / BUILDING
+    discard(out)  # what this was made into before it was killed
+    begin(out, {"positions": drawn["positions"]})
     groups = [found.places[number] for number in sorted(found.places)]
 
     def write_searches(target: Any) -> None:
@@ -94,12 +87,12 @@ def build(
             for thought in group.read()["thoughts"]:
                 target.write(json.dumps(thought, allow_nan=False).encode() + b"\n")
 
-    publish_own(out, SEARCHES, drawn["positions"], write_searches)
+    publish(files_at, SEARCHES, drawn["positions"], write_searches)
     asked = IngestConfig(planes="compact", seed=config.seed)
     files, rows, collisions = [], 0, 0
     for number, table in enumerate(_tables(out / FOLDER / POSITIONS, groups, config)):
         name = f"train-00000-{number}.parquet"
-        done = publish_own(out, name, len(table), partial(write_rows, table))
+        done = publish(files_at, name, len(table), partial(write_rows, table))
         files.append({"name": name, "split": "train", "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
         rows += len(table)
         collisions += int(np.isin(table["promotion"].to_numpy(), (2, 3, 4)).sum())
@@ -107,7 +100,7 @@ def build(
     publish(parts, "games-00000.parquet", games.metadata.num_rows, partial(_copied, out / FOLDER / GAMES))
     note = {
         "chunk": 0,
-        "text_sha256": hashlib.sha256((out / SEARCHES).read_bytes()).hexdigest(),
+        "text_sha256": hashlib.sha256((files_at / SEARCHES).read_bytes()).hexdigest(),
         "games": games.metadata.num_rows,
         "status": {"used": games.metadata.num_rows},
         "rows": rows,

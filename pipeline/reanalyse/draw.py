@@ -36,7 +36,7 @@ from pipeline.dataset.files.shards import (
 )
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.position_keys import position_keys
-from pipeline.dataset.training_set import Member, Shard, members, read_group
+from pipeline.dataset.training_set import Member, Shard, members
 from pipeline.errors import Stopped
 from pipeline.reanalyse.config import PHASES, ReanalyseConfig, ReanalyseError
 
@@ -125,13 +125,13 @@ def _candidates(places: Sequence[_Place], config: ReanalyseConfig, progress: Pro
     """Return the best `a_game` candidates of each game and phase, by their chances."""
     parts: list[NDArray[Any]] = []
     have = done = 0
-    total = sum(place.shard.rows or 0 for place in places)
+    total = sum(place.shard.rows for place in places)
     for number, place in enumerate(places):
         with open_shard(place.shard.path, place.shard.rows) as reader:
             for group in range(len(reader.groups)):
                 if stop():
                     raise Stopped("stopped while positions were drawn; run the same command to begin anew")
-                rows = read_group(reader, group, SCANNED, place.shard)
+                rows = reader.read(group, SCANNED, place.shard.games)
                 parts.append(_scored(rows, number, group, place.member, config))
                 have += len(parts[-1])
                 done += len(rows["ply"])
@@ -204,7 +204,7 @@ def _rows_of(chosen: NDArray[Any], places: Sequence[_Place]) -> dict[str, NDArra
         mine = order[begin:end]
         shard = places[int(of[begin, 0])].shard
         with open_shard(shard.path, shard.rows) as reader:
-            read = read_group(reader, int(of[begin, 1]), KEPT, shard)
+            read = reader.read(int(of[begin, 1]), KEPT, shard.games)
         for name, values in read.items():
             if name not in rows:
                 rows[name] = np.empty((len(chosen), PLANES) if name == "planes" else len(chosen), dtype=values.dtype)

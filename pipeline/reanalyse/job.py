@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.dataset.files.shards import MANIFEST, read_manifest
+from pipeline.dataset.files.shards import finish_dataset, read_manifest
 from pipeline.errors import ConfigError
 from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.executors.local import Engine
@@ -80,7 +80,7 @@ def reanalyse(
     with alone(out, ReanalyseError(f"another process searches into {out}: wait for it, or choose another directory")):
         try:
             claim(out / IDENTITY, identity, ReanalyseError)
-            if (out / MANIFEST).exists():
+            if finish_dataset(out):
                 manifest = read_manifest(out)
                 clear(out)
                 return manifest

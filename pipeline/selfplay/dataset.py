@@ -22,10 +22,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import schema
-from pipeline.dataset.files.layout import CARD
 from pipeline.dataset.files.permute import Records
 from pipeline.dataset.files.shards import (
-    PARTS,
     SPLITS,
     earlier_columns,
     game_numbers,
@@ -35,7 +33,6 @@ from pipeline.dataset.files.shards import (
     publish_json,
     write_rows,
 )
-from pipeline.dataset.files.written import delete_unnoted, is_ours, publish_own
 from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.ingest.chunk import ChunkTask, packed_of, part_name, read_games, split_of
 from pipeline.ingest.games_table import games_table
@@ -44,6 +41,7 @@ from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
 from pipeline.selfplay.journal import FOLDER, Journals
+from pipeline.storage.building import BUILDING, PARTS, begin, discard
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
 CHUNK_BYTES = 4 << 20
@@ -62,17 +60,11 @@ def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, 
         for line in lines:
             target.write(json_line(line.read()["record"]))
 
-    parts = out / PARTS
-    if parts.exists():
-        delete_unnoted(out)  # what this generation was made into before it was killed
-        for name in (PGN, RECORDS, CARD):
-            if is_ours(out, name):
-                (out / name).unlink()
-        shutil.rmtree(parts)
-    parts.mkdir()
-    publish_own(out, PGN, len(lines), write_pgn)
-    publish_own(out, RECORDS, len(lines), write_records)
-    source = Source(str(out / PGN))
+    discard(out)  # what this generation was made into before it was killed
+    begin(out, {"games": len(lines)})
+    publish(out / BUILDING, PGN, len(lines), write_pgn)
+    publish(out / BUILDING, RECORDS, len(lines), write_records)
+    source = Source(str(out / BUILDING / PGN))
     games = 0
     for chunk in chunks([source], CHUNK_BYTES):
         entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
@@ -87,8 +79,8 @@ def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, 
 
 def clear(out: Path) -> None:
     """Take away what a finished dataset needs no longer."""
-    for folder in (PARTS, FOLDER):
-        shutil.rmtree(out / folder, ignore_errors=True)
+    discard(out)
+    shutil.rmtree(out / FOLDER, ignore_errors=True)
 
 
 def json_line(record: Mapping[str, Any]) -> bytes:
@@ -201,6 +193,6 @@ def _write(
         place = table.schema.get_field_index("visits")
         table = table.set_column(place, table.schema.field(place), told["visits"].take(number_array(mine)))
         name = f"{split}-{task.chunk.index:05d}-0.parquet"
-        done = publish_own(Path(task.out), name, len(mine), partial(write_rows, table))
+        done = publish(Path(task.out) / BUILDING, name, len(mine), partial(write_rows, table))
         files.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
     return files

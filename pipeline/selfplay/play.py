@@ -21,7 +21,7 @@ from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.evaluation.handwritten import evaluate
 from engine.match.openings import Opening, chosen, generate, read_book
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.shards import MANIFEST, PARTS, publish_json, read_manifest
+from pipeline.dataset.files.shards import MANIFEST, finish_dataset, publish_json, read_manifest
 from pipeline.dumps.reader import open_text
 from pipeline.errors import ConfigError
 from pipeline.executors.by_name import LOCAL, engine_of
@@ -31,6 +31,7 @@ from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import completed, games_shown, tidy
 from pipeline.selfplay.statistics import statistics, timing
 from pipeline.selfplay.worker import ONNX, Task, checkpoint_identity, play_task
+from pipeline.storage.building import BUILDING
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
@@ -70,7 +71,7 @@ def explore(
             f"{engine} plays on processors: leave out the device {config.device}, or play without an engine"
         )
     identity, openings = _identity(checkpoint, config, generation, generations, lineage)
-    if not (out / IDENTITY).exists() and ((out / MANIFEST).exists() or (out / PARTS).exists()):
+    if not (out / IDENTITY).exists() and ((out / MANIFEST).exists() or (out / BUILDING).exists()):
         raise ExploreError(f"{out} holds something else than self-play: choose another directory")
     require_own(out, SELFPLAY, ExploreError)
     require_apart(out, [] if checkpoint is None else [checkpoint], ExploreError)
@@ -80,7 +81,7 @@ def explore(
         raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
     with alone(out, ExploreError(f"another process plays into {out}: wait for it, or choose another directory")):
         _claim(out, identity)
-        if (out / MANIFEST).exists():
+        if finish_dataset(out):
             manifest = read_manifest(out)
             clear(out)
             return manifest

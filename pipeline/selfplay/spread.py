@@ -14,7 +14,6 @@ from typing import Any, TypeVar, cast
 
 from engine.compiling import say_for_workers
 from engine.progress import Progress, Stop, Tick
-from pipeline.dataset.files.layout import PARTS
 from pipeline.errors import Stopped
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 from pipeline.selfplay.config import ExploreError
@@ -51,7 +50,7 @@ def games_shown(total: int) -> Shown:
 def tidy(journal: Path) -> None:
     """Make a journal's folder, and delete the files that a killed run left open there and beside it."""
     journal.mkdir(exist_ok=True)
-    for folder in (journal.parent, journal, journal.parent / PARTS):
+    for folder in (journal.parent, journal):
         for left in temporaries(folder):
             left.unlink(missing_ok=True)
 

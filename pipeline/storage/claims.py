@@ -34,7 +34,7 @@ class Kind:
     """A key that the mark, a JSON object, must have; "" where the mark is read and checked elsewhere."""
 
 
-DATASET = Kind("a dataset", ("manifest.json", ".parts/run.json"))
+DATASET = Kind("a dataset", ("manifest.json", ".building/run.json"))
 SELFPLAY = Kind("a generation of self-play", ("explore.json",))
 REANALYSIS = Kind("a reanalysis", ("reanalyse.json",))
 FINETUNING = Kind("a fine-tuning", ("state.json",))
@@ -117,8 +117,13 @@ def _counts_not(entry: Path) -> bool:
         return True
     if entry.name == LOCK:  # our locks are empty, and taking one truncates the file
         return not is_local(entry) or (entry.is_file() and not entry.is_symlink() and not entry.stat().st_size)
-    hidden = entry.name in (".parts", ".journal")  # made by a process that was killed before it wrote there
-    return hidden and not entry.is_symlink() and entry.is_dir() and all(is_temporary(it.name) for it in entry.iterdir())
+    hidden = entry.name in (".building", ".journal")  # made by a process that was killed before it wrote there
+    return (
+        hidden
+        and not entry.is_symlink()
+        and entry.is_dir()
+        and all(is_temporary(it.name) or it.is_dir() for it in entry.rglob("*"))
+    )
 
 
 def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -> None:

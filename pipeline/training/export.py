@@ -37,7 +37,7 @@ def export_checkpoint(
             calibration = playout_rows(CALIBRATED, seed=1)
     else:
         split = "test" if has([positions], "test") else "train"
-        rows = next(_batches(positions, split, COMPARED).drawn(COMPARED))
+        rows = next(_batches(positions, split, COMPARED).sample(COMPARED))
         if int8:  # of the first row group of the shuffle: to draw from all would read all
             calibration = next(_batches(positions, "train", CALIBRATED).from_step(0))
     return export(checkpoint, out, rows, calibration=calibration, progress=progress)

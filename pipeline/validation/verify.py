@@ -1,14 +1,14 @@
 """Compare a dataset with its manifest and its dump: plain functions that return a list of problems, empty for none.
 
-Files are compared with their hashes, games with their splits, and rows with the dump: encoded again by ingest's code
-(`pipeline.validation.reencode`: all, or a sample of games), and a sample replayed with python-chess, which shares no code with
-ingest: a wrong bit is found and not repeated.
+Files are compared with their hashes, games with their splits, and random rows with what python-chess, which shares no code
+with ingest, finds in the dump. `pipeline.validation.reencode` compares every row with a second ingest.
 
-Axes: R rows, P planes.
+Axes: P planes.
 """
 
 import io
 import random
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import chess.pgn
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
@@ -25,28 +26,97 @@ from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.columns import COLUMNS
-from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard
-from pipeline.dataset.files.shards import (
-    GAMES,
-    MANIFEST,
-    SPLITS,
-    file_hash,
-    read_manifest,
-    verify,
-)
-from pipeline.dataset.files.vouch import vouch
+from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
+from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard, reading
+from pipeline.dataset.files.shards import file_hash, read_manifest, verify
+from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
-from pipeline.errors import ConfigError, Stopped
+from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.evaluation.game_texts import read_texts, text_of
-from pipeline.validation.reencode import compare_all, compare_games, config_of, first_chunks, sample_games
+from pipeline.storage.stores import opened
+from pipeline.validation.reencode import compare_all, config_of
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
 
 BUT_PLANES = tuple(name for name in COLUMNS if name != "planes")
-"""What is read of every row, for its ranges; planes are most of a shard, and are compared with the dump's."""
+"""The columns that are read of every row, to check their values; planes are most of a shard, and checked in the sample."""
 
 Row = dict[str, Any]
+
+
+def verify_dataset(
+    directory: Path,
+    sources: Sequence[str] = (),
+    *,
+    everything: bool = False,
+    rows: int = 64,
+    limit: int | None = None,
+    workers: int = 0,
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> dict[str, Any]:
+    """Return the problems as lists `files splits source rows damage`, and how many rows were compared.
+
+    `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows are replayed with
+    python-chess; `everything` also encodes the whole dump again. With a `limit`, only games that begin in the first so many
+    bytes of the (first) decompressed dump are replayed, and no more is read or hashed of it. Rows of self-play come from a
+    search, so they are only replayed: `everything` raises ConfigError. Raises DatasetError for files that cannot be read.
+    """
+    manifest = read_manifest(directory)
+    if is_selfplay(manifest) and everything:
+        raise ConfigError(
+            f"{directory} holds self-play, whose rows no dump can be encoded to again: verify it without --all"
+        )
+    found: dict[str, Any] = {"files": files_differ(directory, manifest), "splits": [], "source": [], "rows": []}
+    found |= {"damage": damage(manifest), "encoded_again": 0, "compared": 0}
+    if found["files"]:  # damaged files are not read
+        return found
+    try:
+        found["splits"] = splits_share_games(directory, manifest)
+        if not sources:
+            return found
+        if stop():
+            raise Stopped("stopped after the files; no row was compared")
+        if limit is None:
+            found["source"] = sources_differ(manifest, sources)
+        if everything:
+            options: dict[str, Any] = {"workers": workers, "progress": progress, "stop": stop}
+            found["encoded_again"], found["rows"] = compare_all(directory, manifest, sources, **options)
+        found["compared"], problems = rows_differ(directory, manifest, text_of(sources[0]), rows, limit or LIMIT)
+        found["rows"] += problems
+    except pa.ArrowException as error:
+        found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
+    return found
+
+
+def is_selfplay(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a dataset was made by self-play."""
+    return "selfplay" in manifest
+
+
+def damage(manifest: Mapping[str, Any]) -> list[str]:
+    """Return where dumps broke off."""
+    return [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]
+
+
+def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
+    """Return the existing datasets of a training set, or the dataset itself, and the problems of the others."""
+    if not is_training_set(directory):
+        return [directory], []
+    found, problems = [], []
+    for entry in read_training_set(directory)["datasets"]:
+        folder = (directory / entry["path"]).resolve()
+        if not (folder / MANIFEST).is_file():
+            problems.append(f"{entry['name']}: is not there")
+            continue
+        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
+            problems.append(f"{entry['name']}: its manifest is another one than was joined")
+        found.append(folder)
+    return found, problems
+
+
+# ---------------------------------------------------------------- files
 
 
 def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
@@ -59,13 +129,10 @@ def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
     """Return games that have positions in two splits, or in another split than `games.parquet` says.
 
-    Raises DatasetError for a file whose values are out of the format's ranges.
+    Raises DatasetError for a file whose values are outside the format.
     """
-    names_of_splits = pa.chunked_array(
-        [table["split"].combine_chunks() for _, table in games_tables(directory, manifest, tuple(GAMES_COLUMNS))],
-        pa.string(),
-    )
-    split_of = pc.index_in(names_of_splits, pa.array(SPLITS)).fill_null(-1).to_numpy()
+    splits = [table["split"].combine_chunks() for _, table in games_tables(directory, manifest, tuple(GAMES_COLUMNS))]
+    split_of = pc.index_in(pa.chunked_array(splits, pa.string()), pa.array(SPLITS)).fill_null(-1).to_numpy()
     seen: dict[str, NDArray[np.int64]] = {}
     problems = []
     for number, split in enumerate(SPLITS):
@@ -81,82 +148,6 @@ def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str
     return problems
 
 
-def verify_dataset(
-    directory: Path,
-    sources: Sequence[str] = (),
-    *,
-    games: int = 64,
-    everything: bool = False,
-    rows: int = 64,
-    limit: int | None = None,
-    workers: int = 0,
-    progress: Progress = silent,
-    stop: Stop = never,
-) -> dict[str, Any]:
-    """Return the problems as lists `files splits source rows damage`, and how much was compared.
-
-    `sources` are the dumps in the manifest's order; without them rows are not compared. `everything` encodes the whole dump
-    again, else `games` games are; `rows` rows are replayed with python-chess. With a `limit`, only games that begin in the
-    first so many bytes of the (first) decompressed dump are, and no more is read nor hashed of it.
-
-    Rows of self-play are of a search, so that they are replayed and not encoded again. Raises ConfigError for `everything` of
-    such a dataset, and DatasetError for files that cannot be read.
-    """
-    manifest = read_manifest(directory)
-    searched = is_selfplay(manifest)
-    if searched and everything:
-        raise ConfigError(
-            f"{directory} holds self-play, whose rows no dump can be encoded to again: verify it without --all"
-        )
-    found: dict[str, Any] = {"files": files_differ(directory, manifest), "splits": [], "source": [], "rows": []}
-    found |= {"damage": damage(manifest), "encoded_again": 0, "compared": 0}
-    if found["files"]:  # what is damaged is not read
-        return found
-    try:
-        found["splits"] = splits_share_games(directory, manifest)
-        if not sources:
-            return found
-        if stop():
-            raise Stopped("stopped after the files; no row was compared")
-        if limit is None:
-            found["source"] = sources_differ(manifest, sources)
-        if everything:
-            found["encoded_again"], problems = compare_all(
-                directory, manifest, sources, workers=workers, progress=progress, stop=stop
-            )
-            found["rows"] += problems
-        elif games and not searched:
-            found["encoded_again"], problems = games_differ(directory, manifest, sources, games, limit)
-            found["rows"] += problems
-        text = text_of(sources[0])
-        found["compared"], problems = rows_differ(directory, manifest, text, rows, limit or LIMIT)
-        found["rows"] += problems
-    except pa.ArrowException as error:
-        found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
-    return found
-
-
-def is_selfplay(manifest: Mapping[str, Any]) -> bool:
-    """Return whether a dataset was made by self-play."""
-    return "selfplay" in manifest
-
-
-def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
-    """Return the datasets of a training set that are there, or the dataset itself, and what is wrong with the rest."""
-    if not is_training_set(directory):
-        return [directory], []
-    found, problems = [], []
-    for entry in read_training_set(directory)["datasets"]:
-        folder = (directory / entry["path"]).resolve()
-        if not (folder / MANIFEST).is_file():
-            problems.append(f"{entry['name']}: is not there")
-            continue
-        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
-            problems.append(f"{entry['name']}: its manifest is another one than was joined")
-        found.append(folder)
-    return found, problems
-
-
 def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[str]:
     """Return differences of the dumps from the bytes and hashes in the manifest."""
     named = manifest["sources"]
@@ -169,32 +160,18 @@ def sources_differ(manifest: Mapping[str, Any], sources: Sequence[str]) -> list[
     ]
 
 
-def games_differ(
-    directory: Path, manifest: Mapping[str, Any], sources: Sequence[str], count: int, limit: int | None = None
-) -> tuple[int, list[str]]:
-    """Encode random games again from the dumps' text and compare all their rows; return how many rows, and problems."""
-    drawn = sample_games(directory, manifest, count, _chunks(manifest, limit))
-    wanted = {game for games in drawn.values() for game in games}
-    offsets, texts = read_texts(directory, manifest, sources, wanted, limit)
-    problems = []
-    if not damage(manifest):
-        problems += [f"game {game} is not in the dump" for game in offsets if game not in texts]
-    compared = 0
-    for chunk, games in drawn.items():
-        rows, found = compare_games(directory, manifest, games, texts, chunk)
-        compared += rows
-        problems += found
-    return compared, problems
+# ---------------------------------------------------------------- rows
 
 
 def rows_differ(
     directory: Path, manifest: Mapping[str, Any], text: Iterable[bytes], count: int, limit: int = LIMIT
 ) -> tuple[int, list[str]]:
-    """Replay `count` random rows from the dump's decompressed bytes: return how many were compared, and problems.
+    """Replay `count` random rows from the dump's decompressed bytes; return how many were compared, and the problems.
 
-    The rows are of games that begin in the first `limit` bytes of the text; fewer are compared where there are fewer.
+    The rows are of games that begin in the first `limit` bytes; fewer are compared if there are fewer.
     """
-    rows = sample_rows(directory, manifest, count, chunks=_chunks(manifest, limit))
+    chunks = None if is_selfplay(manifest) else max(1, limit // (config_of(manifest).chunk_mib << 20))
+    rows = sample_rows(directory, manifest, count, chunks=chunks)
     offsets, texts = read_texts(directory, manifest, [text], {row["game"] for row in rows}, limit)
     compared, problems = 0, []
     for row in (row for row in rows if row["game"] in offsets):
@@ -208,11 +185,6 @@ def rows_differ(
     return compared, problems
 
 
-def _chunks(manifest: Mapping[str, Any], limit: int | None) -> int | None:
-    """Return how many chunks of the dump a limit in bytes is, None for no limit; self-play has one chunk."""
-    return None if limit is None or is_selfplay(manifest) else max(1, limit // (config_of(manifest).chunk_mib << 20))
-
-
 def sample_rows(
     directory: Path, manifest: Mapping[str, Any], count: int, split: str | None = None, chunks: int | None = None
 ) -> list[Row]:
@@ -220,12 +192,15 @@ def sample_rows(
 
     Raises DatasetError for a shard that cannot be read, or a file that is not the manifest's.
     """
-    vouch(directory, manifest)
+    verify_files(directory, manifest)
     rng = random.Random(0)  # noqa: S311
-    splits = SPLITS if split is None else (split,)
-    named = {shard.path.name: shard for name in splits for shard in Member(directory, dict(manifest)).shards(name)}
-    files, before = first_chunks(directory, manifest, chunks)
-    shards = [named[name] for name in files if name in named]
+    before = _games_before(directory, manifest, chunks)
+    shards = [
+        shard
+        for name in (SPLITS if split is None else (split,))
+        for shard in Member(directory, dict(manifest)).shards(name)
+        if shard.rows and (chunks is None or _chunk_of(shard.path.name) < chunks)
+    ]
     rows: list[Row] = []
     picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
     for shard in picked:
@@ -242,8 +217,28 @@ def sample_rows(
     return rows[:count]
 
 
+def _chunk_of(shard: str) -> int:
+    """Return which chunk of the dump a shard is made of: train-00007-0.parquet of 7."""
+    found = re.fullmatch(r"[a-z]+-(\d+)-(?:of-)?\d+\.parquet", shard)
+    if found is None:
+        raise DatasetError(f"{shard} is no name of a shard: the manifest is damaged")
+    return int(found[1])
+
+
+def _games_before(directory: Path, manifest: Mapping[str, Any], chunks: int | None) -> int:
+    """Return how many games the dump's first `chunks` have, None for all: each is a row group of `games.parquet`."""
+    if chunks is None:
+        return int(manifest["games"]["read"])
+    with reading(directory / GAMES, "a table of games"), opened(directory / GAMES) as source:
+        footer = pq.read_metadata(source)
+    return sum(footer.row_group(group).num_rows for group in range(min(chunks, footer.num_row_groups)))
+
+
+# ---------------------------------------------------------------- rows by python-chess
+
+
 def row_differs(row: Row, text: bytes) -> str:
-    """Return how a stored row differs from the position that python-chess reaches in the game's text, or "" ."""
+    """Return how a stored row differs from the position that python-chess reaches in the game's text, or ""."""
     game = chess.pgn.read_game(io.StringIO(text.decode("utf-8", "replace")))
     nodes = list(game.mainline()) if game is not None else []
     if game is None or row["ply"] >= len(nodes):
@@ -269,9 +264,9 @@ def row_differs(row: Row, text: bytes) -> str:
 
 
 def last_moves_of(board: chess.Board) -> list[int | None]:
-    """Encode the moves that led to a board, the last one first, as LAST_MOVES are; None where there were no more.
+    """Encode the moves that led to a board, the last one first, as LAST_MOVES are; None if there were no more.
 
-    A move is from * 64 + to, squares counted from the mover's a8 if he is White, a1 if Black.
+    A move is from * 64 + to, squares counted from a8 if White is to move, from a1 if Black.
     """
     flip = 56 if board.turn == chess.WHITE else 0
     moves = [(move.from_square ^ flip) * 64 + (move.to_square ^ flip) for move in reversed(board.move_stack)]
@@ -279,7 +274,7 @@ def last_moves_of(board: chess.Board) -> list[int | None]:
 
 
 def castling_of(board: chess.Board) -> int:
-    """Encode castling rights: 1 own king's side, 2 own queen's, 4 and 8 the opponent's."""
+    """Encode castling rights: 1 own king's side, 2 own queen's side, 4 and 8 the opponent's."""
     rights = [
         right(side)
         for side in (board.turn, not board.turn)
@@ -300,8 +295,3 @@ def planes_of(board: chess.Board) -> NDArray[np.uint64]:
         kind, bit = divmod(label_of(move, board.turn), 64)
         planes_P[MOVE_PLANES + kind] |= np.uint64(1 << bit)
     return planes_P
-
-
-def damage(manifest: Mapping[str, Any]) -> list[str]:
-    """Return where a dump broke off."""
-    return [f"{source['name']}: {source['damage']}" for source in manifest["sources"] if source["damage"]]

@@ -22,7 +22,6 @@ from tests.pipeline.months import month
 Spoil = Callable[[Path], None]
 DATASET, OTHER, SET, NET = "positions/2014.05", "positions/2014.06", "sets/all", "net"
 SHARD = f"{DATASET}/train-00000-0.parquet"
-THINNED = (0.2, 0.2, 0.2, 0.2, 0.2, 0.0)
 
 
 def workplace(folder: Path) -> Path:
@@ -31,7 +30,7 @@ def workplace(folder: Path) -> Path:
     month(folder, "2014.05", list(range(14)))
     month(folder, "2014.06", list(range(14, 26)))
     paths = [folder / DATASET, folder / OTHER]
-    join(paths, folder / SET, JoinConfig(hold_out="none", rating_shares=THINNED))
+    join(paths, folder / SET, JoinConfig(hold_out="none"))
     (folder / NET).mkdir()
     card = {"preset": preset_row(TINY), "parameters": 9, "step": 7, "positions": 70, "seconds": 1.5, "finished": True}
     weights = {"weights": build(TINY, 3).state_dict()}

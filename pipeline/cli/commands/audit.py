@@ -20,7 +20,7 @@ class Join(Common):
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
-    basic: ClassVar = ("out", "remove", "hold_out", "seed")
+    basic: ClassVar = ("out", "remove", "hold_out")
 
     datasets: tuple[Path, ...] = ()
     """Datasets to add, as `fianchetto ingest` makes them."""
@@ -29,10 +29,10 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Datasets to take out of the set, by the names of their folders; their files stay."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """What is held out, and which share of the train rows is used."""
+    """What is held out."""
 
     def run(self) -> dict[str, Any]:
-        """Join and return the set's file without the counts by row group."""
+        """Join and return what the set holds."""
         from pipeline.dataset.join import join
 
         stop = Interrupt()
@@ -41,7 +41,6 @@ class Join(Common):
         shown = ("name", "first_date", "last_date", "held_out")
         listed = [{key: entry[key] for key in shown} for entry in made["datasets"]]
         result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
-        result |= {"shares_before": made["shares_before"]} if made["shares_before"] else {}
         return result | {"datasets": listed} if self.json else {"text": joined(result, listed, self.out)}
 
 
@@ -104,9 +103,9 @@ class Verify(Common):
     datasets: tuple[Path, ...]
     """Datasets or training sets."""
     all: bool = False
-    """Encode the whole dump again and compare every row, not a sample."""
+    """Ingest the whole dump again, into a temporary folder as large as the dataset, and compare every row."""
     sample: int = 64
-    """Games of each dataset to encode again, and rows to replay with python-chess; 0 checks files only."""
+    """Rows of each dataset to replay with python-chess; 0 checks files only."""
     source: tuple[Path, ...] = ()
     """Dumps that the datasets were made from. Default: those in the folder `dumps` beside the datasets' own; self-play has
     its own."""
@@ -151,7 +150,6 @@ class Verify(Common):
             found = verify_dataset(
                 directory,
                 sources or (),
-                games=self.sample,
                 rows=self.sample,
                 everything=self.all,
                 workers=self.workers,

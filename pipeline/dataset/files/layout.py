@@ -8,10 +8,6 @@ ROW_GROUP = 32_768
 """Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words (docs/log.md)."""
 LARGEST_GROUP = ROW_GROUP
 """Rows that a row group may have to be read: a footer that says more is not of this project."""
-PARTS = ".parts"
-"""Where an unfinished ingest keeps what it has finished."""
-RUN = "run.json"
-"""What an unfinished ingest is of, in PARTS: with it, all that lies there is ours."""
 SHARD_NOTE = "shard-"
 """How the notes of shards begin there; those of chunks begin with their number."""
 LARGEST_MANIFEST = 1 << 28

@@ -5,7 +5,6 @@ schema does not name are let through: older versions wrote some that nobody read
 Stability: a field that is required here has been written since the format version that its file must have.
 """
 
-import itertools
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, Self
 
@@ -34,7 +33,6 @@ def _one_line(value: object) -> object:
 
 
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
-Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, BeforeValidator(_file_name), Field(max_length=200)]
@@ -85,7 +83,7 @@ class PositionCounts(Schema):
 
 
 class Manifest(Schema):
-    """manifest.json of a dataset. Counts agree with each other; `pipeline.dataset.files.vouch` holds the files against
+    """manifest.json of a dataset. Counts agree with each other; `pipeline.dataset.files.verify_files` holds the files against
     them.
     """
 
@@ -129,7 +127,7 @@ class Manifest(Schema):
 
 
 class ChunkNote(Schema):
-    """.parts/00000.json: what a finished chunk of an ingest gave."""
+    """.building/parts/00000.json: what a finished chunk of an ingest gave."""
 
     text_sha256: Sha256
     config: str = ""
@@ -143,19 +141,9 @@ class ChunkNote(Schema):
 
 
 class JoinSettings(Schema):
-    """The settings of a training set; the ranges of `pipeline.dataset.join.JoinConfig`."""
+    """The settings of a training set (`pipeline.dataset.join.JoinConfig`)."""
 
     hold_out: Name
-    rating_edges: Annotated[list[Annotated[int, Field(ge=1, le=65535)]], Field(min_length=1, max_length=1000)]
-    rating_shares: list[Annotated[float, Field(ge=0.0, lt=1e9)]]
-    time_shares: list[Annotated[float, Field(ge=0.0, lt=1e9)]]
-    seed: Annotated[int, Field(ge=0, lt=1 << 32)]
-
-    @model_validator(mode="after")
-    def _ascend(self) -> Self:
-        if any(low >= high for low, high in itertools.pairwise(self.rating_edges)):
-            raise ValueError("config.rating_edges do not ascend")
-        return self
 
 
 class BothSides(Schema):
@@ -185,7 +173,6 @@ class Joined(Schema):
     held_out: bool
     first_date: Said | None = None
     last_date: Said | None = None
-    kept: dict[FileName, list[Annotated[int, Field(ge=0, le=LARGEST_GROUP)]]] = {}
 
 
 class TrainingSet(Schema):
@@ -194,8 +181,6 @@ class TrainingSet(Schema):
     config: JoinSettings
     positions: JoinedPositions
     games_on_both_sides: BothSides
-    shares_before: dict[str, dict[str, Share]] | None
-    rates: list[list[Share]] | None
     datasets: Annotated[list[Joined], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -203,14 +188,11 @@ class TrainingSet(Schema):
         names = [entry.name for entry in self.datasets]
         if len(set(names)) < len(names):
             raise ValueError("datasets: two have the same name")
-        bands = len(self.config.rating_edges) + 2
-        if self.rates is not None and (len(self.rates) != bands or len({len(row) for row in self.rates}) != 1):
-            raise ValueError(f"rates must have a row for each of the {bands} rating bands")
         return self
 
 
 class ShardNote(Schema):
-    """.parts/shard-....json: a shard of set size that is finished."""
+    """.building/parts/shard-....json: a shard of set size that is finished."""
 
     plan: str
     files: list[FileEntry]

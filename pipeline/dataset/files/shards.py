@@ -32,9 +32,7 @@ from pipeline.dataset.files.columns import (
 from pipeline.dataset.files.layout import GAMES as GAMES
 from pipeline.dataset.files.layout import LARGEST_MANIFEST
 from pipeline.dataset.files.layout import MANIFEST as MANIFEST
-from pipeline.dataset.files.layout import PARTS as PARTS
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
-from pipeline.dataset.files.layout import RUN as RUN
 from pipeline.dataset.files.layout import SHARD_NOTE as SHARD_NOTE
 from pipeline.dataset.files.layout import SPLITS as SPLITS
 from pipeline.dataset.files.permute import gather_columns
@@ -46,10 +44,11 @@ from pipeline.dataset.files.stored_planes import (
     whole_column,
 )
 from pipeline.dataset.files.stored_planes import number_array as number_array
-from pipeline.dataset.files.vouch import hash_of
+from pipeline.dataset.files.verify_files import hash_again
 from pipeline.errors import DatasetError
+from pipeline.storage.building import BUILDING, discard, files_folder, finish
 from pipeline.storage.stores import file_hash as file_hash
-from pipeline.storage.stores import opened
+from pipeline.storage.stores import is_local, opened
 from pipeline.storage.stores import publish as publish
 from pipeline.storage.stores import publish_json as publish_json
 
@@ -204,7 +203,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     if not directory.is_dir():
         raise DatasetError(f"{directory} is not a directory: a dataset is made by `fianchetto ingest DUMP --out DIR`")
     if not path.is_file():
-        hint = "an ingest was stopped there: run it again to finish" if (directory / PARTS).is_dir() else "no dataset"
+        hint = (
+            "an ingest was stopped there: run it again to finish" if (directory / BUILDING).is_dir() else "no dataset"
+        )
         raise DatasetError(f"{directory} has no {MANIFEST} ({hint})")
     manifest = read_json(path, DatasetError, largest=LARGEST_MANIFEST)
     if not isinstance(manifest, dict):
@@ -221,12 +222,28 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return manifest
 
 
+def publish_dataset(out: Path, manifest: Mapping[str, Any]) -> None:
+    """Publish the manifest of a build that has all other files, and give these their names."""
+    publish_json(files_folder(out), MANIFEST, manifest)
+    finish_dataset(out)
+
+
+def finish_dataset(out: Path) -> bool:
+    """Return whether a dataset is finished; one whose build was killed while its files got their names is finished now."""
+    if is_local(out) and (out / BUILDING / MANIFEST).is_file():
+        finish(out, MANIFEST, DatasetError)
+    if not (out / MANIFEST).exists():
+        return False
+    discard(out)
+    return True
+
+
 def read_note(path: Path, *, of_shard: bool = False) -> dict[str, Any]:
     """Read and check what an unfinished ingest noted of a chunk, or of a shard of set size; raises DatasetError."""
     from pipeline.dataset.files.schemas import ChunkNote, ShardNote
 
     note = read_json(path, DatasetError)
-    hint = f": it is damaged; delete {path.parent.parent} and ingest again"
+    hint = f": it is damaged; delete {path.parents[2]} and ingest again"
     check(path, note, ShardNote if of_shard else ChunkNote, DatasetError, hint=hint)
     return note  # type: ignore[no-any-return]
 
@@ -238,7 +255,7 @@ def verify(directory: Path) -> list[str]:
         path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
-        elif path.stat().st_size != entry["bytes"] or hash_of(path) != entry["sha256"]:
+        elif path.stat().st_size != entry["bytes"] or hash_again(path) != entry["sha256"]:
             wrong.append(f"{path.name}: differs from its hash")
         elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")

@@ -1,9 +1,8 @@
-"""What killed writers left behind, and how it goes: nothing of it was ever part of a dataset.
+"""Delete what killed writers left behind: nothing of it was ever part of a dataset.
 
-Temporary files of ours whose writer is provably gone (engine/temporaries.py); shards that an ingest recorded before it was
-killed, and that no note names (pipeline/dataset/files/written.py); the parts of an ingest that is finished; in an S3
-store, uploads that were never completed, which are seen under no name and are paid for. Whatever else lies there is
-left, by whatever name.
+That is: temporary files whose writer is provably gone (engine/temporaries.py), builds of datasets that are finished
+(pipeline/storage/building.py), and in an S3 store uploads that were never completed, which cost money. An unfinished build
+stays for its command to continue, and files of others stay whatever their names are.
 """
 
 import os
@@ -12,50 +11,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from pipeline.dataset.files.shards import MANIFEST, PARTS, SHARD_NOTE, read_manifest
-from pipeline.dataset.files.written import are_ours, delete_unnoted, remove_parts, unnoted
+from pipeline.dataset.files.shards import MANIFEST, read_manifest
 from pipeline.errors import ConfigError, DatasetError, IngestError
+from pipeline.storage.building import BUILDING, PARTS, RUN, discard, is_build
 from pipeline.storage.claims import DATASET, is_of
 from pipeline.storage.stores import is_local, lock_of, locked, place, reached, temporaries
 
 PAGE = 1000
-"""Uploads that a store is asked for at a time: the most that S3 gives."""
+"""Uploads per request: the most that S3 returns."""
 
 MARKERS = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
-"""Where the next page begins, as it is asked for, and as the page before tells."""
+"""Parameters that ask for the next page of uploads, and the fields of the answer that they come from."""
 
 
 def sweep(name: str | Path, *, dry_run: bool = False) -> list[str]:
-    """Take away what killed writers left in a folder or store, and name it; with `dry_run`, only name it.
+    """Delete what killed writers left in a folder or store, and return its names; with `dry_run`, only return them.
 
-    Raises ConfigError where there is nothing, IngestError while an ingest is writing there, StoreError.
+    Raises ConfigError if the folder does not exist, IngestError while an ingest is writing there, StoreError.
     """
     folder = place(name)
     with reached(folder):
         if is_local(folder) and not folder.is_dir():
             raise ConfigError(f"{folder} is not a directory")
         if not is_of(folder, DATASET):
-            return _swept_plain(folder, dry_run)
+            return _sweep_files(folder, dry_run)
         with locked(
             lock_of(folder), IngestError(f"an ingest is writing {folder}: stop it, or wait for it, then sweep")
         ):
-            return _swept_plain(folder, dry_run) + _swept_dataset(folder, dry_run)
+            return _sweep_files(folder, dry_run) + _sweep_build(folder, dry_run)
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep of a folder and all below it came to."""
+    """Results of sweeping a folder and everything below it."""
 
     datasets: int
     """Datasets that were looked at, finished or begun."""
     found: list[str]
-    """What killed writers left, by its path below the folder; it is gone unless it was a dry run."""
+    """Paths below the folder that killed writers left; they are deleted unless it was a dry run."""
     busy: list[str]
     """Datasets that an ingest is writing, which were left alone."""
 
 
 def sweep_below(name: str | Path, *, dry_run: bool = False) -> Swept:
-    """Sweep a folder or store, and every dataset below it at any depth; raises what `sweep` raises of the folder itself."""
+    """Sweep a folder or store and every dataset below it; raises what `sweep` raises for the folder itself."""
     top = place(name)
     found = sweep(top, dry_run=dry_run)
     count, busy = int(_is_dataset(top)), list[str]()
@@ -70,7 +69,7 @@ def sweep_below(name: str | Path, *, dry_run: bool = False) -> Swept:
 
 
 def _datasets_below(top: Path) -> list[Path]:
-    """Find the folders of datasets below a folder; hidden ones are none, and links are not followed."""
+    """Return the folders of datasets below a folder; hidden folders are skipped, and links are not followed."""
     if is_local(top):
         folders = []
         for where, names, _ in os.walk(top):
@@ -79,14 +78,14 @@ def _datasets_below(top: Path) -> list[Path]:
     else:
         with reached(top):
             folders = [path.parent for path in top.glob(f"**/{MANIFEST}")]
-            folders += [path.parent.parent for path in top.glob(f"**/{PARTS}/run.json")]
+            folders += [path.parent.parent for path in top.glob(f"**/{BUILDING}/{RUN}")]
     return sorted(folder for folder in {*folders} - {top} if _is_dataset(folder))
 
 
 def _is_dataset(folder: Path) -> bool:
-    """Tell a dataset, finished or begun, from what else has a manifest: a fine-tuning, somebody else's folder."""
+    """Return whether a folder is a dataset, finished or begun; other work has a manifest.json too."""
     with reached(folder):
-        if (folder / PARTS).exists():
+        if (folder / BUILDING).exists():
             return True
         try:
             return (folder / MANIFEST).exists() and bool(read_manifest(folder))
@@ -94,16 +93,16 @@ def _is_dataset(folder: Path) -> bool:
             return False
 
 
-def _swept_plain(folder: Path, dry_run: bool) -> list[str]:
-    """Sweep what may lie in any folder: temporary files and uploads that were never completed."""
-    left = temporaries(folder) + temporaries(folder / PARTS)
+def _sweep_files(folder: Path, dry_run: bool) -> list[str]:
+    """Sweep temporary files and uploads that were never completed."""
+    left = [path for place in (folder, folder / BUILDING, folder / PARTS) for path in temporaries(place)]
     names = [str(path.relative_to(folder)) for path in left]
     for path in left if not dry_run else []:
         path.unlink(missing_ok=True)
-    return names + ([] if is_local(folder) else _swept_uploads(cast("Any", folder), dry_run))
+    return names + ([] if is_local(folder) else _sweep_uploads(cast("Any", folder), dry_run))
 
 
-def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:
+def _sweep_uploads(folder: Any, dry_run: bool) -> list[str]:
     """Abort the uploads to an S3 store that were begun under a prefix and never completed."""
     if not hasattr(folder.fs, "call_s3"):  # other stores forget them by themselves
         return []
@@ -118,10 +117,7 @@ def _swept_uploads(folder: Any, dry_run: bool) -> list[str]:
 
 
 def _uploads(store: Any, bucket: str, below: str) -> Iterator[dict[str, Any]]:
-    """Give the uploads under a prefix, a page of the store's answers after the other.
-
-    The bucket's are all looked through: some stores (MinIO) take a prefix in the question for a whole key.
-    """
+    """Yield the uploads under a prefix, page by page; the whole bucket is listed, since MinIO takes a prefix for a key."""
     mark: dict[str, str] = {}
     while True:
         page = store.call_s3("list_multipart_uploads", Bucket=bucket, MaxUploads=PAGE, **mark)
@@ -132,14 +128,11 @@ def _uploads(store: Any, bucket: str, below: str) -> Iterator[dict[str, Any]]:
         mark = following
 
 
-def _swept_dataset(folder: Path, dry_run: bool) -> list[str]:
-    """Sweep the shards of ours that nothing names, and the parts of a finished ingest."""
-    finished, parts = (folder / MANIFEST).exists(), folder / PARTS
-    if finished:
-        read_manifest(folder)  # raises DatasetError where it is none of ours
-    notes = [folder / MANIFEST] if finished else [*parts.glob("[0-9]*.json"), *parts.glob(f"{SHARD_NOTE}*.json")]
-    names = sorted(path.name for path in unnoted(folder, notes))
-    if dry_run:
-        return names + ([PARTS] if finished and are_ours(folder) else [])
-    delete_unnoted(folder, notes)
-    return names + ([PARTS] if finished and remove_parts(folder) else [])
+def _sweep_build(folder: Path, dry_run: bool) -> list[str]:
+    """Sweep what is left of the build of a finished dataset."""
+    if not (folder / MANIFEST).exists() or not is_build(folder):
+        return []
+    read_manifest(folder)  # raises DatasetError if it is not ours
+    if not dry_run:
+        discard(folder)
+    return [BUILDING]

@@ -57,7 +57,7 @@ class TrainingSetOptions:
     players: bool = False
     """Count the players of train and test in the audit too, for which the dumps are read again."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """What is held out, and how train is thinned, as `fianchetto join` has it."""
+    """What is held out, as `fianchetto join` has it."""
 
     def named_by(self, datasets: Sequence[Path]) -> str:
         """Make a name that says what is joined: the same datasets and options, the same name."""

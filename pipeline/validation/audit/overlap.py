@@ -1,15 +1,16 @@
 """Copies of keys (positions, games, players), what tests share with train, and labels that collide.
 
-Axes: N pairs of a part of the tally, G distinct keys of it, S splits, D datasets.
+Axes: S splits, D datasets.
 """
 
 import itertools
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
-from pipeline.dataset.tally import Pairs, Tally, sums
+from pipeline.dataset.tally import Tally
 from pipeline.dataset.training_set import ALL_SPLITS
 from pipeline.validation.audit.counts import LABEL_SHIFT, MOST_DATASETS, PROMOTION_SHIFT, SPLIT_SHIFT
 
@@ -17,6 +18,8 @@ TIMES = (1, 2, 3, 5, 10, 100, 1000, 10_000)
 """First occurrence count of each row of the table `by_times`."""
 LARGEST_MATRIX = 24
 """Most datasets for which the overlap of every two is counted."""
+_COUNT = pl.col("count")
+_BY_SPLIT = [_COUNT.filter(pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)]
 
 
 class SharedWithTrain:
@@ -28,14 +31,15 @@ class SharedWithTrain:
             np.zeros(len(ALL_SPLITS), dtype=np.int64) for _ in range(4)
         )
 
-    def add(self, counts_GS: NDArray[np.int64]) -> None:
-        """Add the rows of each key by split; a key is added once."""
-        shared_GS = counts_GS[counts_GS[:, 0] > 0]
-        self.distinct += len(counts_GS)
-        self.rows += counts_GS.sum(axis=0)
-        self.keys += (counts_GS > 0).sum(axis=0)
-        self.shared_rows += shared_GS.sum(axis=0)
-        self.shared_keys += (shared_GS > 0).sum(axis=0)
+    def add(self, by_key: pl.DataFrame) -> None:
+        """Add a frame with a row for each key and its count in each split; no key is added twice."""
+        counts = by_key.select(ALL_SPLITS)
+        shared = counts.filter(pl.col("train") > 0)
+        self.distinct += len(counts)
+        self.rows += counts.sum().to_numpy()[0]
+        self.keys += counts.select(pl.all() > 0).sum().to_numpy()[0]
+        self.shared_rows += shared.sum().to_numpy()[0]
+        self.shared_keys += shared.select(pl.all() > 0).sum().to_numpy()[0]
 
     def tests(self) -> list[tuple[str, int, int, int, int]]:
         """Return (split, rows, shared rows, keys, shared keys) of each split but train that has rows."""
@@ -47,51 +51,52 @@ class SharedWithTrain:
 def shared_with_train(tally: Tally) -> SharedWithTrain:
     """Return what a tally of (key, split) shares with train."""
     found = SharedWithTrain()
-    for keys, splits, counts in tally.parts():
-        first_N = _changes(keys)
-        found.add(_spread(np.cumsum(first_N) - 1, splits.astype(np.int64), counts, int(first_N.sum()), len(ALL_SPLITS)))
+    for pairs in tally.parts():
+        found.add(pairs.rename({"what": "split"}).group_by("key").agg(_BY_SPLIT))
     return found
 
 
 class Overlap:
-    """Counts of a tally of positions, added up part by part."""
+    """Counts of a tally of positions, added up file by file."""
 
     def __init__(self, datasets: int) -> None:
         self.positions, self.moves = SharedWithTrain(), SharedWithTrain()
         """By position, and by position and label."""
         self.most_played = self.repeated = self.colliding = 0
-        self.times = np.zeros((2, len(TIMES)), dtype=np.int64)  # positions, rows
+        self.times: NDArray[np.int64] = np.zeros((2, len(TIMES)), dtype=np.int64)  # positions, rows
         self.matrix = np.zeros((datasets, datasets), dtype=np.int64) if 1 < datasets <= LARGEST_MATRIX else None
         """[D, D] rows of a dataset whose position occurs in another."""
 
-    def add(self, part: Pairs) -> None:
-        """Add a part, which holds all pairs of its positions, sorted by position and label."""
-        keys, what, counts = part
-        if not len(keys):
-            return
-        first_N, label, promotion = _changes(keys), what >> np.uint32(LABEL_SHIFT), what >> np.uint32(PROMOTION_SHIFT)
-        move_first_N = first_N | _changes(label)
-        split = (what >> np.uint32(SPLIT_SHIFT)).astype(np.int64) & 3
-        position_N, move_N = (np.cumsum(first) - 1 for first in (first_N, move_first_N))
-        positions, moves = int(position_N[-1]) + 1, int(move_N[-1]) + 1
-        by_split = _spread(position_N, split, counts, positions, len(ALL_SPLITS))
-        self.positions.add(by_split)
-        self.moves.add(_spread(move_N, split, counts, moves, len(ALL_SPLITS)))
-        total = by_split.sum(axis=1)
+    def add(self, pairs: pl.DataFrame) -> None:
+        """Add the pairs of one file, which holds all pairs of its positions."""
+        what = pl.col("what").cast(pl.Int64)
+        rows = pairs.select(
+            "key",
+            "count",
+            label=what // (1 << LABEL_SHIFT),
+            promotion=what // (1 << PROMOTION_SHIFT) % 8,
+            split=what // (1 << SPLIT_SHIFT) % len(ALL_SPLITS),
+            dataset=what % MOST_DATASETS,
+        )
+        played = _COUNT.sum().alias("played")
+        moves = rows.group_by("key", "label").agg(*_BY_SPLIT, played, pl.col("promotion").n_unique())
+        totals = [pl.col(name).sum() for name in ALL_SPLITS]
+        positions = moves.group_by("key").agg(*totals, pl.col("played").sum().alias("total"), pl.col("played").max())
+        self.positions.add(positions)
+        self.moves.add(moves)
+        total = positions["total"].to_numpy()
         place = np.searchsorted(TIMES, total, side="right") - 1
         self.times[0] += np.bincount(place, minlength=len(TIMES))
         self.times[1] += np.bincount(place, weights=total, minlength=len(TIMES)).astype(np.int64)
-        played = sums(counts, np.flatnonzero(move_first_N))
-        most = np.maximum.reduceat(played, np.flatnonzero(first_N[move_first_N]))
-        self.repeated += int(total[total > 1].sum())
-        self.most_played += int(most[total > 1].sum())
-        promoted_otherwise = np.flatnonzero(~move_first_N & _changes(promotion))
-        self.colliding += int(played[np.unique(move_N[promoted_otherwise])].sum())
+        repeated = positions.filter(pl.col("total") > 1)
+        self.repeated += int(repeated["total"].sum())
+        self.most_played += int(repeated["played"].sum())
+        self.colliding += int(moves.filter(pl.col("promotion") > 1)["played"].sum())
         if self.matrix is not None:
-            dataset = (what & np.uint32(MOST_DATASETS - 1)).astype(np.int64)
-            by_dataset = _spread(position_N, dataset, counts, positions, len(self.matrix))
-            for other in range(len(self.matrix)):
-                self.matrix[:, other] += by_dataset[by_dataset[:, other] > 0].sum(axis=0)
+            mine = rows.group_by("key", "dataset").agg(_COUNT.sum())
+            both = mine.join(mine.select("key", other="dataset"), on="key").group_by("dataset", "other")
+            for dataset, other, count in both.agg(_COUNT.sum()).iter_rows():
+                self.matrix[dataset, other] += count
 
     def result(self, names: list[str]) -> dict[str, Any]:
         """Return the tables by name; `names` are those of the datasets."""
@@ -137,20 +142,6 @@ def _times() -> list[str]:
     """Name the rows of the table `by_times`."""
     between = [f"{low:,}" if high == low + 1 else f"{low:,}-{high - 1:,}" for low, high in itertools.pairwise(TIMES)]
     return [*between, f"{TIMES[-1]:,} and more"]
-
-
-def _changes(values_N: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where a value differs from the one before it; the first one does."""
-    changed: NDArray[np.bool_] = np.append(True, values_N[1:] != values_N[:-1])[: len(values_N)]
-    return changed
-
-
-def _spread(
-    group: NDArray[np.int64], column: NDArray[np.int64], counts: NDArray[np.int64], rows: int, width: int
-) -> NDArray[np.int64]:
-    """Return counts added up in a table [rows, width]; float64 holds them exactly."""
-    flat = np.bincount(group * width + column, weights=counts, minlength=rows * width)
-    return flat.astype(np.int64).reshape(rows, width)
 
 
 def share(part: int, whole: int) -> float:

@@ -268,12 +268,12 @@ def test_rows_are_drawn_from_all_of_them_and_none_twice(dataset: Path) -> None:
     """Each of 1,000 rows is as likely as another: of 40 draws of 100 rows, each tenth of the rows has a tenth."""
     tenths = np.zeros(10)
     for seed in range(40):
-        found = list(Batches([dataset], batch_size=32, seed=seed).drawn(100))
+        found = list(Batches([dataset], batch_size=32, seed=seed).sample(100))
         games = np.concatenate([batch["game"] for batch in found])
         assert len(set(games.tolist())) == len(games) == 100
         tenths += np.bincount(games // 100, minlength=10)
     assert np.abs(tenths - 400).max() < 5 * (400 * 0.9) ** 0.5
-    everything = np.concatenate([batch["game"] for batch in Batches([dataset], batch_size=999).drawn(10**9)])
+    everything = np.concatenate([batch["game"] for batch in Batches([dataset], batch_size=999).sample(10**9)])
     assert np.array_equal(everything, np.arange(1000))
 
 

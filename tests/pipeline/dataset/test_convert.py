@@ -59,7 +59,7 @@ def test_a_converted_dataset_is_what_ingest_would_have_made(
     expected = read_manifest(made[to])
     assert {name: manifest[name] for name in expected if name != "converted_from"} == expected
     assert (tmp_path / "out" / "CARD.md").read_text() == (made[to] / "CARD.md").read_text()
-    assert not (tmp_path / "out" / ".parts").exists()
+    assert not (tmp_path / "out" / ".building").exists()
     assert convert(made[of], form, tmp_path / "out") == manifest, "a second time it is left"
     found = verify_dataset(tmp_path / "out", [str(made["dump"])], workers=1, everything=True)
     assert not [line for name in ("files", "splits", "source", "rows") for line in found[name]]
@@ -82,7 +82,7 @@ def test_a_stopped_conversion_is_continued_to_the_same_bytes(made: dict[str, Pat
     with pytest.raises(Stopped, match="run the same command to continue"):
         convert(made["all"], "compact", tmp_path / "out", stop=lambda: True)
     assert not (tmp_path / "out" / "manifest.json").exists()
-    assert (tmp_path / "out" / ".parts").exists()
+    assert (tmp_path / "out" / ".building").exists()
     with pytest.raises(DatasetError, match="something else that is unfinished"):
         convert(made["all"], "all", tmp_path / "out")
     convert(made["all"], "compact", tmp_path / "out")
@@ -103,7 +103,11 @@ def test_a_killed_conversion_is_continued_to_the_same_bytes(made: dict[str, Path
     ]
     process = forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "o").glob("*-*.parquet")) and process.poll() is None and time.monotonic() < deadline:
+    while (
+        not list((tmp_path / "o" / ".building").glob("*-*.parquet"))
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -13,7 +13,6 @@ from filelock import FileLock
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import file_hash
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.dataset.strata import CLASSES, THINNED_BY, rake, time_class
 from pipeline.dataset.training_set import TRAINING_SET, read_training_set, split_shards
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.training import train as training
@@ -141,8 +140,8 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
         join(list(months.values()), out, stop=lambda: True)
     assert not out.exists()
     joined(months, out)
-    with pytest.raises(DatasetError, match=r"other settings \(seed\)"):
-        joined(months, out, seed=1)
+    with pytest.raises(DatasetError, match="joined with hold_out 'latest', not 'none'"):
+        joined(months, out, hold_out="none")
     with pytest.raises(DatasetError, match="is a training set"):
         join([out], tmp_path / "other")
     with pytest.raises(DatasetError, match="is a dataset"):
@@ -158,11 +157,10 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
     [
         lambda page: b"{",
         lambda page: b"[]",
-        lambda page: json.dumps(page | {"training_set_version": 2}).encode(),
+        lambda page: json.dumps(page | {"training_set_version": 1}).encode(),
         lambda page: json.dumps(page | {"datasets": []}).encode(),
         lambda page: json.dumps(page | {"datasets": [{"name": "x"}]}).encode(),
-        lambda page: json.dumps(page | {"rates": [[1.0]]}).encode(),
-        lambda page: json.dumps(page | {"rates": "x"}).encode(),
+        lambda page: json.dumps(page | {"positions": page["positions"] | {"train": 3}}).encode(),
     ],
 )
 def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) -> None:
@@ -170,57 +168,6 @@ def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) 
     (tmp_path / "set" / TRAINING_SET).write_bytes(damage(page))
     with pytest.raises(DatasetError):
         Batches([tmp_path / "set"])
-
-
-def test_thinned_rows_have_the_wanted_shares_and_are_of_the_datasets(months: Months, tmp_path: Path) -> None:
-    wanted = (0.0, 0.0, 0.75, 0.25, 0.0, 0.0)  # three of four positions blitz, where rapid has more of them
-    page = joined(months, tmp_path / "set", time_shares=wanted)
-    kept, all_rows = rows(tmp_path / "set", "train"), stored(list(months.values())[:2], ("train",))
-    assert kept.total() == page["positions"]["train"] < all_rows.total()
-    assert kept <= all_rows
-    assert rows(tmp_path / "set", "test") == stored(list(months.values())[:2], ("test",))
-    batch = next(Batches([tmp_path / "set"], batch_size=kept.total(), columns=("planes", *THINNED_BY)).from_step(0))
-    share = float((time_class(batch["base"], batch["increment"]) == CLASSES.index("blitz")).mean())
-    deviation = (0.75 * 0.25 / kept.total()) ** 0.5
-    assert abs(share - 0.75) < 5 * deviation
-    assert joined(months, tmp_path / "again", time_shares=wanted)["datasets"][0]["kept"] == page["datasets"][0]["kept"]
-    other = joined(months, tmp_path / "other", time_shares=wanted, seed=1)
-    assert rows(tmp_path / "other", "train") != kept
-    assert abs(other["positions"]["train"] - kept.total()) < 6 * all_rows.total() ** 0.5
-
-
-def test_raking_meets_both_margins_and_keeps_as_much_as_it_can() -> None:
-    counts = np.array([[400, 100, 0], [300, 900, 50], [20, 10, 5]])
-    bands, classes = (0.5, 0.4, 0.1), (0.6, 0.3, 0.1)
-    rates = rake(counts, bands, classes)
-    kept = counts * rates
-    assert np.allclose(kept.sum(axis=1) / kept.sum(), bands, atol=1e-6)
-    assert np.allclose(kept.sum(axis=0) / kept.sum(), classes, atol=1e-6)
-    assert rates.max() == 1
-    inner = np.log(rates[1:, :])  # a factor of the band times one of the class: all odds ratios are 1
-    assert np.allclose(inner[0] - inner[1], (inner[0] - inner[1])[0])
-    one = rake(counts, bands, ())
-    assert np.allclose(one[:, 0] / one[0, 0], (np.array(bands) / counts.sum(axis=1)) / (bands[0] / counts[0].sum()))
-    with pytest.raises(ConfigError, match="number 3"):
-        rake(counts * [[1], [1], [0]], bands, ())
-    with pytest.raises(ConfigError, match="no thinning"):
-        rake(np.array([[5, 0], [0, 5]]), (0.9, 0.1), (0.1, 0.9))
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"rating_edges": (1600, 1200)}, "ascending"),
-        ({"rating_edges": ()}, "ascending"),
-        ({"rating_shares": (1.0,)}, "6 numbers"),
-        ({"time_shares": (-1.0, 1, 1, 1, 1, 1)}, "none below 0"),
-        ({"time_shares": (0.0,) * 6}, "not all 0"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_settings_that_contradict_themselves_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        JoinConfig(**options)
 
 
 def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(months: Months, tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.Dag
 def test_a_known_dump_without_positions_is_built(root: Path, instance: dg.DagsterInstance) -> None:
     assert register(instance, Datasets()) == ["small"]
     assert keys(instance) == ["small"]
-    (root / "positions" / "small" / ".parts").mkdir(parents=True)  # an ingest was killed there
+    (root / "positions" / "small" / ".building").mkdir(parents=True)  # an ingest was killed there
     assert keys(instance) == ["small"]
 
 

@@ -321,7 +321,7 @@ def test_a_stopped_driver_leaves_no_ray_and_another_engine_finishes(
     command += ["--engine", "ray", "--workers", "2", "--set", "chunk_mib=1", "--set", "test_share=0.2"]
     driver = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 300
-    while not list(out.glob(".parts/[0-9]*.json")):
+    while not list(out.glob(".building/parts/[0-9]*.json")):
         assert driver.poll() is None, driver.communicate()[1]
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -205,7 +205,7 @@ def test_a_directory_without_a_manifest_is_no_dataset(tmp_path: Path, dataset: P
     (dataset / "manifest.json").unlink()
     with pytest.raises(DatasetError, match=r"has no manifest\.json \(no dataset\)"):
         Batches([dataset])
-    (dataset / ".parts").mkdir()
+    (dataset / ".building").mkdir()
     with pytest.raises(DatasetError, match="an ingest was stopped there"):
         Batches([dataset])
 

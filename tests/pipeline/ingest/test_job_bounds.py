@@ -8,13 +8,12 @@ import pytest
 
 from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import PARTS, RUN
-from pipeline.dataset.files.written import publish_own
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import DatasetError
 from pipeline.ingest import job as ingest_module
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
+from pipeline.storage.building import BUILDING, PARTS, begin
 from tests.pipeline.datasets import content, games, random_game, rows_by_game
 from tests.pipeline.hostile import seal
 
@@ -85,10 +84,9 @@ def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_
     dump.write_text("\n".join(random_game(seed) for seed in range(20)))
     out = tmp_path / "out"
     ingest([str(dump)], tmp_path / "clean", SMALL, workers=1)
-    (out / PARTS).mkdir(parents=True)
-    (out / PARTS / RUN).write_text("{}")
+    begin(out, {})
     for name in ("test-00000-0.parquet", "train-00007-3.parquet"):
-        publish_own(out, name, 0, lambda target: target.write(b"left by a killed worker"))
+        (out / BUILDING / name).write_bytes(b"left by a killed worker")
     ingest([str(dump)], out, SMALL, workers=1)
     assert content(out) == content(tmp_path / "clean")
 
@@ -121,10 +119,12 @@ def test_games_beyond_what_their_column_can_number_are_refused(tmp_path: Path) -
     """Rows hold their game as uint32: without a word, game 2**32 would have been game 0 again."""
     text = random_game(1).encode() + random_game(2).encode()
     starts = np.array([0, len(random_game(1).encode())], dtype=np.int64)
-    (tmp_path / PARTS).mkdir()
+    (tmp_path / PARTS).mkdir(parents=True)
     last = (1 << 32) - 2
     encode_chunk(ChunkTask(Chunk(0, 0, last, 0, text, starts), str(tmp_path), SMALL))
-    found = {number for path in tmp_path.glob("*.parquet") for number in pq.read_table(path)["game"].to_pylist()}
+    found = {
+        number for path in (tmp_path / BUILDING).glob("*.parquet") for number in pq.read_table(path)["game"].to_pylist()
+    }
     assert found == {last, last + 1}
     with pytest.raises(DatasetError, match=r"game number 4,294,967,296 is beyond the 4,294,967,296 games of a dataset"):
         encode_chunk(ChunkTask(Chunk(1, 0, last + 1, 0, text, starts), str(tmp_path), SMALL))

@@ -50,10 +50,10 @@ def test_sigterm_stops_it_and_what_was_done_is_kept(
     out, hold = tmp_path / "out", tmp_path / "hold"
     hold.touch()
     process = begin(dump, out, CONFIG, workers, hold=hold)
-    until(lambda: list(out.glob(".parts/[0-9]*.json")))
+    until(lambda: list(out.glob(".building/parts/[0-9]*.json")))
     os.kill(process.pid, signal.SIGTERM)
     assert process.wait() == STOPPED
-    assert list(out.glob(".parts/[0-9]*.json"))
+    assert list(out.glob(".building/parts/[0-9]*.json"))
     assert not (out / "manifest.json").exists()
     assert not list(out.rglob("*.tmp"))
     ingest([str(dump)], out, CONFIG, workers=1)
@@ -68,7 +68,7 @@ def test_one_that_is_frozen_keeps_others_out_and_its_death_lets_them_in(
         shutil.rmtree(out, ignore_errors=True)
         hold.touch()
         process = begin(dump, out, CONFIG, hold=hold)
-        until(lambda: list(out.glob(".parts/[0-9]*.json")))
+        until(lambda: list(out.glob(".building/parts/[0-9]*.json")))
         os.kill(process.pid, signal.SIGSTOP)
         with pytest.raises(IngestError, match="another ingest is writing"):
             ingest([str(dump)], out, CONFIG, workers=1)
@@ -90,7 +90,7 @@ def test_clocks_that_lie_change_nothing(years: int, dump: Path, undisturbed: dic
         ingest([str(copy)], out, CONFIG, workers=1, stop=stop_after(2))
     for number, path in enumerate(sorted(out.rglob("*"))):
         os.utime(path, (then + number * YEAR, then - number * YEAR))
-    assert len(list(out.glob(".parts/[0-9]*.json"))) == 2
+    assert len(list(out.glob(".building/parts/[0-9]*.json"))) == 2
     ingest([str(copy)], out, CONFIG, workers=1)
     assert datasets.content(out) == undisturbed
     os.utime(out / "manifest.json", (then, then))

@@ -68,7 +68,7 @@ def test_the_old_dataset_stays_until_the_new_one_is_whole(source: Path, out: Pat
         anew(source, out, NEW, stop=lambda: True)
     assert content(out) == before
     (building,) = [path for path in out.parent.iterdir() if path != out]
-    done = {path.name: path.stat().st_mtime_ns for path in building.glob("train-*.parquet")}
+    done = {path.name: path.stat().st_mtime_ns for path in (building / ".building").glob("train-*.parquet")}
     assert 1 <= len(done) < 3
     assert anew(source, out, NEW)["config"]["seed"] == 1
     assert content(out) == undisturbed
@@ -82,7 +82,7 @@ def test_the_old_dataset_stays_until_the_new_one_is_whole(source: Path, out: Pat
         (Path, "rename", 1),
         (Path, "rename", 2),
         *[(Path, "unlink", number) for number in (1, 2, 4)],
-        (replacing, "remove_parts", 1),
+        (replacing, "discard", 1),
         (Path, "rmdir", 1),
     ],
 )
@@ -158,7 +158,7 @@ def test_behind_a_link_the_folder_that_it_leads_to_is_replaced(
 
 def test_a_half_deleted_dataset_does_not_come_back(source: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(replacing, "remove_parts", at(1, replacing.remove_parts))
+        patched.setattr(replacing, "discard", at(1, replacing.discard))
         with pytest.raises(Killed):
             anew(source, out, NEW)
     out.rename(out.with_name("elsewhere"))
@@ -197,7 +197,7 @@ def test_whatever_is_there_a_whole_dataset_takes_its_place(
             ingest([str(source)], out, OLD, workers=1, stop=lambda: True)
     elif old == "of another format":
         ingest([str(source)], out, OLD, workers=1)
-        text = (out / "manifest.json").read_text().replace('"format_version": 2', '"format_version": 1')
+        text = (out / "manifest.json").read_text().replace('"format_version": 3', '"format_version": 2')
         (out / "manifest.json").write_text(text)
     anew(source, out, NEW)
     assert content(out) == undisturbed

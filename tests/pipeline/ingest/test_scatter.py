@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.plane_kernels import PACKED
 from pipeline.dataset.files.shards import read_manifest, verify
-from pipeline.dataset.files.sweep import sweep
-from pipeline.dataset.files.written import publish_own
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest import scatter
 from pipeline.ingest.buckets import read_index, unpacked, write_buckets
@@ -85,7 +83,7 @@ def test_they_hold_the_rows_of_the_dump_in_files_of_one_size(plain: Path, drawn:
     for same in ("games", "positions", "positions_dropped", "label_collisions", "sources"):
         assert after[same] == before[same]
     assert pq.read_table(drawn / "games.parquet").equals(pq.read_table(plain / "games.parquet"))
-    assert not (drawn / ".parts").exists()
+    assert not (drawn / ".building").exists()
 
 
 def test_every_shard_is_drawn_from_the_whole_dump(plain: Path, drawn: Path) -> None:
@@ -153,7 +151,7 @@ def stopped_between(dump: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> l
     made: list[str] = []
 
     def stop() -> bool:
-        made[:] = sorted(path.name for path in out.glob("*-of-*.parquet"))
+        made[:] = sorted(path.name for path in (out / ".building").glob("*-of-*.parquet"))
         return bool(made)
 
     with pytest.raises(ValueError, match="run the same command to continue"):
@@ -166,10 +164,9 @@ def test_what_was_stopped_is_continued_where_it_was(
 ) -> None:
     (first,) = stopped_between(dump, tmp_path / "out", monkeypatch)
     assert first.startswith("train-00000-of-")
-    before = (tmp_path / "out" / first).stat()
+    before = (tmp_path / "out" / ".building" / first).stat()
     second = first.replace("train-00000", "train-00001")
-    publish_own(tmp_path / "out", second, 0, lambda target: target.write(b"of a worker that was killed"))
-    assert sweep(tmp_path / "out") == [second]
+    (tmp_path / "out" / ".building" / second).write_bytes(b"of a worker that was killed")
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
     assert datasets.content(tmp_path / "out") == datasets.content(drawn)
     after = (tmp_path / "out" / first).stat()
@@ -192,7 +189,7 @@ def test_rows_that_rotted_meanwhile_are_noticed(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     stopped_between(dump, tmp_path / "out", monkeypatch)
-    path = sorted((tmp_path / "out" / ".parts").glob("train-*.rows"))[-1]
+    path = sorted((tmp_path / "out" / ".building" / "parts").glob("train-*.rows"))[-1]
     data = bytearray(path.read_bytes())
     buckets = 45  # 64 a MiB, seven tenths of them of train
     data[{"frame": len(data) // 2, "count": -4, "length": -8 * buckets}.get(where, 0)] ^= 1
@@ -213,8 +210,8 @@ def test_a_dump_that_has_grown_since_gives_all_of_its_rows(tmp_path: Path, monke
     ingest(names, tmp_path / "expected", config, workers=1)
     Path(names[1]).write_bytes(whole[:40])  # which is no game yet
     with pytest.raises(ValueError, match="run the same command"):
-        ingest(names, out, config, workers=1, stop=lambda: any(out.glob("*-of-*")))
-    before = {path.name for path in out.glob("*-of-*")}
+        ingest(names, out, config, workers=1, stop=lambda: any((out / ".building").glob("*-of-*")))
+    before = {path.name for path in (out / ".building").glob("*-of-*")}
     assert before
     Path(names[1]).write_bytes(whole)
     ingest(names, out, config, workers=1)
@@ -231,10 +228,9 @@ def test_they_are_verified_as_others_are(dump: Path, drawn: Path, tmp_path: Path
     total = read_manifest(drawn)["positions"]["total"]
     found = look(drawn, everything=True)
     assert (found["problems"], found["encoded_again"], found["compared"]) == ([], total, 64)
-    found = look(drawn, games=20)
+    found = look(drawn)
     assert found["problems"] == []
-    assert found["encoded_again"] >= 20 * 60
-    assert look(drawn, games=20, limit=1 << 20)["compared"] == 64  # of the first chunk's games
+    assert look(drawn, limit=1 << 20)["compared"] == 64  # of the first chunk's games
 
     from tests.pipeline.validation.test_verify import altered, rewrite
 

@@ -33,7 +33,7 @@ def test_empty_folders_and_own_ones_are_let_through(names: tuple[str, ...], tmp_
         ({"sub/file": ""}, "holds 'sub'"),
         ({".lock": "somebody's words"}, "holds '.lock'"),
         ({".x.123.tmp": ""}, "holds '.x.123.tmp'"),
-        ({".parts/mine": ""}, "holds '.parts'"),
+        ({".building/mine": ""}, "holds '.building'"),
         ({"manifest.json": "{}", "train-00000-0.parquet": ""}, "holds 'manifest.json', a dataset, which is not of"),
         ({"explore.json": "{}", "manifest.json": "{}"}, "a generation of self-play, which"),
     ],
@@ -72,7 +72,7 @@ def test_a_store_is_asked_as_a_folder_is() -> None:
     (folder / "theirs.parquet").write_bytes(b"x")
     with pytest.raises(NoError, match=r"holds 'theirs.parquet'"):
         require_own(folder, DATASET, NoError)
-    (folder / ".parts" / "run.json").write_bytes(b"{}")
+    (folder / ".building" / "run.json").write_bytes(b"{}")
     require_own(folder, DATASET, NoError)
 
 

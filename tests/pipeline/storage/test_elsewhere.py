@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.cli.main import main
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.vouch import CACHE
+from pipeline.dataset.files.verify_files import CACHE
 from pipeline.errors import DatasetError
 from pipeline.storage import stores
 from tests.pipeline.datasets import random_game
@@ -64,7 +64,7 @@ def test_a_changed_object_is_refused(place: Path, tmp_path: Path, monkeypatch: p
         if path.is_file() and not path.name.startswith("."):
             (folder / path.name).write_bytes(path.read_bytes())
     assert Batches([folder]).rows
-    monkeypatch.setattr("pipeline.dataset.files.vouch._listed", set())  # as another process would look again
+    monkeypatch.setattr("pipeline.dataset.files.verify_files._verified", set())  # as another process would look again
     shard = folder / "train-00000-0.parquet"
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1

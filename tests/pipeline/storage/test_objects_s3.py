@@ -16,7 +16,7 @@ import pytest
 import zstandard
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files import vouch
+from pipeline.dataset.files import verify_files
 from pipeline.dataset.files.shards import publish, read_manifest, verify
 from pipeline.dataset.files.sweep import sweep
 from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
@@ -138,14 +138,15 @@ def test_an_object_that_changed_is_refused_and_others_are_hashed_once(
     folder, hashed = store / "vouched", []
     for name in made:
         publish(folder, name, 0, lambda target, name=name: target.write((dump.parent / "made" / name).read_bytes()))
-    real = vouch._hash
+    real = verify_files._hash_file
     monkeypatch.setattr(
-        "pipeline.dataset.files.vouch._hash", lambda path, *rest: (hashed.append(path.name), real(path, *rest))[1]
+        "pipeline.dataset.files.verify_files._hash_file",
+        lambda path, *rest: (hashed.append(path.name), real(path, *rest))[1],
     )
 
     def again() -> None:  # as another process would look
-        monkeypatch.setattr("pipeline.dataset.files.vouch._listed", set())
-        monkeypatch.setattr("pipeline.dataset.files.vouch._known", {})
+        monkeypatch.setattr("pipeline.dataset.files.verify_files._verified", set())
+        monkeypatch.setattr("pipeline.dataset.files.verify_files._hashes", {})
         Batches([folder])
 
     again()

@@ -17,9 +17,8 @@ import zstandard
 
 from engine.temporaries import machine, temporary_name
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import PARTS, RUN, publish, read_manifest, verify
+from pipeline.dataset.files.shards import publish, read_manifest, verify
 from pipeline.dataset.files.sweep import sweep
-from pipeline.dataset.files.written import publish_own
 from pipeline.dumps import archives, reader
 from pipeline.dumps.reader import Source, chunks
 from pipeline.errors import (
@@ -36,6 +35,7 @@ from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.ingest.manifest import read_notes
 from pipeline.storage import objects, retry
+from pipeline.storage.building import BUILDING, PARTS, begin
 from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, Publisher, place
 from tests.pipeline import datasets
@@ -112,7 +112,7 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     with pytest.raises(IngestError, match=r"after 6 tries in a row .*; what was finished is kept in"):
         ingest([address], out, CONFIG, workers=1)
     assert not (out / "manifest.json").exists()
-    finished = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
+    finished = {path.name: path.stat().st_mtime_ns for path in (out / BUILDING).glob("*.parquet")}
     assert finished
     file.etag = '"two"'
     with pytest.raises(DatasetError, match="has been replaced since"):
@@ -120,7 +120,7 @@ def test_a_network_that_is_gone_keeps_what_is_finished(
     file.etag = '"one"'
     ingest([address], out, CONFIG, workers=1)
     assert rows_of(out) == made
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished  # not one of them was made again
+    assert {name: (out / name).stat().st_mtime_ns for name in finished} == finished  # not one of them was made again
 
 
 def test_a_dump_replaced_while_it_is_read_is_not_joined(server: Server, dump: Path, tmp_path: Path) -> None:
@@ -161,9 +161,8 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
         ingest([str(dump)], out, CONFIG, workers=1, stop=stop)
     assert not (out / "manifest.json").exists()
     fs = out.fs  # type: ignore[attr-defined]
-    publish_own(out, "train-00009-0.parquet", 0, lambda target: target.write(b"of a worker that was killed"))
     (out / "train-00008-0.parquet").write_bytes(b"of somebody else")
-    assert sweep(str(out), dry_run=True) == sweep(str(out)) == ["train-00009-0.parquet"]
+    assert sweep(str(out)) == []
     assert (out / "train-00008-0.parquet").read_bytes() == b"of somebody else"
     (out / "train-00008-0.parquet").unlink()
     real, failing = fs.pipe_file, iter([True, False, True, False])
@@ -191,9 +190,9 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
     def other(count: int) -> bool:
         """Let the other machine begin as soon as this one has; it does not see this one's lock, nor its run.json in time."""
         fs, path = out.fs, out.path  # type: ignore[attr-defined]
-        if not asked and len(fs.glob(f"{path}/.parts/[0-9]*.json")) == count:
-            asked.append(fs.cat_file(f"{path}/.parts/run.json"))
-            fs.rm_file(f"{path}/.parts/run.json")
+        if not asked and len(fs.glob(f"{path}/.building/parts/[0-9]*.json")) == count:
+            asked.append(fs.cat_file(f"{path}/.building/run.json"))
+            fs.rm_file(f"{path}/.building/run.json")
             with pytest.raises(DatasetError, match="is written by another ingest with other settings"):
                 encode_first(replace(CONFIG, min_elo=1000))
         return False
@@ -210,7 +209,7 @@ def test_two_machines_with_other_settings_do_not_mix_in_a_store(dump: Path) -> N
 
     def overwritten() -> bool:
         """Let the other machine's note of the first chunk come after this one's."""
-        notes = sorted((late / ".parts").glob("[0-9]*.json"))
+        notes = sorted((late / PARTS).glob("[0-9]*.json"))
         note = json.loads(notes[0].read_bytes())
         notes[0].write_bytes(json.dumps(note | {"config": "0123456789abcdef"}).encode())
         return False
@@ -373,15 +372,13 @@ def test_sweeping_a_folder_takes_only_what_killed_writers_left(
 ) -> None:
     out = tmp_path / "out"
     ingest([str(dump)], out, CONFIG, workers=1)
-    (out / ".parts").mkdir()
+    begin(out, {})
     with subprocess.Popen(["true"]) as process:
         gone = process.pid
     here = f"fianchetto-{machine()}-{gone}-00000000.tmp"
-    left = [f".train-00000-0.parquet.{here}", f".parts/.00001.json.{here}", "val-00077-0.parquet", ".parts"]
-    (out / PARTS / RUN).write_bytes(b"{}")
+    left = [f".train-00000-0.parquet.{here}", f"{PARTS}/.00001.json.{here}", BUILDING]
     for name in left[:2]:
         (out / name).write_bytes(b"")
-    publish_own(out, left[2], 0, lambda target: target.write(b"of a worker that was killed"))
     mine = ["notes.txt", ".mine.tmp", temporary_name("games.parquet"), f".x.{here.replace(machine(), '0' * 8)}"]
     mine += ["val-00078-0.parquet", "lichess-2013-01.parquet", "train-00000-of-00016.parquet", f".y.{gone}.tmp"]
     for name in mine:
@@ -401,7 +398,7 @@ def test_sweeping_a_folder_takes_only_what_killed_writers_left(
 def test_shards_of_a_stopped_ingest_that_a_note_names_are_kept(dump: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="run the same command"):
         ingest([str(dump)], tmp_path / "out", CONFIG, workers=1, stop=lambda: True)
-    note = json.loads((tmp_path / "out" / ".parts" / "00000.json").read_bytes())
+    note = json.loads((tmp_path / "out" / PARTS / "00000.json").read_bytes())
     assert sweep(tmp_path / "out") == []
     for entry in note["files"]:
-        assert pq.read_metadata(tmp_path / "out" / entry["name"]).num_rows == entry["rows"]
+        assert pq.read_metadata(tmp_path / "out" / BUILDING / entry["name"]).num_rows == entry["rows"]

@@ -23,7 +23,7 @@ from model.checkpoint import read_card
 from pipeline.cli.main import main
 from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import publish_json, read_manifest
-from pipeline.dataset.files.vouch import CACHE
+from pipeline.dataset.files.verify_files import CACHE
 from pipeline.defs.pages import metadata
 from pipeline.errors import DatasetError
 from tests.pipeline.hostile import (
@@ -187,23 +187,16 @@ COUNTED = {
 """What is seen by whoever reads the games' table: join, audit, and verify."""
 
 SETS = no_json(PAGE) | {
-    **{f"no {name}": (without(PAGE, name), PAGE) for name in ("config", "positions", "rates", "datasets")},
-    **wrong(PAGE, "training_set_version", values=[2, "1", None]),
+    **{f"no {name}": (without(PAGE, name), PAGE) for name in ("config", "positions", "datasets")},
+    **wrong(PAGE, "training_set_version", values=[1, "2", None]),
     **wrong(PAGE, "positions", values=[7, {}]),
     **wrong(PAGE, "positions", "train", values=[*NUMBERS, 3]),
-    **wrong(PAGE, "rates", values=[7, [], [[1.0]], [[7.0] * 6] * 6, [[1.0] * 5] * 6, "x"]),
-    **wrong(PAGE, "config", "seed", values=["x", -1]),
-    **wrong(PAGE, "config", "rating_edges", values=[[], [2000, 1000], ["x"], 7]),
+    **wrong(PAGE, "config", "hold_out", values=[7, "", None]),
     **wrong(PAGE, "datasets", values=[[], {}, [7], [{"name": "x"}]]),
     **wrong(PAGE, "datasets", 0, "name", values=[7, "", "a\nb"]),
     **wrong(PAGE, "datasets", 0, "path", values=[7, "", "\0"]),
     **wrong(PAGE, "datasets", 0, "held_out", values=[7, "no"]),
     **wrong(PAGE, "datasets", 0, "manifest_sha256", values=[7, "x"]),
-    **wrong(PAGE, "datasets", 0, "kept", values=[7, {"../x": [1]}, {}]),
-    **{
-        f"kept {value}": (edited(PAGE, "datasets", 0, "kept", "train-00000-0.parquet", value=value), PAGE)
-        for value in ([10**15], [-1], [1.5], ["x"], [], [1, 2], 7)
-    },
 }
 CARDS = no_json(CARD) | {
     **{

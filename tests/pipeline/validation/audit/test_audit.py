@@ -18,9 +18,8 @@ import pytest
 from engine.encoding.planes import label_of
 from pipeline.cli.main import main
 from pipeline.dataset.join import JoinConfig, join
-from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.position_keys import find_keys, position_keys
 from pipeline.dataset.strata import CLASSES, time_class
-from pipeline.dataset.train_keys import stand_in
 from pipeline.dataset.training_set import split_shards
 from pipeline.errors import DatasetError, Stopped
 from pipeline.ingest.chunk import IngestConfig
@@ -254,9 +253,9 @@ def test_positions_are_looked_for_in_train_exactly(made: dict[str, Path]) -> Non
         (row["planes"], row["castling"]) for row in datasets.table(made["a"]).to_pylist() if row["split"] == "train"
     }
     expected = [(row["planes"], row["castling"]) in train for row in stored]
-    assert stand_in(keys, split_shards(made["a"], "train")).tolist() == expected
+    assert find_keys(keys, split_shards(made["a"], "train")).tolist() == expected
     assert 0 < sum(expected) < len(expected)
-    assert stand_in(keys[:0], split_shards(made["a"], "train")).tolist() == []
+    assert find_keys(keys[:0], split_shards(made["a"], "train")).tolist() == []
 
 
 def test_a_changed_bit_anywhere_is_another_key() -> None:

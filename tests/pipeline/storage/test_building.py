@@ -1,4 +1,4 @@
-"""Files of others in a folder that an ingest is told to write to: their bytes are the same afterwards, whatever happens."""
+"""Builds: killed anywhere they end with the same bytes, and files of others in the folder stay as they are."""
 
 import signal
 import sys
@@ -29,17 +29,17 @@ THEIRS = {
 KILLED = """
 import os, signal, sys, threading
 from pathlib import Path
-from pipeline.dataset.files import written
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
-def killed(path, target):  # a file has been recorded and has its name, and no note vouches for it yet
+def killed(path, target):  # a file has its name, and no note names it yet
     with one:  # the files of a chunk get their names in threads: each is counted by itself
         real(path, target)
-        if Path(target).parent == out and len(list(out.glob("*-*-*.parquet"))) == int(sys.argv[4]):
+        if Path(target).parent == build and len(list(build.glob("*-*-*.parquet"))) == int(sys.argv[4]):
             os.kill(os.getpid(), signal.SIGKILL)
 
 out, real, one = Path(sys.argv[2]), Path.replace, threading.Lock()
+build = out / ".building"
 Path.replace = killed
 ingest([sys.argv[1]], out, IngestConfig(chunk_mib=1, test_share=0.2, shard_rows=int(sys.argv[3])), workers=1)
 """
@@ -69,7 +69,7 @@ def check(out: Path, theirs: dict[str, bytes]) -> None:
 
 
 def killed(dump: Path, out: Path, config: IngestConfig, shards: int = 2) -> None:
-    """Kill an ingest when it has given so many shards their names."""
+    """Kill an ingest when so many shards are written."""
     command = [sys.executable, "-c", KILLED, str(dump), str(out), str(config.shard_rows), str(shards)]
     assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
 
@@ -113,20 +113,15 @@ def test_a_restart_with_other_settings_before_anything_was_done_takes_only_what_
 ) -> None:
     out = tmp_path / "out"
     killed(dump, out, PLAIN)
-    assert not list((out / ".parts").glob("[0-9]*.json"))
-    ours = {path.name for path in out.glob("*.parquet")}
-    assert len(ours) == 2
+    assert not list((out / ".building").glob("[0-9]*.json"))
+    assert len(list((out / ".building").glob("*.parquet"))) == 2
     theirs = put(out)
-    with pytest.raises(
-        DatasetError, match=r"train-00000-of-00016.parquet does not belong to this ingest: move it away"
-    ):
-        ingest([str(dump)], out, DRAWN, workers=1)
+    other = replace(PLAIN, seed=1)
+    ingest([str(dump)], out, other, workers=1)
     check(out, theirs)
-    assert not any((out / name).exists() for name in ours), "what the killed ingest wrote is gone"
-    for name in ("train-00000-of-00016.parquet", "train-00007-3.parquet"):
-        (out / name).unlink()
-    ingest([str(dump)], out, DRAWN, workers=1)
-    check(out, {name: data for name, data in theirs.items() if not name.startswith("train")})
+    ingest([str(dump)], tmp_path / "clean", other, workers=1)
+    assert set(datasets.content(out)) == {*datasets.content(tmp_path / "clean"), *theirs}
+    assert datasets.content(out).items() >= datasets.content(tmp_path / "clean").items()
 
 
 @pytest.mark.parametrize("name", ["train-00001-0.parquet", "train-00000-0.parquet", "games.parquet", "CARD.md"])
@@ -135,17 +130,15 @@ def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
 ) -> None:
     out = tmp_path / "out"
     killed(dump, out, PLAIN)
-    if (out / name).exists():
-        (out / name).unlink()  # and somebody puts a file of their own there
     (out / name).write_bytes(b"theirs")
     (out / "link.parquet").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DatasetError, match=f"{name} does not belong to this ingest: move it away"):
+    with pytest.raises(DatasetError, match=f"{name} is not of this build: move it away"):
         ingest([str(dump)], out, PLAIN, workers=1)
     sweep(out)
     assert (out / name).read_bytes() == b"theirs"
     (out / name).rename(tmp_path / "theirs")
     (out / name).symlink_to(tmp_path / "theirs")
-    with pytest.raises(DatasetError, match=f"{name} does not belong to this ingest"):
+    with pytest.raises(DatasetError, match=f"{name} is not of this build"):
         ingest([str(dump)], out, PLAIN, workers=1)
     assert (out / name).is_symlink()
     (out / name).unlink()
@@ -155,14 +148,46 @@ def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
     assert (out / "link.parquet").is_symlink()
 
 
-def test_parts_of_others_are_theirs(dump: Path, tmp_path: Path) -> None:
+def test_a_folder_of_somebody_else_with_the_builds_name_is_left(dump: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     ingest([str(dump)], out, PLAIN, workers=1)
-    (out / ".parts").mkdir()
-    (out / ".parts" / "gearbox.step").write_bytes(b"of a program that has parts too")
+    (out / ".building").mkdir()
+    (out / ".building" / "gearbox.step").write_bytes(b"of a program that builds too")
     assert sweep(out) == []
     ingest([str(dump)], out, PLAIN, workers=1)
-    assert (out / ".parts" / "gearbox.step").read_bytes() == b"of a program that has parts too"
+    assert (out / ".building" / "gearbox.step").read_bytes() == b"of a program that builds too"
+
+
+FINISHING = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
+
+def killed(path, target):
+    global left
+    real(path, target)
+    left -= Path(target).parent == Path(sys.argv[2])
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+real, left = Path.rename, int(sys.argv[3])
+Path.rename = killed
+ingest([sys.argv[1]], Path(sys.argv[2]), IngestConfig(chunk_mib=1, test_share=0.2), workers=1)
+"""
+
+
+def test_killed_while_files_get_their_names_it_is_no_dataset_and_then_the_same(dump: Path, tmp_path: Path) -> None:
+    manifest = ingest([str(dump)], tmp_path / "clean", PLAIN, workers=1)
+    names = len(datasets.content(tmp_path / "clean"))
+    for moved in (1, names // 2, names - 1, names):
+        out = tmp_path / str(moved)
+        command = [sys.executable, "-c", FINISHING, str(dump), str(out), str(moved)]
+        assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
+        assert (out / "manifest.json").exists() == (moved == names)
+        assert ingest([str(dump)], out, PLAIN, workers=1) == manifest
+        assert datasets.content(out) == datasets.content(tmp_path / "clean")
+        assert not (out / ".building").exists()
 
 
 def test_every_kind_has_a_name_and_a_mark() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.dataset.files import vouch
+from pipeline.dataset.files import verify_files
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.training_set import members
 from pipeline.errors import DatasetError, Stopped
@@ -21,17 +21,17 @@ class Looks:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
         self.hashed: list[str] = []
-        real = vouch._hash
+        real = verify_files._hash_file
 
         def counted(path: Path, *rest: Any) -> str:
             self.hashed.append(path.name)
             return real(path, *rest)
 
-        patch.setattr("pipeline.dataset.files.vouch._hash", counted)
-        patch.setattr("pipeline.dataset.files.vouch.SETTLED", -1.0)  # not to wait two seconds
+        patch.setattr("pipeline.dataset.files.verify_files._hash_file", counted)
+        patch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)  # not to wait two seconds
 
     def again(self) -> int:
-        self.patch.setattr("pipeline.dataset.files.vouch._known", {})
+        self.patch.setattr("pipeline.dataset.files.verify_files._hashes", {})
         self.hashed.clear()
         members(self.folder)
         return len(self.hashed)
@@ -39,7 +39,7 @@ class Looks:
 
 @pytest.fixture
 def looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Looks:
-    monkeypatch.setenv(vouch.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(verify_files.CACHE, str(tmp_path / "cache"))
     return Looks(month(tmp_path, "2014.05", list(range(12))), monkeypatch)
 
 
@@ -58,7 +58,7 @@ def test_a_version_of_a_file_is_hashed_once(looks: Looks, tmp_path: Path) -> Non
 
 
 def test_a_time_in_the_future_is_remembered_too(looks: Looks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.dataset.files.vouch.SETTLED", 0.0)
+    monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", 0.0)
     for path in looks.folder.glob("*.parquet"):
         os.utime(path, (4e9, 4e9))
     assert looks.again() > 0
@@ -69,7 +69,7 @@ def test_a_user_without_a_home_is_served(looks: Looks, monkeypatch: pytest.Monke
     def nowhere(path: Path) -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv(vouch.CACHE)
+    monkeypatch.delenv(verify_files.CACHE)
     monkeypatch.setattr(Path, "expanduser", nowhere)
     files = len(read_manifest(looks.folder)["files"])
     assert (looks.again(), looks.again()) == (files, files)
@@ -79,7 +79,7 @@ def test_where_nothing_can_be_remembered_files_are_hashed_each_time(
     looks: Looks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(vouch.CACHE, str(tmp_path / "file"))
+    monkeypatch.setenv(verify_files.CACHE, str(tmp_path / "file"))
     assert looks.again() == looks.again() > 0
 
 
@@ -100,7 +100,7 @@ def test_a_change_that_hides_its_time_and_size_is_noticed(looks: Looks) -> None:
 def test_a_fresh_file_is_not_remembered_and_verify_believes_no_memory(
     looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.dataset.files.vouch.SETTLED", 3600.0)
+    monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", 3600.0)
     assert looks.again() == looks.again() > 0
     looks.hashed.clear()
     manifest = read_manifest(looks.folder)
@@ -112,8 +112,8 @@ def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
     told: list[int] = []
     members(looks.folder, lambda tick: told.append(tick.done))
     assert told[-1] == sum(entry["bytes"] for entry in read_manifest(looks.folder)["files"])
-    looks.patch.setenv(vouch.CACHE, str(looks.folder.parent / "other"))
-    looks.patch.setattr("pipeline.dataset.files.vouch._known", {})
-    looks.patch.setattr("pipeline.dataset.files.vouch.PATIENCE", -1.0)
+    looks.patch.setenv(verify_files.CACHE, str(looks.folder.parent / "other"))
+    looks.patch.setattr("pipeline.dataset.files.verify_files._hashes", {})
+    looks.patch.setattr("pipeline.dataset.files.verify_files.PATIENCE", -1.0)
     with pytest.raises(Stopped):
         members(looks.folder, stop=lambda: True)

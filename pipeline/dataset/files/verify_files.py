@@ -1,0 +1,198 @@
+"""Verify a dataset's files against its manifest: sizes on every open, hashes once per version of a file.
+
+A version of a file is its size with its inode and times, or with its ETag in a store. Hashes are cached in the user's cache
+folder, never in the dataset, which may be read-only. Without a cache, or with a damaged one, files are hashed again.
+`fianchetto verify` ignores the cache.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from engine.json_files import read_json
+from engine.progress import Progress, Stop, Tick, never, silent
+from engine.temporaries import new_file
+from pipeline.errors import DatasetError, Stopped
+from pipeline.storage.stores import is_local, reached
+
+CACHE = "FIANCHETTO_CACHE"
+"""Environment variable: the folder for cached hashes; else `fianchetto` in the user's cache folder."""
+SETTLED = 2.0
+"""Seconds since a file's last change before its hash is cached: a second change within a tick of the clock would not show."""
+THREADS = 4
+"""Files that are hashed at a time; hashing takes one core 0.8 s per GB."""
+PATIENCE = 0.5
+"""Seconds of hashing before `stop` is first polled."""
+BLOCK = 1 << 20
+
+Entry = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Size and version tag of a file."""
+
+    size: int
+    tag: str
+    """Empty if nothing tells one version from another of the same size."""
+    changed: float = 0.0
+    """Time of the last change, for files of this machine."""
+
+    def is_of(self, row: object) -> bool:
+        """Return whether a cached row, [size, tag, hash], is of this version."""
+        return isinstance(row, list) and len(row) == 3 and bool(self.tag) and row[:2] == [self.size, self.tag]
+
+    def can_be_cached(self) -> bool:
+        """Return whether a later change would show."""
+        return bool(self.tag) and time.time() - self.changed > SETTLED
+
+
+_hashes: dict[str, list[Any]] = {}
+"""[size, tag, hash] of the files that this process has verified, by path."""
+_verified: set[tuple[str, str]] = set()
+"""Datasets in stores that this process has verified, with their manifests' hashes: listing a store costs requests."""
+
+
+def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progress = silent, stop: Stop = never) -> None:
+    """Raise DatasetError if a file of a dataset is missing, or differs from its manifest in size or hash.
+
+    Files whose hash is cached are not read. Hashing reports progress in bytes; raises Stopped if `stop` returns true.
+    """
+    entries = manifest["files"]
+    key = (str(directory), hashlib.sha256("".join(entry["sha256"] for entry in entries).encode()).hexdigest())
+    if key in _verified:
+        return
+    versions = _versions(directory, [entry["name"] for entry in entries])
+    for entry in entries:
+        _check_size(directory, entry, versions.get(entry["name"]))
+    cached = _read_cache(directory)
+    hashes = {
+        name: row[2]
+        for name, version in versions.items()
+        for row in (cached.get(name), _hashes.get(str(directory / name)))
+        if row is not None and version.is_of(row)
+    }
+    hashes |= _hash_files(directory, [entry for entry in entries if entry["name"] not in hashes], progress, stop)
+    for entry in entries:
+        if hashes[entry["name"]] != entry["sha256"]:
+            raise _refusal(directory, entry, "its hash differs")
+    rows = {name: [it.size, it.tag, hashes[name]] for name, it in versions.items() if it.can_be_cached()}
+    _hashes.update({str(directory / name): row for name, row in rows.items()})
+    if rows != cached:
+        _write_cache(directory, rows)
+    if not is_local(directory):
+        _verified.add(key)
+
+
+def hash_again(path: Path) -> str:
+    """Hash a file whatever is cached, and remember the hash in this process."""
+    version = _versions(path.parent, [path.name]).get(path.name)
+    digest = _hash_file(path, lambda count: None, never)
+    if version is not None and version.can_be_cached():
+        _hashes[str(path)] = [version.size, version.tag, digest]
+    return digest
+
+
+def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
+    return DatasetError(
+        f"{directory / entry['name']} cannot be read: it is not the file that the manifest names ({why}): `fianchetto verify` "
+        "lists all such files; ingest the dump again"
+    )
+
+
+def _check_size(directory: Path, entry: Entry, version: Version | None) -> None:
+    if version is None:
+        raise DatasetError(f"{directory / entry['name']} is in the manifest and not on disk: ingest the dump again")
+    if version.size != entry["bytes"]:
+        raise _refusal(directory, entry, f"it has {version.size:,} bytes, not {entry['bytes']:,}")
+
+
+def _versions(directory: Path, names: Sequence[str]) -> dict[str, Version]:
+    """Return the versions of those files of a folder that exist."""
+    found: dict[str, Version] = {}
+    if not is_local(directory):
+        wanted, store = set(names), cast("Any", directory)
+        with reached(directory), suppress(FileNotFoundError):
+            for info in store.fs.ls(store.path, detail=True, refresh=True):
+                name = str(info["name"]).rstrip("/").rpartition("/")[2]
+                if name in wanted and info.get("type") != "directory":
+                    tags = (info.get(key) for key in ("ETag", "etag", "md5Hash", "generation", "created"))
+                    found[name] = Version(int(info["size"] or 0), str(next(filter(None, tags), "")))
+        return found
+    for name in names:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            about = (directory / name).stat()
+            if (directory / name).is_file():  # ctime, unlike mtime, cannot be set by a program
+                tag = f"{about.st_ino}:{about.st_mtime_ns}:{about.st_ctime_ns}"
+                found[name] = Version(about.st_size, tag, about.st_ctime)
+    return found
+
+
+def _cache_path(directory: Path) -> Path:
+    """Return the cache file of a dataset; RuntimeError for a user without a home."""
+    named = os.environ.get(CACHE)
+    base = Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fianchetto"
+    place = str(directory.resolve()) if is_local(directory) else str(directory)
+    return base / "hashes" / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.json"
+
+
+def _read_cache(directory: Path) -> dict[str, Any]:
+    """Return the cached rows of a dataset's files by name; none if there is no cache, or a damaged one."""
+    try:
+        found = read_json(_cache_path(directory), DatasetError)
+    except (DatasetError, OSError, RuntimeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write_cache(directory: Path, rows: Mapping[str, Any]) -> None:
+    """Cache the rows of a dataset's files, if the user has a place for it."""
+    with suppress(OSError, RuntimeError):
+        path = _cache_path(directory)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_file(path, sync=False) as file:
+            file.write(json.dumps(rows).encode())
+
+
+def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop) -> dict[str, str]:
+    """Return the hashes of files by name; raises Stopped."""
+    total, done, ended, began = sum(entry["bytes"] for entry in entries), 0, False, time.monotonic()
+
+    def count(read: int) -> None:
+        nonlocal done
+        done += read
+
+    def should_stop() -> bool:
+        return ended or (time.monotonic() - began > PATIENCE and stop())
+
+    found: dict[str, str] = {}
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "hash") as pool:
+        names = {
+            pool.submit(_hash_file, directory / entry["name"], count, should_stop): entry["name"] for entry in entries
+        }
+        try:
+            for future in as_completed(names):
+                found[names[future]] = future.result()
+                progress(Tick(done, total, "B", {}))
+        finally:
+            ended = True
+    return found
+
+
+def _hash_file(path: Path, count: Callable[[int], None], stop: Stop) -> str:
+    """Return a file's sha256 in hex, passing each block's size to `count`; raises Stopped."""
+    digest = hashlib.sha256()
+    with reached(path), path.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            count(len(block))
+            if stop():
+                raise Stopped("stopped while the files were compared with their hashes; nothing was written")
+    return digest.hexdigest()
