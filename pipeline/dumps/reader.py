@@ -9,7 +9,6 @@ Axes: G games of a chunk.
 import hashlib
 import io
 import os
-import pickle
 import select
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from pipeline.dumps.formats.recognise import FIRST, HEAD, recognise
 from pipeline.dumps.formats.text import PIECE, Pieces
 from pipeline.errors import DumpError, Stopped
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
-from pipeline.storage.http import Facts, file_name, shown
+from pipeline.storage.http import RemoteVersion, file_name, shown
 from pipeline.storage.objects import Remote, look, open_remote
 from pipeline.storage.stores import is_url
 
@@ -56,14 +55,9 @@ class Chunk:
     """Number of its first game in the dataset, dropped ones counted."""
     offset: int
     """Byte of the decompressed source that the text begins at."""
-    text: bytes | memoryview
+    text: bytes
     starts: NDArray[np.int64]
     """[G] first byte of each game in the text."""
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the text out of band: pipeline.executors.shared_memory and Ray do not copy it."""
-        text = pickle.PickleBuffer(self.text) if protocol >= 5 else bytes(self.text)
-        return Chunk, (self.index, self.source, self.first_game, self.offset, text, self.starts)
 
 
 class Source:
@@ -84,8 +78,8 @@ class Source:
         self.compression: str | None = None
         self.input = ""
         """The format, where it is not PGN."""
-        self.facts: Facts | None = None
-        """Size and version of a remote file."""
+        self.version: RemoteVersion | None = None
+        """Version of a remote file."""
         self._file: IO[bytes] | Remote | None = None
         self._head = b""
 
@@ -101,8 +95,8 @@ class Source:
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         elif is_url(self.name):
-            self._file = open_remote(self.name, self.stop, self.facts)
-            self.facts = self._file.facts
+            self._file = open_remote(self.name, self.stop, self.version)
+            self.version = self._file.version
         else:
             self._file = _open(Path(self.name))
         while len(self._head) < HEAD and (more := self._read_file(HEAD - len(self._head))):
@@ -186,7 +180,7 @@ class Source:
             "damage": self.damage,
             **({"input": self.input} if self.input else {}),
         }
-        return entry if self.facts is None else entry | {"version": self.facts.version}
+        return entry if self.version is None else entry | {"version": self.version.name}
 
 
 def _first_text(head: bytes, compression: str | None) -> bytes:

@@ -1,9 +1,9 @@
-"""Which engine spreads the work, named by one setting.
+"""The engine that work runs on, by one setting.
 
-| name | what it is |
+| name | engine |
 |---|---|
-| `local` | processes on this machine, `LocalEngine`; for training (pipeline.training.by_name) this process or torchrun's |
-| `ray` | a Ray of its own on this machine, its listeners on loopback, gone when the work is done |
+| `local` | processes on this machine, `LocalEngine`; training (pipeline.training.by_name) uses this process, or torchrun's |
+| `ray` | a new Ray on this machine, which listens on loopback and ends with the work |
 | `ray:HOST:PORT`, `ray:auto` | a Ray cluster, from one of its nodes |
 | `ray://HOST:PORT` | a Ray cluster, from outside, through its client server |
 
@@ -17,10 +17,7 @@ LOCAL = "local"
 
 
 def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0) -> Engine:
-    """Return the engine of a name, using at most `workers` cores (0: all that it has).
-
-    Raises ConfigError for a name that is none of the table, or where Ray is not installed.
-    """
+    """Return the engine of a name, using at most `workers` cores (0: all); raises ConfigError if there is none."""
     if name == LOCAL:
         return LocalEngine(workers)
     address = ray_address(name)
@@ -30,7 +27,7 @@ def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0) -> Engine
 
 
 def ray_address(name: str) -> str:
-    """Return the address of the Ray that a name means, "" for an own one; raises ConfigError where it means none."""
+    """Return the address of a Ray cluster, "" for a new Ray on this machine; raises ConfigError for any other name."""
     kind, colon, address = name.partition(":")
     if kind != "ray" or (colon and not address.strip("/")):
         raise ConfigError(f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}")

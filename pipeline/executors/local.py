@@ -1,10 +1,10 @@
-"""The interface that work is spread through, `Engine.map`, and its implementation by processes of this machine.
+"""The interface that work is distributed through, `Engine.map`, and its implementation by processes on this machine.
 
-The standard library's pool loses everything when one worker is killed; this one repeats the item that was in hand. Each item
-is tried at most `attempts` times, each result is given once, losses are named, closing the iterator stops the workers.
-Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
+The standard library's pool loses everything when one worker is killed; this one repeats the item that the worker had. Each
+item is tried at most `attempts` times, each result is returned once, lost items are reported, and closing the iterator stops
+the workers. Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
 
-Workers are spawned and not forked: this process has threads (pyarrow's, torch's), whose locks would stay held in a copy.
+Workers are spawned and not forked: the locks of this process's threads (pyarrow's, torch's) would stay held in a copy.
 """
 
 import multiprocessing
@@ -12,7 +12,7 @@ import os
 import signal
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -21,34 +21,33 @@ from typing import Any, Literal, Protocol
 
 from engine.errors import UserError
 from engine.progress import Stop, never
-from pipeline.executors import shared_memory
 
-ASKED_SECONDS = 1.0
-"""Interval at which a `map` that waits asks whether it is cancelled."""
+POLL_SECONDS = 1.0
+"""Interval at which a `map` that waits for a result polls `cancelled`."""
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # of an allocator that pyarrow loads and does not use
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",  # an allocator that pyarrow loads and does not use
 }
-"""Environment of workers: libraries use one thread, since there is a process a core."""
+"""Environment of workers: there is one process per core, so libraries use one thread."""
 
 Status = Literal["ok", "error", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an item's function raised, as text, so that it can go between processes."""
+    """An exception as text, so that it can be sent between processes."""
 
     kind: str
     message: str
     traceback: str
     system: bool
-    """Whether it was an OSError: a full disk, a lost file."""
+    """Whether it was an OSError: a full disk, a missing file."""
     mistake: bool
-    """Whether it was a UserError, whose message says what a person can do."""
+    """Whether it was a UserError, whose message says what to do."""
 
 
 Result = tuple[int, Status, Any]
-"""(index of the item, status, value or Failure; None when lost)."""
+"""(index of the item, status, value or Failure; None if lost)."""
 
 
 class Engine(Protocol):
@@ -57,14 +56,14 @@ class Engine(Protocol):
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield a result for each item, in the order of completion; closing the generator stops the work, as `cancelled` does.
+        """Yield a result for each item, in the order of completion.
 
-        `cancelled` is asked about once a second while a result is waited for.
+        The work stops when the generator is closed or `cancelled`, polled once a second, returns true.
         """
         ...
 
     def connected(self) -> AbstractContextManager[None]:
-        """Connect to the engine, for every `map` and `slots` meanwhile."""
+        """Connect to the engine, for every `map` and `slots` inside the block."""
         ...
 
     def slots(self) -> int:
@@ -78,17 +77,17 @@ def available_cores() -> int:
 
 
 def run_item(function: Callable[[Any], Any], item: Any) -> tuple[Status, Any]:
-    """Return what the function gives, or its Failure: one bad item must not end the others."""
+    """Return the function's value or its Failure: one bad item must not end the others."""
     try:
         return "ok", function(item)
-    except Exception as error:  # noqa: BLE001 - carried to the caller, who decides
+    except Exception as error:  # noqa: BLE001 - reported to the caller, who decides
         system, mistake = isinstance(error, OSError), isinstance(error, UserError)
         return "error", Failure(type(error).__name__, str(error), traceback.format_exc(), system, mistake)
 
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Let processes that are started meanwhile have one thread each: there is one a core."""
+    """Start processes inside the block with one thread each."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
     try:
@@ -102,37 +101,35 @@ def one_thread_each() -> Iterator[None]:
 
 
 def _serve(pipe: Connection) -> None:
-    """Be a worker: take (function, item) from the pipe until it closes, as it does when the driver is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver hears Ctrl-C and decides
+    """Run (function, item) pairs from the pipe until it closes, as it does when the driver dies."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    while True:
-        try:
-            function, item = shared_memory.receive(pipe)
-        except (EOFError, ConnectionResetError):
-            return
-        outcome = run_item(function, item)
-        del function, item  # a chunk is megabytes
-        try:
-            pipe.send(outcome)
-        except BrokenPipeError:
-            return
+    with suppress(EOFError, ConnectionResetError, BrokenPipeError):
+        while True:
+            pipe.send(run_item(*pipe.recv()))
 
 
 class _Worker:
-    """A process, its pipe, and the index of the item that it has in hand, -1 for none."""
+    """A process, its pipe, and the number of the item that it has, None if idle."""
 
     def __init__(self) -> None:
         self.pipe, theirs = multiprocessing.Pipe()
         self.process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs,), daemon=True)
-        resource_tracker.ensure_running()  # else `start` begins it, and lets SIGINT through again
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited: Ctrl-C is for this process
+        resource_tracker.ensure_running()  # `start` would start it and unblock SIGINT
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited, until `_serve` ignores it
         try:
             with one_thread_each():
                 self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
-        self.index = -1
+        self.index: int | None = None
+
+    def send(self, index: int, work: object) -> None:
+        """Send an item; that the worker has died is noticed when its result is received."""
+        self.index = index
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(work)
 
     def stop(self) -> None:
         """Kill the process and wait for it."""
@@ -142,10 +139,10 @@ class _Worker:
 
 
 class LocalEngine:
-    """Processes on this machine; with one worker the items are worked on in this process."""
+    """Processes on this machine; a single worker is this process."""
 
     def __init__(self, workers: int = 0, attempts: int = 3) -> None:
-        """Take `workers` processes (0: one a core); an item whose worker dies is tried `attempts` times in all."""
+        """Use `workers` processes (0: one per core); an item whose worker dies is tried `attempts` times in all."""
         self.workers = workers if workers > 0 else available_cores()
         self.attempts = attempts
 
@@ -157,8 +154,7 @@ class LocalEngine:
             for index, item in enumerate(items):
                 if cancelled():
                     return
-                status, value = run_item(function, item)
-                yield index, status, value
+                yield (index, *run_item(function, item))
             return
         workers: list[_Worker] = []
         try:
@@ -166,82 +162,70 @@ class LocalEngine:
                 if cancelled():
                     return
                 workers.append(_Worker())
-            yield from self._spread(workers, function, iter(items), cancelled)
+            yield from self._distribute(workers, function, enumerate(items), cancelled)
         finally:
             for worker in workers:
                 worker.stop()
 
     def connected(self) -> AbstractContextManager[None]:
-        """Do nothing: this machine is here."""
+        """Do nothing."""
         return nullcontext()
 
     def slots(self) -> int:
         """Return the number of workers."""
         return self.workers
 
-    def _spread(
+    def _distribute(
         self,
         workers: list[_Worker],
         function: Callable[[Any], Any],
-        items: Iterator[Any],
+        items: Iterator[tuple[int, Any]],
         cancelled: Stop,
     ) -> Iterator[Result]:
         """Keep every worker busy until the items end and all have results; one item is taken ahead while they work."""
-        waiting: deque[int] = deque()
-        held: dict[int, shared_memory.Message] = {}
+        waiting: deque[tuple[int, Any]] = deque()
+        given: dict[int, Any] = {}
         tries: dict[int, int] = {}
-        coming = enumerate(items)
 
         def take_one() -> None:
-            if not waiting and (following := next(coming, None)) is not None:
-                held[following[0]] = shared_memory.Message((function, following[1]))
-                waiting.append(following[0])
+            if not waiting and (following := next(items, None)) is not None:
+                waiting.append(following)
 
-        try:
-            while True:
-                for worker in workers:
-                    if worker.index < 0:
-                        take_one()
-                        if waiting:
-                            self._send(worker, waiting.popleft(), held, tries)
-                take_one()  # so that the next idle worker need not wait for the reading
-                busy = [worker for worker in workers if worker.index >= 0]
-                if not busy:
+        def assign(worker: _Worker) -> None:
+            if waiting:
+                index, item = waiting.popleft()
+                given[index], tries[index] = item, tries.get(index, 0) + 1
+                worker.send(index, (function, item))
+
+        while True:
+            for worker in workers:
+                if worker.index is None:
+                    take_one()
+                    assign(worker)
+            take_one()  # so that the next idle worker does not wait for the reader
+            busy = [worker.pipe for worker in workers if worker.index is not None]
+            if not busy:
+                return
+            ready: list[Any] = []
+            while not ready:
+                ready = wait(busy, timeout=POLL_SECONDS)
+                if cancelled():
                     return
-                ready: list[Any] = []
-                while not ready:
-                    ready = wait([worker.pipe for worker in busy], timeout=ASKED_SECONDS)
-                    if cancelled():
-                        return
-                done: list[Result] = []
-                for place, worker in enumerate(workers):
-                    if worker.index < 0 or worker.pipe not in ready:
+            done: list[Result] = []
+            for place, worker in enumerate(workers):
+                if worker.index is None or worker.pipe not in ready:
+                    continue
+                index, worker.index = worker.index, None
+                try:
+                    status, value = worker.pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    worker.stop()
+                    workers[place] = worker = _Worker()
+                    if tries[index] < self.attempts:
+                        waiting.appendleft((index, given[index]))
                         continue
-                    index = worker.index
-                    try:
-                        status, value = worker.pipe.recv()
-                    except (EOFError, ConnectionResetError):
-                        worker.stop()
-                        workers[place] = worker = _Worker()
-                        if tries[index] < self.attempts:
-                            waiting.appendleft(index)
-                            continue
-                        status, value = "lost", None
-                    worker.index = -1
-                    held.pop(index).close()
-                    del tries[index]
-                    done.append((index, status, value))
-                    if waiting:  # before anybody hears of the result: it may be long until more is asked for
-                        self._send(worker, waiting.popleft(), held, tries)
-                yield from done
-        finally:
-            for message in held.values():
-                message.close()
-
-    @staticmethod
-    def _send(worker: _Worker, index: int, held: Mapping[int, shared_memory.Message], tries: dict[int, int]) -> None:
-        """Send an item to a worker; that it died while idle is noticed when its result is waited for."""
-        tries[index] = tries.get(index, 0) + 1
-        worker.index = index
-        with suppress(BrokenPipeError, ConnectionResetError):
-            held[index].send(worker.pipe)
+                    status, value = "lost", None
+                del given[index], tries[index]
+                done.append((index, status, value))
+                assign(worker)  # before the results are yielded: it may be long until the next one is requested
+            yield from done

@@ -1,11 +1,11 @@
-"""`Engine.map` for more than one machine: Ray tasks, with the guarantees of pipeline/executors/local.py.
+"""`Engine.map` on more than one machine: Ray tasks, with the guarantees of pipeline/executors/local.py.
 
-Ray re-runs nothing here: a task whose worker or node died is handed in again by this module, at most `attempts` times, so
-that the bound holds for whatever killed it (Ray's own retries are endless when its memory monitor is the killer). Items are
-laid into Ray's object store once, a window of them at a time, and read from there by every attempt.
+Ray retries nothing itself: a task whose worker or node died is submitted again here, at most `attempts` times, whatever killed
+it (Ray's own retries are endless when its memory monitor kills). Items are put into Ray's object store once, a window of them
+at a time, and read from there by every attempt.
 
-On a cluster every node holds the same Fianchetto and sees `--out` under the same name; a node with other kernels is
-refused. A cluster belongs on a private network, with RAY_AUTH_MODE=token everywhere; the embedded Ray listens on loopback.
+On a cluster every node has the same Fianchetto and sees `--out` under the same name; a node with other kernels is refused.
+A cluster belongs on a private network, with RAY_AUTH_MODE=token everywhere; the embedded Ray listens on loopback.
 """
 
 import importlib
@@ -15,8 +15,7 @@ import signal
 import socket
 import tempfile
 import threading
-import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -26,34 +25,32 @@ from typing import Any
 from engine.jit_cache import sources_hash
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
-from pipeline.executors.local import ASKED_SECONDS, Failure, Result, Status, available_cores, run_item
+from pipeline.executors.local import POLL_SECONDS, Failure, Result, Status, available_cores, run_item
 
 AHEAD = 2
-"""Tasks handed in for each core: one that runs, and one for the moment that it ends."""
-RECOUNT_SECONDS = 5.0
-"""How often the cores of a cluster are counted again, since nodes come and go."""
-KNOCK_SECONDS = 10.0
-"""How long a cluster has to answer at all."""
+"""Tasks submitted for each core: one that runs, and one that waits for it."""
+CONNECT_SECONDS = 10.0
+"""Timeout of the first connection to a cluster."""
 CANCEL_SECONDS = 5.0
-"""How long closing waits for cancelled tasks to end."""
+"""Timeout for cancelled tasks to end."""
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns of what it will do to CUDA_VISIBLE_DEVICES some day
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it warns about CUDA_VISIBLE_DEVICES
     "RAY_DEDUP_LOGS": "0",
 }
 _LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's name for: on one machine listen on loopback only. It is read when Ray is imported."""
+"""Makes Ray on one machine listen on loopback only. It is read when Ray is imported."""
 
 
 @cache
 def _version() -> str:
-    """Return the hash of the kernels' sources, which every node must share for the same bytes; 20 ms, so once a process."""
+    """Return the hash of the kernels' sources, which all nodes must share for the same bytes; takes 20 ms."""
     return sources_hash(Path(__file__).resolve().parents[2])
 
 
 def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Status, Any]:
-    """Run an item on a worker, unless its kernels are not the driver's."""
+    """Run an item on a worker, unless its kernels differ from the driver's."""
     if (ours := _version()) != version:
         message = f"node {socket.gethostname()} has another Fianchetto ({ours}, the driver {version}): install the same"
         return "error", Failure(IngestError.__name__, message, "", system=False, mistake=True)
@@ -61,16 +58,15 @@ def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Stat
 
 
 class RayEngine:
-    """Ray core tasks: embedded on this machine, or on a cluster."""
+    """Ray core tasks: on this machine, or on a cluster."""
 
     def __init__(self, address: str = "", workers: int = 0, cpus_per_task: float = 1.0, attempts: int = 3) -> None:
-        """Take the address of a cluster, or "" for a Ray of its own with `workers` cores (0: all of this machine).
+        """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all of this machine).
 
-        On a cluster `workers` bounds the tasks at a time, 0 for as many as it has cores. Raises ConfigError where Ray is
-        not installed.
+        On a cluster `workers` bounds the tasks at a time; 0 uses all cores. Raises ConfigError if Ray is not installed.
         """
         if cpus_per_task <= 0 or workers < 0:
-            raise ConfigError("cpus_per_task is above 0, and workers is 0 or more")
+            raise ConfigError("cpus_per_task must be above 0, and workers 0 or more")
         os.environ.update(_ENVIRONMENT | ({} if address else _LOOPBACK))
         try:
             self._ray: Any = importlib.import_module("ray")
@@ -81,27 +77,89 @@ class RayEngine:
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
     ) -> Generator[Result, None, None]:
-        """Yield a result an item, in the order of completion; closing the iterator cancels what runs and what waits.
+        """Yield a result for each item, in the order of completion; closing the generator cancels all tasks.
 
-        Raises IngestError when the cluster cannot be reached or is lost.
+        Raises IngestError if the cluster cannot be reached or is lost.
         """
+        running: dict[Any, int] = {}
         with self.connected():
-            tasks = _Tasks(self, function)
             try:
-                yield from tasks.spread(iter(items), cancelled)
-            except self._ray.exceptions.RayError as error:  # what is not of one task: the store full, the cluster gone
+                yield from self._distribute(running, function, enumerate(items), cancelled)
+            except self._ray.exceptions.RayError as error:  # not of one task: the store is full, the cluster is gone
                 raise IngestError(f"Ray was lost ({first_line(error)}): run the same command to continue") from error
             finally:
-                tasks.cancel()
+                self._cancel(list(running))
+
+    def _distribute(
+        self,
+        running: dict[Any, int],
+        function: Callable[[Any], Any],
+        items: Iterator[tuple[int, Any]],
+        cancelled: Stop,
+    ) -> Iterator[Result]:
+        """Keep AHEAD tasks for each core submitted until the items end and all have results."""
+        ray = self._ray
+        work = ray.remote(_work).options(num_cpus=self.cpus_per_task, max_retries=0)
+        stored: dict[int, Any] = {}
+        tries: Counter[int] = Counter()
+        again: deque[int] = deque()
+        while True:
+            while again or len(running) < AHEAD * self.slots():
+                if not again:
+                    following = next(items, None)
+                    if following is None:
+                        break
+                    stored[following[0]] = ray.put(following[1])
+                    again.append(following[0])
+                index = again.popleft()
+                tries[index] += 1
+                running[work.remote(function, stored[index], _version())] = index
+            if not running:
+                return
+            ready: list[Any] = []
+            while not ready:
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=POLL_SECONDS)
+                if cancelled():
+                    return
+            for task in ready:
+                index = running.pop(task)
+                outcome = self._outcome(task)
+                if outcome is None and tries[index] < self.attempts:
+                    again.append(index)
+                    continue
+                del stored[index], tries[index]
+                yield (index, *(outcome or ("lost", None)))
+
+    def _outcome(self, task: Any) -> tuple[Status, Any] | None:
+        """Return a task's status and value; None if its worker, its node or its item was lost."""
+        errors = self._ray.exceptions
+        lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError)
+        try:
+            answer: tuple[Status, Any] = self._ray.get(task)
+        except errors.RayTaskError as error:  # the function could not be run, as if Fianchetto is not installed there
+            cause = error.cause or error
+            message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
+            return "error", Failure(type(cause).__name__, message, str(error), system=False, mistake=True)
+        except (*lost, errors.LocalRayletDiedError):
+            return None
+        return answer
+
+    def _cancel(self, tasks: list[Any]) -> None:
+        """Kill what runs and wait a little for it to end."""
+        with suppress(self._ray.exceptions.RayError, OSError, RuntimeError):
+            for task in tasks:
+                self._ray.cancel(task, force=True)
+            if tasks and self._ray.is_initialized():
+                self._ray.wait(tasks, num_returns=len(tasks), timeout=CANCEL_SECONDS)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """Hold a connection to Ray, starting an own one where there is no address; one that stands already is used."""
+        """Connect to Ray, or start one if there is no address; an existing connection is used."""
         if self._ray.is_initialized():
             yield
             return
         if self.address not in ("", "auto"):
-            self._knock()
+            self._require_listener()
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": False}
         with ExitStack() as stack:
             if not self.address:
@@ -110,132 +168,39 @@ class RayEngine:
                 settings |= {"num_cpus": cores, "include_dashboard": False, "_temp_dir": folder}
             stack.callback(self._ray.shutdown)
             try:
-                with _signals_kept():
+                with _signal_handlers_kept():
                     self._ray.init(address=self.address or "local", **settings)
-            except Exception as error:  # Ray raises bare ones too, as of a node that is too slow to start
+            except Exception as error:  # Ray raises bare ones too, as if a node is too slow to start
                 where = self.address or "on this machine"
-                # A client without a token is not answered at all.
-                untold = self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"
-                hint = "; set RAY_AUTH_MODE=token here as on the cluster" if untold else ""
+                # a client without a token gets no answer
+                tokenless = self.address.startswith("ray://") and os.environ.get("RAY_AUTH_MODE") != "token"
+                hint = "; set RAY_AUTH_MODE=token here as on the cluster" if tokenless else ""
                 raise IngestError(f"Ray {where} cannot be reached or started: {first_line(error)}{hint}") from error
             yield
 
-    def _knock(self) -> None:
-        """Raise IngestError where nobody listens at the address: Ray would try again for minutes."""
-        host, colon, port = self.address.removeprefix("ray://").rpartition(":")
-        if not colon or not port.isdigit():
-            raise IngestError(f"Ray at {self.address} cannot be reached: an address is HOST:PORT")
-        hosts = [host] if host not in ("127.0.0.1", "localhost") else [host, self._ray.util.get_node_ip_address()]
-        said = ""
-        for one in hosts:  # of this machine Ray listens on the one or the other
+    def _require_listener(self) -> None:
+        """Raise IngestError if nothing listens at the address: Ray would retry for minutes."""
+        host, _, port = self.address.removeprefix("ray://").rpartition(":")
+        # on its own machine Ray listens on one of the two
+        hosts = [host, self._ray.util.get_node_ip_address()] if host in ("127.0.0.1", "localhost") else [host]
+        reason = "an address is HOST:PORT"
+        for one in hosts if host and port.isdecimal() else []:
             try:
-                socket.create_connection((one, int(port)), KNOCK_SECONDS).close()
+                return socket.create_connection((one, int(port)), CONNECT_SECONDS).close()
             except (OSError, OverflowError) as error:
-                said = str(error)
-            else:
-                return
-        raise IngestError(f"Ray at {self.address} cannot be reached: {said}")
+                reason = str(error)
+        raise IngestError(f"Ray at {self.address} cannot be reached: {reason}")
 
     def slots(self) -> int:
-        """Count the tasks that can run at a time now."""
+        """Return how many tasks can run at a time now."""
         cores = self._ray.cluster_resources().get("CPU", 0.0)
         found = max(1, int(cores / self.cpus_per_task))
         return min(found, self.workers) if self.workers else found
 
 
-class _Tasks:
-    """The tasks of one `map`: what is handed in, and how often it was."""
-
-    def __init__(self, engine: RayEngine, function: Callable[[Any], Any]) -> None:
-        self.engine, self.function = engine, function
-        self.ray = engine._ray
-        self.work = self.ray.remote(_work).options(num_cpus=engine.cpus_per_task, max_retries=0)
-        self.version = _version()
-        self.running: dict[Any, int] = {}
-        self.held: dict[int, Any] = {}
-        self.tries: dict[int, int] = {}
-        self.counted = -RECOUNT_SECONDS
-        self.window = 0
-
-    def _window(self) -> int:
-        """Return how many tasks may be handed in, the cores counted again now and then."""
-        if time.monotonic() - self.counted >= RECOUNT_SECONDS:
-            self.window, self.counted = AHEAD * self.engine.slots(), time.monotonic()
-        return self.window
-
-    def _hand_in(self, index: int) -> None:
-        self.tries[index] = self.tries.get(index, 0) + 1
-        self.running[self.work.remote(self.function, self.held[index], self.version)] = index
-
-    def spread(self, items: Iterator[Any], cancelled: Stop) -> Iterator[Result]:
-        """Keep the window full until the items end and all are answered, or it is cancelled."""
-        coming = enumerate(items)
-        again: deque[int] = deque()
-        ended = False
-        while True:
-            while again:
-                self._hand_in(again.popleft())
-            while not ended and len(self.running) < self._window():
-                following = next(coming, None)
-                if following is None:
-                    ended = True
-                else:
-                    self.held[following[0]] = self.ray.put(following[1])
-                    del following  # a chunk is megabytes
-                    self._hand_in(max(self.held))
-            if not self.running:
-                return
-            ready: list[Any] = []
-            while not ready:
-                ready, _ = self.ray.wait(list(self.running), num_returns=1, timeout=ASKED_SECONDS)
-                if cancelled():
-                    return
-            for task in ready:
-                index = self.running.pop(task)
-                outcome = self._outcome(task)
-                if outcome is None and self.tries[index] < self.engine.attempts:
-                    again.append(index)
-                    continue
-                del self.held[index], self.tries[index]
-                status, value = outcome or ("lost", None)
-                yield index, status, value
-
-    def _outcome(self, task: Any) -> tuple[Status, Any] | None:
-        """Return what a task answered; None when its worker, its node or its item was lost."""
-        errors = self.ray.exceptions
-        try:
-            answer: tuple[Status, Any] = self.ray.get(task)
-        except (
-            errors.RayTaskError
-        ) as error:  # the function could not be run at all, as where Fianchetto is not installed
-            cause = error.cause or error
-            message = f"a node cannot run this: {type(cause).__name__}: {first_line(cause)}"
-            return "error", Failure(type(cause).__name__, message, str(error), system=False, mistake=True)
-        except (
-            errors.WorkerCrashedError,
-            errors.NodeDiedError,
-            errors.OutOfMemoryError,
-            errors.ObjectLostError,
-            errors.LocalRayletDiedError,
-        ):
-            return None
-        return answer
-
-    def cancel(self) -> None:
-        """Stop what runs and wait a little for it to end."""
-        for task in self.running:
-            with suppress(self.ray.exceptions.RayError, OSError, RuntimeError):
-                self.ray.cancel(task, force=True)
-        if self.running and self.ray.is_initialized():
-            with suppress(self.ray.exceptions.RayError, OSError, RuntimeError):
-                self.ray.wait(list(self.running), num_returns=len(self.running), timeout=CANCEL_SECONDS)
-        self.running.clear()
-        self.held.clear()
-
-
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Keep the driver's own answer to SIGTERM and Ctrl-C, which Ray replaces by its own when it starts."""
+def _signal_handlers_kept() -> Iterator[None]:
+    """Keep the handlers of SIGTERM and Ctrl-C, which Ray replaces when it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -243,10 +208,10 @@ def _signals_kept() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, answer in kept.items():
-            signal.signal(number, answer)
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says that says something."""
+    """Return the first line of an error's message that is not blank."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
