@@ -76,6 +76,17 @@ class Server:
         found: list[psutil.Process] = psutil.Process(self.pid).children(recursive=True)
         return found
 
+    def children(self) -> list[psutil.Process]:
+        """List the processes that do a run's work: the child and all below it."""
+        found = []
+        for process in self.tree():
+            try:
+                if "pipeline.defs.child" in process.cmdline():
+                    found += [process, *process.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
 
 @contextmanager
 def serving() -> Iterator[Server]:

@@ -34,18 +34,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ser
             yield datasets, server
 
 
-def children(server: Server) -> list[psutil.Process]:
-    """The processes that do the work: the child and all below it."""
-    found = []
-    for process in server.tree():
-        try:
-            if "pipeline.defs.child" in process.cmdline():
-                found += [process, *process.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
 def gone(processes: list[psutil.Process]) -> bool:
     return not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes)
 
@@ -105,7 +93,7 @@ def test_terminate_stops_ingest_and_its_workers(served: tuple[Path, Server]) -> 
     config = {"ops": {"positions": {"config": {"workers": 2, "ingest": {"chunk_mib": 8}}}}}
     run = server.launch("build_positions", config, {"dagster/partition": "large"})
     wait(lambda: list(out.glob("train-*.parquet")), 60)
-    workers = children(server)
+    workers = server.children()
     assert len(workers) >= 3
     server.terminate(run)
     wait(lambda: gone(workers), 30)
@@ -122,7 +110,7 @@ def test_terminate_makes_training_save_and_stop(served: tuple[Path, Server]) -> 
     run = server.launch("train", LONG)
     out = datasets / "checkpoints" / "long"
     wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 90)
-    workers = children(server)
+    workers = server.children()
     server.terminate(run)
     wait(lambda: gone(workers), 30)
     wait(lambda: server.status(run) == "CANCELED", 30)
@@ -140,7 +128,7 @@ def test_a_killed_run_worker_is_noticed_and_its_work_stops(served: tuple[Path, S
     out = datasets / "checkpoints" / "long"
     before = json.loads((out / "checkpoint.json").read_text())["step"]
     run = server.launch("train", LONG)
-    workers = wait(lambda: children(server), 60)
+    workers = wait(lambda: server.children(), 60)
     wait(lambda: (out / "metrics.jsonl").exists() and json.loads((out / "checkpoint.json").read_text()), 30)
     parent = workers[0].parent()
     assert parent is not None
@@ -161,7 +149,7 @@ def test_an_ingest_whose_run_worker_is_killed_ends_with_the_same_bytes_when_it_i
     config = {"ops": {"positions": {"config": {"workers": 1, "ingest": {"chunk_mib": 1}}}}}
     run = server.launch("build_positions", config, {"dagster/partition": "killed"})
     wait(lambda: list(out.glob("train-*.parquet")), 60)
-    workers = children(server)
+    workers = server.children()
     parent = workers[0].parent()
     assert parent is not None
     parent.kill()
