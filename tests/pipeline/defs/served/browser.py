@@ -142,5 +142,6 @@ def shown_pictures(page: "Page", row: str) -> list[int]:
 
 
 def ended(server: Server, run: str, status: str = "SUCCESS", seconds: float = 300) -> None:
-    """Wait until a run has ended so."""
-    wait(lambda: server.status(run) == status, seconds, lambda: server.status(run))
+    """Wait until a run has ended, and see that it has ended so."""
+    wait(lambda: server.status(run) in {status, "SUCCESS", "FAILURE", "CANCELED"}, seconds, lambda: server.status(run))
+    assert server.status(run) == status, server.failures(run)

@@ -59,6 +59,13 @@ class Server:
             ]
         )
 
+    def failures(self, run: str) -> str:
+        """Give what the steps of a run say that have failed."""
+        query = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
+            ... on ExecutionStepFailureEvent { error { message cause { message } } failureMetadata { description } } } } } }"""
+        events = self.ask(query, id=run)["logsForRun"]["events"]
+        return "\n".join(str(event) for event in events if event)
+
     def terminate(self, run: str) -> None:
         """Do what the Terminate button does."""
         query = (

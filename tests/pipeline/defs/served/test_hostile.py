@@ -5,17 +5,19 @@ Every attempt is to launch the job `register_dumps`, which is as good as any, or
 """
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 import psutil
 import pytest
 
-from tests.pipeline.defs.conftest import prepared
+from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.browser import CHROMIUM, FLAGS, MARKS, ended, go, newest
 from tests.pipeline.defs.served.server import Server, serving, wait
 
@@ -281,3 +283,78 @@ def test_the_ui_itself_launches_the_job_by_a_click(server: Server, context: "Bro
     wait(lambda: changes(server)[0] == runs + 1, 60)
     ended(server, newest(server))
     page.locator("text=RUN_SUCCESS >> visible=true").first.wait_for()  # by the websocket
+
+
+SCRIPTED = [
+    "<script>pwned=1</script>",
+    "<img src=x onerror=pwned=1>",
+    "<svg onload=pwned=1>",
+    "</text><image href=x onerror=pwned=1>",
+    "[link](javascript:pwned=1)",
+    "![picture](http://evil.test/seen)",
+    "<iframe srcdoc='<script>parent.pwned=1</script>'></iframe>",
+    "<a href=javascript:pwned=1>here</a>",
+    "`|</td><img src=x onerror=pwned=1>|",
+    "{{constructor.constructor('pwned=1')()}}",
+    "\u202e<details open ontoggle=pwned=1>",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=pwned=1>",
+]
+"""Names of players, events, dumps, checkpoints and training sets that are markup, or would load a page of an attacker's."""
+
+
+def hostile_pgn() -> str:
+    """Games whose tags are markup."""
+    games = random_pgn(8 * len(SCRIPTED)).split("[Event ")[1:]
+    for number, game in enumerate(games):
+        text = SCRIPTED[number % len(SCRIPTED)]
+        for name, value in (("White", "a"), ("Black", "b"), ("Termination", "Normal")):
+            game = game.replace(f'[{name} "{value}"]', f'[{name} "{text}"]')
+        games[number] = "[Event " + game.replace("Rated Blitz game", f"Rated Blitz {text}").replace(
+            "https://lichess.org/", f"javascript:pwned=1//{text}"
+        )
+    return "".join(games)
+
+
+def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "BrowserContext") -> None:
+    """Dumps, checkpoints and training sets are named by markup too, as far as a folder's name can be."""
+    datasets = Path(os.environ["FIANCHETTO_DATASETS"])
+    keys = [text for text in SCRIPTED if "/" not in text and text.isprintable()]
+    for key in keys:
+        (datasets / "dumps" / f"{key}.pgn").write_text(hostile_pgn())
+    ended(server, server.launch("register_dumps", {}))
+    config = {"ops": {"positions": {"config": {"workers": 1, "ingest": {"test_share": 0.3, "val_share": 0.3}}}}}
+    for key in keys:
+        ended(server, server.launch("build_positions", config, {"dagster/partition": key}))
+    name, train = keys[0], {"minutes": 0.0, "steps": 2, "batch_size": 16, "threads": 1}
+    ops = {"training_set": {"config": {"name": name}}, "checkpoint": {"config": {"name": name, "train": train}}}
+    run = server.launch("train", {"ops": ops})
+    ended(server, run)
+    (datasets / "reports" / name / "<b onclick=pwned=1>").mkdir()
+    (datasets / "reports" / name / "<b onclick=pwned=1>" / "report.json").write_text("{")
+    ended(server, server.launch("train", {"ops": ops}))
+    places = [f"/assets/positions?view=partitions&partition={quote(key)}" for key in keys]
+    places += [f"/assets/dump?view=partitions&partition={quote(key)}" for key in keys]
+    places += [f"/assets/{name}" for name in ("training_set", "checkpoint", "accuracy_report", "leaderboard")]
+    places += [f"/assets/{name}?view=checks" for name in ("positions", "training_set")] + [f"/runs/{run}", "/runs"]
+    page, elsewhere = context.new_page(), []
+    page.on("request", lambda asked: elsewhere.append(asked.url) if not _is_own(asked.url, server) else None)
+    shown = 0
+    for place in places:
+        page.goto(server.url + place, wait_until="domcontentloaded")
+        page.wait_for_timeout(4000)
+        entries = page.locator('text="[Show Markdown]"')
+        for at in range(entries.count()):
+            entries.nth(at).click()
+            page.wait_for_timeout(1000)
+            page.keyboard.press("Escape")
+            page.wait_for_timeout(300)
+            shown += 1
+        assert page.evaluate("window.pwned") is None, place
+        assert not page.locator("a[href^='javascript:']").count(), place
+    page.close()
+    assert shown > len(keys)
+    assert elsewhere == []
+
+
+def _is_own(url: str, server: Server) -> bool:
+    return url.startswith((server.url, "data:", "blob:", server.url.replace("http", "ws")))
