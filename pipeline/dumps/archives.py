@@ -2,18 +2,13 @@
 
 `decompress` yields the text of everything before the damage and then raises OSError, so an archive is read once and standard
 input loses no more than a file. Zero bytes behind the archive are padding, as for gzip(1); others raise TrailingBytesError.
-
-One thread decompresses 0.3 to 1.4 GB of text a second, too little to keep many workers busy. Frames of pzstd, which Lichess
-publishes, are independent of each other, so several are decompressed at a time. Source: RFC 8878, section 3.1.
+Source of the zstd format: RFC 8878, section 3.1.
 """
 
 import bz2
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 import zstandard
@@ -22,13 +17,6 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 GZIP = b"\x1f\x8b"
 BZIP2 = b"BZh"
 
-UNPACKERS = 4
-"""Threads that decompress; with more, the one thread that cuts the text into games would be the bottleneck."""
-LARGEST = 1 << 23
-"""Bytes of a frame that are read ahead for a thread; pzstd's at level 19 have some five million for 32 MiB of text."""
-LARGEST_TEXT = 1 << 26
-"""Bytes of text that a thread makes of a frame, about; the rest, and frames over LARGEST, come in pieces."""
-PIECE = 1 << 22
 _READ = 1 << 14
 """Raw bytes of gzip and bzip2 that are decompressed at a time: a bomb makes 16 MiB of them."""
 _READ_ZSTD = 1 << 20
@@ -89,61 +77,6 @@ def _decompress_bytewise(decoder: Any, piece: bytes) -> Iterator[bytes]:
             yield decoder.decompress(bytes([byte]))
 
 
-class _Frame:
-    """A zstd frame and its decoder."""
-
-    def __init__(self, parts: Iterator[bytes], is_whole: bool) -> None:
-        """Take the frame's header and blocks; `is_whole`: they are in memory, so that a thread can take them."""
-        self.parts, self.is_whole = parts, is_whole
-        self.decoder = zstandard.ZstdDecompressor().decompressobj()
-        self.is_done = False
-        self.error: Exception | None = None
-
-    def decompress(self, length: int) -> bytes:
-        """Return the next `length` bytes of text or somewhat more; what is raised is stored, so that no text is lost."""
-        text, size = [], 0
-        try:
-            while size < length and (part := next(self.parts, b"")):
-                text.append(self.decoder.decompress(part))
-                size += len(text[-1])
-            self.is_done = size < length
-        except zstandard.ZstdError as error:
-            self.error, self.is_done = OSError(f"the zstd archive is damaged: {error}"), True
-        except Exception as error:  # noqa: BLE001 - raised behind the text
-            self.error, self.is_done = error, True
-        return b"".join(text)
-
-
-def _decompress_zstd(read: Read) -> Iterator[bytes]:
-    """Yield the text of an archive in pieces, while UNPACKERS frames are decompressed ahead."""
-    frames = _read_frames(_Buffer(read))
-    under_way: deque[tuple[_Frame, Future[bytes] | None]] = deque()
-    failed: Exception | None = None
-    more = True
-    with ThreadPoolExecutor(UNPACKERS, "unpack") as pool:
-        while more or under_way:
-            while more and len(under_way) <= UNPACKERS:
-                try:
-                    frame = next(frames, None)
-                except Exception as error:  # noqa: BLE001 - raised below, behind the text before it
-                    frame, failed = None, error
-                more = frame is not None and frame.is_whole
-                if frame is not None:
-                    under_way.append((frame, pool.submit(frame.decompress, LARGEST_TEXT) if frame.is_whole else None))
-            if not under_way:
-                break
-            frame, text = under_way.popleft()
-            if text is not None:
-                yield text.result()
-            while not frame.is_done:
-                yield frame.decompress(PIECE)
-            if frame.error is not None:
-                raise frame.error
-            more = more or not frame.is_whole
-    if failed is not None:
-        raise failed
-
-
 class _Buffer:
     """Raw bytes that can be looked at before they are taken."""
 
@@ -176,32 +109,23 @@ def _is_skippable(head: bytes) -> bool:
     return head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5
 
 
-def _read_frames(buffer: _Buffer) -> Iterator[_Frame]:
-    """Yield the frames that hold data, in memory up to LARGEST; each must be done before the next if it is larger."""
+def _decompress_zstd(read: Read) -> Iterator[bytes]:
+    """Yield the text of zstd frames, block by block."""
+    buffer = _Buffer(read)
     while buffer.peek(1):
         if _is_skippable(buffer.peek(4)):
             length = int.from_bytes(buffer.take(8)[4:], "little")
             while length > 0:
                 length -= len(buffer.take(min(length, _READ_ZSTD)))
         else:
-            parts, size, coming = [], 0, _read_blocks(buffer)
+            decoder = zstandard.ZstdDecompressor().decompressobj()
             try:
-                while size <= LARGEST and (part := next(coming, b"")):
-                    parts.append(part)
-                    size += len(part)
-            except Exception as error:  # noqa: BLE001 - raised by the frame, behind the text before it
-                yield _Frame(chain(parts, _raise(error)), is_whole=True)
-                return
-            yield _Frame(chain(parts, coming), is_whole=size <= LARGEST)
+                yield from map(decoder.decompress, _read_blocks(buffer))
+            except zstandard.ZstdError as error:
+                raise OSError(f"the zstd archive is damaged: {error}") from error
         buffer.skip_zeros()
         if (head := buffer.peek(4)) and head != ZSTD and not _is_skippable(head):
             raise TrailingBytesError("bytes that are no zstd archive follow its end")
-
-
-def _raise(error: Exception) -> Iterator[bytes]:
-    """Raise an error when the next part is asked for."""
-    raise error
-    yield b""
 
 
 def _read_blocks(buffer: _Buffer) -> Iterator[bytes]:

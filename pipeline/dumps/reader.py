@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from engine.progress import Stop, never
 from pipeline.dumps.archives import TrailingBytesError, compression_of, decompress
 from pipeline.dumps.formats import parquet
-from pipeline.dumps.formats.recognise import FIRST, HEAD, recognise
-from pipeline.dumps.formats.text import PIECE, Pieces
+from pipeline.dumps.formats.positions import recognise
+from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
 from pipeline.errors import DumpError, Stopped
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
 from pipeline.storage.http import RemoteVersion, file_name, shown
@@ -114,8 +114,8 @@ class Source:
                 raise DumpError(f"{name} is Parquet, where PGN text is read: name a PGN file, compressed or not")
             if self.name == STDIN or is_url(self.name) or compression is not None:
                 raise DumpError(f"{name} is Parquet, which is read from a file of its own: save and unpack it first")
-            self.input, pieces = parquet.pgn(self.name, self._hash_share)
-            return Pieces(pieces)
+            self.input, games = parquet.convert_parquet(self.name, self._hash_share)
+            return Pieces(gather(games))
         if first.count(0) * 10 > len(first):
             raise DumpError(f"{name} is not PGN text: it begins with zero bytes (convert UTF-16 to UTF-8 first)")
         plain = iter(lambda: self.read(BLOCK), b"")
@@ -124,7 +124,7 @@ class Source:
         if found is None:
             return stream
         self.input, convert = found
-        return Pieces(convert(name, stream), stream)
+        return Pieces(gather(convert(name, stream)), stream)
 
     def _poll_while_quiet(self, pieces: Iterator[bytes]) -> Iterator[memoryview]:
         """Yield the pieces, long ones in parts; raises Stopped where `stop` asks for it while no chunk comes."""

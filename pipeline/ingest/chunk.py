@@ -129,7 +129,7 @@ class ChunkTask:
 @cache
 def _rows() -> replay.Rows:
     """Make room for rows, which a worker keeps from chunk to chunk: fresh pages cost more than the writing of them."""
-    return replay.empty_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
+    return replay.allocate_rows(BLOCK_ROWS + replay.MAX_PLIES + 2)
 
 
 def release_buffers() -> None:
@@ -183,9 +183,9 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     replay.read_results(text, spans[:, tags.RESULT], games.result)
     control = spans[:, tags.TIME_CONTROL]
     games.base[:] = numbers(text, control, -1)
-    slashed = tags.after(text, control, ord("/"))[:, 0] != control[:, 0]
+    slashed = tags.spans_after(text, control, ord("/"))[:, 0] != control[:, 0]
     games.base[slashed] = -1  # "40/9000" and "1/259200": moves or days, not seconds for the game
-    plus = tags.after(text, control, ord("+"))
+    plus = tags.spans_after(text, control, ord("+"))
     increment = numbers(text, plus, -1)
     increment[plus[:, 0] == control[:, 0]] = 0  # "300" is 300+0
     increment[games.base < 0] = -1
@@ -237,7 +237,7 @@ def packed_of(rows: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
 
 def _columns(tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int) -> dict[str, NDArray[Any]]:
     """Return the columns of rows that were taken, with those that come from the games."""
-    columns = replay.columns_of(rows)
+    columns = replay.select_columns(rows)
     game = rows["game"].astype(np.int64)
     elo_2G = np.stack([tagged.white_elo, tagged.black_elo], axis=1).clip(0, 65535).astype(np.uint16).reshape(-1)
     mover = 2 * game + rows["black"]

@@ -142,7 +142,7 @@ def _dates(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int6
         part = np.stack([spans[:, 0] + first, spans[:, 0] + last], axis=1)
         part[spans[:, 1] - spans[:, 0] != 10] = 0
         number = np.empty(len(spans), dtype=np.int32)
-        tags.integers(text, part, 0, number)
+        tags.read_integers(text, part, 0, number)
         parts.append(number.astype(np.int64))
     year, month, date = parts
     return np.where((year > 0) & (month > 0) & (date > 0), year * 10_000 + month * 100 + date, 0)

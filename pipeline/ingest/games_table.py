@@ -33,7 +33,7 @@ class Tagged(NamedTuple):
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
     """Return the numbers that tag values begin with, `missing` where there is none, int32[G]."""
     out = np.empty(len(spans), dtype=np.int32)
-    tags.integers(text, spans, missing, out)
+    tags.read_integers(text, spans, missing, out)
     return out
 
 
@@ -42,7 +42,7 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     lengths = spans[:, 1] - spans[:, 0]
     data = np.empty(int(lengths.sum()), dtype=np.uint8)
     offsets = np.empty(len(spans) + 1, dtype=np.int32)
-    tags.gather(text, spans, data, offsets)
+    tags.copy_spans(text, spans, data, offsets)
     if data.size and data.max() >= 128:
         return pa.array([value(text, span) if span[1] else None for span in spans], type=pa.string())
     present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
@@ -62,7 +62,7 @@ def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: 
     games, spans = tagged.games, tagged.spans
     count = len(games.status)
     used = games.status == replay.USED
-    site = tags.after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
+    site = tags.spans_after(text, spans[:, tags.SITE], ord("/"))  # https://lichess.org/ZmSCR7xx
     date = np.where(spans[:, [tags.UTC_DATE], 1] > 0, spans[:, tags.UTC_DATE], spans[:, tags.DATE])
     columns = {
         "source": number_array(np.full(count, chunk.source, dtype=np.uint16)),

@@ -1,11 +1,12 @@
 """PGN text to rows, compiled: tags, tokens, SAN, replay, planes and labels, with no Python per game or per move.
 
 Two passes over a chunk of whole games (uint8 text and the games' starts):
-  `scan_tags`  where each wanted tag's value lies, its numbers, and where the movetext begins
-  `replay`     movetext to rows, until the rows are full; every game leaves a status
+  `scan_tags`  finds the values of the wanted tags, and where the movetext begins
+  `replay`     turns movetext into rows, until the rows are full; every game gets a status
 
-What counts as a move follows python-chess's reader (chess.pgn), which the tests compare with: comments, variations, NAGs,
-move numbers or none, `e2-e4` and `e8Q` are read; `0-0` castles; a promotion needs its piece; an unclear SAN is an error.
+Movetext is read as by python-chess (chess.pgn), with which the tests compare: comments, variations and NAGs are skipped, move
+numbers are optional, `e2-e4` and `e8Q` are moves, `0-0` castles, a promotion needs its piece, an ambiguous SAN is an error.
+A result does not end the moves; only a blank line does.
 
 Axes: G games, F tags, R rows, H earlier moves.
 """
@@ -41,67 +42,22 @@ from pipeline.pgn.san import (
 MAX_PLIES = 4096
 """A longer game is dropped: the rules of chess end one by 5,898 plies, and the longest on record has 538."""
 
-# What becomes of a game. The first is "used"; the others are reasons, spelled as the manifest spells them.
 STATUS = (
-    "used",
-    "variant",
-    "bad FEN",
-    "illegal move",
-    "ambiguous move",
-    "null move",
-    "no moves",
-    "unfinished",
-    "result contradicts board",
-    "unclosed comment",
-    "too long",
-    "filter: elo",
-    "filter: plies",
-    "bad row",
-    "filter: elo gap",
-    "filter: casual",
-    "filter: title",
-    "filter: bot",
-    "filter: no bot",
-    "filter: speed",
-    "filter: termination",
-    "filter: date",
-    "filter: no evals",
-    "filter: sample",
-    "filter: balance",
-)
+    "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves", "unfinished",
+    "result contradicts board", "unclosed comment", "too long", "filter: elo", "filter: plies", "bad row",
+    "filter: elo gap", "filter: casual", "filter: title", "filter: bot", "filter: no bot", "filter: speed",
+    "filter: termination", "filter: date", "filter: no evals", "filter: sample", "filter: balance",
+)  # fmt: skip
+"""What becomes of a game: used, or the reason it is dropped for, as in the manifest."""
 (
-    USED,
-    VARIANT,
-    BAD_FEN,
-    ILLEGAL_MOVE,
-    AMBIGUOUS_MOVE,
-    NULL_MOVE,
-    NO_MOVES,
-    UNFINISHED,
-    CONTRADICTION,
-    UNCLOSED,
-    TOO_LONG,
-    FILTER_ELO,
-    FILTER_PLIES,
-    BAD_ROW,
-    FILTER_GAP,
-    FILTER_CASUAL,
-    FILTER_TITLE,
-    FILTER_BOT,
-    FILTER_NO_BOT,
-    FILTER_SPEED,
-    FILTER_TERMINATION,
-    FILTER_DATE,
-    FILTER_NO_EVALS,
-    FILTER_SAMPLE,
-    FILTER_BALANCE,
-) = range(len(STATUS))
+    USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
+    CONTRADICTION, UNCLOSED, TOO_LONG, FILTER_ELO, FILTER_PLIES, BAD_ROW,
+    FILTER_GAP, FILTER_CASUAL, FILTER_TITLE, FILTER_BOT, FILTER_NO_BOT, FILTER_SPEED,
+    FILTER_TERMINATION, FILTER_DATE, FILTER_NO_EVALS, FILTER_SAMPLE, FILTER_BALANCE,
+) = range(len(STATUS))  # fmt: skip
 
 NO_RESULT = 3
-"""In place of a game's result: these moves are not a game but a position's best ones, so nothing is known of an end.
-
-Their rows have result 0 and length 0, which no game has: that is how whoever reads them knows.
-"""
+"""The result of a game that is a position with its best moves. Its rows have result 0 and length 0, which no game has."""
 
 _MIX = U(0x9E37_79B9_7F4A_7C15)
 
@@ -127,7 +83,7 @@ ROW = np.dtype(
         ("unused", np.uint8),
     ]
 )
-"""A row as it is replayed, a line of memory, wider columns first (pipeline.dataset.files.permute). Null is a sentinel here."""
+"""A row in memory: 64 bytes, wider columns first (pipeline.dataset.files.permute), null as a sentinel."""
 assert ROW.itemsize == 64
 
 Rows = np.recarray
@@ -135,20 +91,20 @@ Rows = np.recarray
 
 
 class Games(NamedTuple):
-    """What replay needs to know of each game, and what it says of it."""
+    """The inputs and outputs of replay for each game."""
 
     start: NDArray[np.int64]  # [G + 1] first byte of each game; the last entry is the end
     movetext: NDArray[np.int64]  # [G]
-    result: NDArray[np.int8]  # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: no game at all
+    result: NDArray[np.int8]  # White's +1 / 0 / -1, UNKNOWN_RESULT: none in the tags, NO_RESULT: not a game
     base: NDArray[np.int32]  # seconds, -1: unknown
     setup: NDArray[np.int32]  # index into the starting positions, 0 is the usual one
-    status: NDArray[np.uint8]  # in: USED or a reason to leave it out; out: index into STATUS
+    status: NDArray[np.uint8]  # in: USED or the reason it is dropped for; out: index into STATUS
     plies: NDArray[np.uint16]
     identity: NDArray[np.uint64]  # hash of the starting position and the moves
 
 
-def empty_rows(capacity: int) -> Rows:
-    """Allocate rows for `capacity` positions (memory is only touched as it is filled)."""
+def allocate_rows(capacity: int) -> Rows:
+    """Return uninitialised rows for `capacity` positions."""
     return np.empty(capacity, dtype=ROW).view(np.recarray)
 
 
@@ -166,11 +122,11 @@ REPLAYED = (
     "ply",
     "plies",
 )
-"""Columns of a shard that are taken from rows as they are."""
+"""Columns of a shard that are copied from the rows; the others come from the tags."""
 
 
-def columns_of(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns of a shard that moves and comments say; of all others the tags tell."""
+def select_columns(rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of a shard that are copied from the rows."""
     return {name: rows[name] for name in REPLAYED}
 
 
@@ -183,7 +139,7 @@ def earlier_moves(rows: Rows, filled: int, history: int) -> NDArray[np.uint16]:
 
 @njit(**BORROWING)
 def _earlier_moves(rows: Any, out_RH: Any) -> None:
-    """Write the moves before the last one: column H is `last_move` of the row H + 1 rows before, seen by this row's mover."""
+    """Write the moves before the last one: column H is the `last_move` of H + 1 rows before, in this row's mover's view."""
     for row in range(len(out_RH)):
         for column in range(out_RH.shape[1]):
             back, move = column + 1, U(NO_LAST_MOVE)
@@ -195,8 +151,8 @@ def _earlier_moves(rows: Any, out_RH: Any) -> None:
 
 
 @njit(**BORROWING)
-def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
-    """Count how often the position of `row` stood before in its game (rows of a game are consecutive)."""
+def _count_repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
+    """Count the earlier occurrences of the position of `row` in its game (rows of a game are consecutive)."""
     count, keys = 0, rows.key
     back = 4
     while back <= halfmove and back <= ply:
@@ -206,15 +162,15 @@ def _repetitions(rows: Any, row: Any, ply: Any, halfmove: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _too_many_moves(position: Any, planes: Any) -> Any:
-    """Return whether a position has more than MAX_MOVES; `planes` (uint64[77]) are filled."""
+def _has_too_many_moves(position: Any, planes: Any) -> Any:
+    """Return whether a position has more than MAX_MOVES legal moves; `planes` is scratch, uint64[77]."""
     legal_planes(position, planes)
     return count_moves(position, planes) > MAX_MOVES
 
 
 @njit(**BORROWING)
-def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any) -> None:
-    """Write what is known of a row when its move (kind, source, promotion) is read."""
+def _write_row(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, last_move: Any) -> None:
+    """Write all of a row but its result: its position, and its move (kind, source, promotion)."""
     kind, source, promotion = move
     halfmove = position[COUNTERS] & HALFMOVE_MASK
     codes = piece_codes(position)
@@ -227,15 +183,15 @@ def _fill(rows: Any, row: Any, position: Any, planes: Any, ply: Any, move: Any, 
     rows.ep_file[row] = en_passant_file(position)
     rows.halfmove[row] = min(int(halfmove), 255)
     rows.key[row] = key(position, U(may_capture_en_passant(position, planes)))
-    rows.repetition[row] = min(_repetitions(rows, row, ply, int(halfmove)), 255)
-    rows.eval[row + 1] = NO_EVAL  # a comment after the move speaks of the next position,
-    rows.clock[row + 2] = NO_CLOCK  # and of the time this player has at his next move
+    rows.repetition[row] = min(_count_repetitions(rows, row, ply, int(halfmove)), 255)
+    rows.eval[row + 1] = NO_EVAL  # a comment after the move has the eval of the next position
+    rows.clock[row + 2] = NO_CLOCK  # and the clock of this player's next move
     rows.ply[row] = ply
 
 
 @njit(**BORROWING)
 def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, rows: Any, first: Any) -> Any:
-    """Replay one game into rows from `first` on: give (status, plies, result from the movetext, rows had a clock).
+    """Replay one game into rows from `first` on: return (status, plies, result in the movetext, whether it has clocks).
 
     `planes` is scratch, uint64[77].
     """
@@ -284,10 +240,10 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
         if ply == MAX_PLIES:
             status = TOO_LONG
             break
-        if games.setup[game] > 0 and _too_many_moves(position, planes):
-            status = BAD_FEN  # no game leads to so many moves but one that a FEN began
+        if games.setup[game] > 0 and _has_too_many_moves(position, planes):
+            status = BAD_FEN  # only a FEN leads to so many moves
             break
-        _fill(rows, row, position, planes, ply, (kind, source, promotion), last_move)
+        _write_row(rows, row, position, planes, ply, (kind, source, promotion), last_move)
         last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))  # the board is turned
         identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * _MIX
         identity ^= identity >> U(32)
@@ -298,8 +254,8 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
 
 
 @njit(**BORROWING)
-def _judge(position: Any, planes: Any, result: Any) -> Any:
-    """Return USED or CONTRADICTION for a final position and White's result: mate and stalemate decide the game."""
+def _check_result(position: Any, planes: Any, result: Any) -> Any:
+    """Return CONTRADICTION if mate or stalemate in the final position contradicts White's result, else USED."""
     checkers = legal_planes(position, planes)
     if count_moves(position, planes) > 0:
         return USED
@@ -310,10 +266,10 @@ def _judge(position: Any, planes: Any, result: Any) -> Any:
 def replay(
     text: NDArray[np.uint8], games: Games, setups: NDArray[np.uint64], first_game: int, min_plies: int, rows: Rows
 ) -> tuple[int, int]:
-    """Replay games from `first_game` on until the rows could not hold another: give (next game, rows filled).
+    """Replay games from `first_game` on until the rows cannot hold another: return (next game, rows filled).
 
-    `setups` uint64[S, 16]: starting positions. Games whose status is not USED are passed over. `rows` hold
-    MAX_PLIES + 2 more than the caller wants filled.
+    `setups` uint64[S, 16]: starting positions. Games whose status is not USED are skipped. `rows` have room for
+    MAX_PLIES + 2 more than are filled.
     """
     game, filled = _replay(text, games, setups, first_game, min_plies, rows.view(ROW, np.ndarray))
     return int(game), int(filled)
@@ -344,7 +300,7 @@ def _replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any,
                 elif plies < min_plies:
                     status = FILTER_PLIES
                 else:
-                    status = _judge(position, planes, result)
+                    status = _check_result(position, planes, result)
             games.status[game] = status
             if status == USED:
                 base = games.base[game]

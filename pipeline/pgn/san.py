@@ -1,7 +1,7 @@
 """The tokens of PGN movetext, compiled: SAN, comments with clocks and evals, variations, results.
 
-Every reader takes the text (uint8), the byte it begins at and the byte the game ends at, and never reads past that.
-What is a move follows the grammar of python-chess's reader; squares come out in the mover's view.
+Every function takes the text (uint8), the byte to begin at and the byte the game ends at, and never reads past that. The
+grammar is that of python-chess's reader; squares are in the mover's view.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from engine.kernels import BORROWING
 
 NO_EVAL, NO_CLOCK = -32768, 65535
 MATE = 32000
-"""Centipawns that stand for a forced mate, and where evals are clipped."""
+"""Centipawns of a forced mate; evals are clipped to it."""
 UNKNOWN_RESULT = 2
 
 NO_MOVE, NULL, AMBIGUOUS, ILLEGAL = -4, -3, -2, -1
-"""What `read_move` gives for a kind that is no move type."""
+"""Kinds that `read_move` returns besides move types."""
 
 ANY = -1
-"""What `_read_san` gives for a piece that is not said."""
+"""The piece of `e2e4` and `g1f3`, which name none."""
 
 _TYPES = type_table()  # numba freezes module tables into the machine code
 
@@ -40,7 +40,7 @@ def is_space(char: Any) -> Any:
 
 @njit(**BORROWING)
 def _legal_sources(position: Any, planes: Any, word: Any, target: Any, sources: Any) -> Any:
-    """Return which pieces of a word, on `sources`, may move to `target`, by all legal moves, uint64."""
+    """Return the pieces of a word, on `sources`, that have a legal move to `target`, uint64."""
     legal_planes(position, planes)
     found, movers = EMPTY, position[word] & sources
     while movers != EMPTY:
@@ -67,22 +67,22 @@ def _find_move(position: Any, planes: Any, word: Any, target: Any, sources: Any)
     return (AMBIGUOUS if movers & (movers - U(1)) != EMPTY else int(_TYPES[source, target])), source
 
 
-def _by_letter(letters: str, values: Sequence[int], other: int) -> NDArray[np.int64]:
+def _letter_table(letters: str, values: Sequence[int], other: int) -> NDArray[np.int64]:
     """Return a table of 256 bytes: the value of each letter, `other` elsewhere."""
     table = np.full(256, other, dtype=np.int64)
     table[[ord(letter) for letter in letters]] = values
     return table
 
 
-_WORDS = _by_letter("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
+_WORDS = _letter_table("NBRQK", (KNIGHT, BISHOP, ROOK, QUEEN, KING), -1)
 """Word of the mover's pieces for a SAN letter, -1 for none."""
-_PROMOTIONS = _by_letter("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
-"""python-chess piece type of a promotion letter, 0 for none; a king (6) is read, and never legal."""
+_PROMOTIONS = _letter_table("NBRQKnbrqk", 2 * (2, 3, 4, 5, 6), 0)
+"""python-chess piece type of a promotion letter, 0 for none; a king (6) is never legal."""
 
 
 @njit(**BORROWING)
-def _castle(text: Any, at: Any, end: Any) -> Any:
-    """Return how many bytes at `at` castle: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
+def _castling_length(text: Any, at: Any, end: Any) -> Any:
+    """Return the length of the castling at `at`: 3 for O-O, 5 for O-O-O (zeros too), 0 for neither."""
     letter = text[at]
     if at + 3 > end or text[at + 1] != 45 or text[at + 2] != letter:
         return 0
@@ -128,7 +128,7 @@ def _read_san(text: Any, at: Any, end: Any, black: Any) -> Any:
         target += 1
     if target < end and (text[target] == 120 or text[target] == 45):  # x -
         target += 1
-    if not _is_square(text, target, end):  # then what was read is the target
+    if not _is_square(text, target, end):  # then there is no from-square
         from_file, from_rank, target = -1, -1, at
         if not _is_square(text, target, end):
             return word, EMPTY, -1, 0, at
@@ -290,7 +290,7 @@ def read_move(text: Any, at: Any, end: Any, position: Any, planes: Any) -> Any:
     """
     char = text[at]
     if char == 79 or char == 48:  # O 0
-        length = _castle(text, at, end)
+        length = _castling_length(text, at, end)
         if length > 0:
             target = U(62) if length == 3 else U(58)
             kind, source = _find_move(position, planes, KING, target, RANK_1)
@@ -322,7 +322,7 @@ _SKIPPED, _BEGINS, _DIGIT, _NAG, _VARIATION, _LINE_COMMENT, _ESCAPE = range(7)
 
 
 def _byte_kinds() -> NDArray[np.uint8]:
-    """Return what each byte between moves does, uint8[256]; a-h, BKNOPQR, Z - @ begin a move, { a comment, * a result."""
+    """Return the kind of each byte between moves, uint8[256]; a-h BKNOPQR Z - @ begin a move, { a comment, * a result."""
     kinds = np.full(256, _SKIPPED, dtype=np.uint8)
     kinds[[ord(char) for char in "abcdefghBKNOPQRZ-@{*"]] = _BEGINS
     kinds[48:58] = _DIGIT
@@ -350,7 +350,7 @@ def next_token(text: Any, at: Any, end: Any, line_start: Any, moved: Any) -> Any
         elif kind == _BEGINS:
             return at
         elif kind == _DIGIT:
-            if char == 48 and (_castle(text, at, end) > 0 or _is_null_move(text, at, end)):
+            if char == 48 and (_castling_length(text, at, end) > 0 or _is_null_move(text, at, end)):
                 return at
             if read_result(text, at, end) != UNKNOWN_RESULT:
                 return at
@@ -362,7 +362,7 @@ def next_token(text: Any, at: Any, end: Any, line_start: Any, moved: Any) -> Any
             if at < 0:
                 return at
         elif kind == _ESCAPE and not (at == line_start or text[at - 1] == 10 or text[at - 1] == 13):
-            at += 1  # % is nothing but at the start of a line
+            at += 1  # % has a meaning at the start of a line only
         else:
             while at < end and text[at] != 10 and text[at] != 13:
                 at += 1

@@ -1,4 +1,4 @@
-"""Where games begin in PGN text, and what their tags say: compiled scans over bytes.
+"""The beginnings of games in PGN text, and the values of their tags: compiled scans over bytes.
 
 `split` finds the games of a stream, block by block; `scan_tags` finds the wanted tags of each game. Games and tags follow
 python-chess's reader: a blank line ends a game, a line that begins with `[` belongs to the tags only before the moves, a
@@ -26,13 +26,13 @@ TAGS = (
     "TimeControl", "ECO", "Termination", "Variant", "FEN", "UTCDate", "UTCTime",
     "WhiteTitle", "BlackTitle", "FianchettoLabels", "PuzzleRating", "PuzzleThemes",
 )  # fmt: skip
-"""The tags that are read, in the order of the spans' second axis."""
+"""The wanted tags, in the order of the spans' second axis."""
 EVENT, SITE, DATE, WHITE, BLACK, RESULT, WHITE_ELO, BLACK_ELO = range(8)
 TIME_CONTROL, ECO, TERMINATION, VARIANT, FEN, UTC_DATE, UTC_TIME = range(8, 15)
 WHITE_TITLE, BLACK_TITLE, LABELS, PUZZLE_RATING, PUZZLE_THEMES = range(15, 20)
 
 BETWEEN, HEADERS, GAP, MOVETEXT, COMMENT = range(5)
-"""States of the splitter: no game yet, in tags, blank line after tags, in the moves, in a comment of the moves."""
+"""States of the splitter: between games, in tags, after the blank line behind them, in movetext, in a comment."""
 
 LONGEST_GAME = 1 << 24
 """Bytes after which a game is cut, so that a comment that never ends takes bounded memory."""
@@ -55,7 +55,7 @@ def _skip_marks(text: Any, at: Any, end: Any) -> Any:
 
 
 LOOK = 64
-"""Bytes that are looked at together: no more than a line of tags has, and a register's fill for the compiler."""
+"""Bytes that are compared at a time: the compiler makes vector instructions of it, and few lines are shorter."""
 
 
 @njit(**BORROWING)
@@ -63,7 +63,7 @@ def _line_stop(text: Any, at: Any, end: Any) -> Any:
     """Return the first byte from `at` on that is LF, CR or a semicolon, or `end`."""
     while at + LOOK <= end:
         found, first = np.uint8(0), np.uint64(at)
-        for offset in range(LOOK):  # no way out and no negative index, so that the compiler looks at all at once
+        for offset in range(LOOK):  # without break and negative indices, which would prevent vector instructions
             char = text[first + np.uint64(offset)]
             found |= np.uint8((char == 10) | (char == 13) | (char == 59))
         if found:
@@ -113,11 +113,11 @@ def _ends_in_result(text: Any, at: Any, end: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk one line of movetext: give (first byte of the next line, whether a comment is open there)."""
+    """Walk one line of movetext: return (first byte of the next line, whether a comment is open there)."""
     stop = _line_stop(text, at, end)
     if stop < end and text[stop] == 59:
         return _walk_bytes(text, at, end, commented)
-    brace = stop - 1  # comments do not nest: the last brace says
+    brace = stop - 1  # comments do not nest, so the last brace decides
     while brace >= at and text[brace] != 123 and text[brace] != 125:
         brace -= 1
     if brace >= at:
@@ -127,7 +127,7 @@ def _walk_moves(text: Any, at: Any, end: Any, commented: Any) -> Any:
 
 @njit(**BORROWING)
 def _walk_bytes(text: Any, at: Any, end: Any, commented: Any) -> Any:
-    """Walk a line as `_walk_moves` does, one in which a semicolon may begin a comment."""
+    """Walk a line with a semicolon, which may begin a comment, as `_walk_moves` does."""
     while at < end:
         char = text[at]
         if char == 10 or char == 13:
@@ -147,7 +147,7 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
     """Find the games that begin in whole lines `text[at:end]`: fill `starts` (int64) and return how many.
 
     `state` (int64[4]) carries over from block to block; positions are of `text`, so the caller moves `state[2]` with it.
-    `starts` must hold one entry for each two bytes of the block: no game is shorter, and nothing checks it in here.
+    `starts` must have one entry for each two bytes of the block, since no game is shorter: bounds are not checked.
     """
     count = 0
     mode, blank, begun, finished = state[0], state[1] != 0, state[2], state[3] != 0
@@ -195,7 +195,7 @@ def split(text: Any, at: Any, end: Any, state: Any, starts: Any) -> Any:
     return count
 
 
-def _names() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _name_table() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return the wanted tag names as one row of bytes each, and their lengths."""
     width = max(len(name) for name in TAGS)
     table = np.zeros((len(TAGS), width), dtype=np.uint8)
@@ -204,7 +204,7 @@ def _names() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     return table, np.array([len(name) for name in TAGS], dtype=np.int64)
 
 
-_NAMES, _LENGTHS = _names()
+_NAMES, _LENGTHS = _name_table()
 
 
 @njit(**BORROWING)
@@ -266,7 +266,7 @@ def scan_tags(text: Any, starts: Any, spans: Any, movetext: Any) -> None:
 
 
 @njit(**BORROWING)
-def integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
+def read_integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
     """Read the number that begins each span (int64[G, 2]) into `out` (int32[G]); `missing` where there is none."""
     for game in range(len(spans)):
         at, end = spans[game, 0], spans[game, 1]
@@ -279,7 +279,7 @@ def integers(text: Any, spans: Any, missing: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def after(text: Any, spans: Any, char: Any) -> Any:
+def spans_after(text: Any, spans: Any, char: Any) -> Any:
     """Return the spans of what follows the last `char` in each span (the whole span where it is absent), int64[G, 2]."""
     rest = spans.copy()
     for game in range(len(spans)):
@@ -290,8 +290,8 @@ def after(text: Any, spans: Any, char: Any) -> Any:
 
 
 @njit(**BORROWING)
-def gather(text: Any, spans: Any, out: Any, offsets: Any) -> None:
-    """Copy the bytes of each span (int64[G, 2]) one behind the other: `out` uint8, `offsets` int32[G + 1]."""
+def copy_spans(text: Any, spans: Any, out: Any, offsets: Any) -> None:
+    """Copy the bytes of all spans (int64[G, 2]) into `out` (uint8), and where each begins into `offsets` (int32[G + 1])."""
     total = 0
     offsets[0] = 0
     for game in range(len(spans)):

@@ -93,7 +93,7 @@ def _encode(task: ChunkTask, entries: Sequence[Mapping[str, Any]], config: Explo
     parts, chunk = Path(task.out) / PARTS, task.chunk
     text = np.frombuffer(chunk.text, dtype=np.uint8)
     tagged = read_games(text, chunk.starts, task.config)
-    rows = pgn.empty_rows(sum(entry["record"]["plies"] for entry in entries) + pgn.MAX_PLIES + 2)
+    rows = pgn.allocate_rows(sum(entry["record"]["plies"] for entry in entries) + pgn.MAX_PLIES + 2)
     _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, 1, rows)
     _check(chunk, tagged.games, entries)
     thoughts = [(game, *thought) for game, entry in enumerate(entries) for thought in entry["thoughts"]]
@@ -186,7 +186,7 @@ def _write(
         mine = np.random.Generator(np.random.PCG64((task.config.seed, task.chunk.index, 0, number))).permutation(mine)
         picked = rows_T[mine]
         taken = Records(rows.view(pgn.ROW, np.ndarray)).take(picked)
-        columns = pgn.columns_of(taken) | earlier_columns(earlier_RH, picked)
+        columns = pgn.select_columns(taken) | earlier_columns(earlier_RH, picked)
         columns["game"] = game_numbers(taken["game"], task.chunk.first_game)
         columns["root_value"] = told["root_value"][mine]
         table = packed_table(packed_of(taken), columns, task.config.planes)

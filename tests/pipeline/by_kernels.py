@@ -32,7 +32,7 @@ class Game:
 
 @cache
 def _memory() -> replay.Rows:
-    return replay.empty_rows(CAPACITY + replay.MAX_PLIES + 2)
+    return replay.allocate_rows(CAPACITY + replay.MAX_PLIES + 2)
 
 
 def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagged, replay.Rows]:

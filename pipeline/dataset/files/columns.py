@@ -2,8 +2,8 @@
 
 To add a column:
 1. Add a row to ROW_COLUMNS, the last one; with `optional=True` where only some commands fill it.
-2. Fill it: for rows of games in pipeline/pgn/replay.py (`columns_of`) or pipeline/ingest/chunk.py (`_columns`), for rows of
-   searches in pipeline/selfplay and pipeline/reanalyse. `null` marks values that are not known.
+2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or pipeline/ingest/chunk.py (`_columns`), for
+   rows of searches in pipeline/selfplay and pipeline/reanalyse. `null` marks values that are not known.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in CHANGELOG.md.
 4. Copy its row into the table of datasets/README.md; tests/pipeline/dataset/files/test_columns.py compares the two.
 5. To train on it, name it in `training_columns` of model/data/inputs.py.

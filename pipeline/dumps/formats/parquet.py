@@ -1,8 +1,8 @@
 """Tables as Parquet: Lichess's published games, and ChessMarro's own positions.
 
 Lichess's (huggingface.co/datasets/Lichess/standard-chess-games) has a column for each tag and one, `movetext`, for the
-moves. ChessMarro's has the FEN, the best move and 77 x 8 x 8 booleans, of which the first two are read and the planes made
-anew. Only a file can be read so: Parquet's index lies at its end.
+moves. ChessMarro's has the FEN, the best move and 77 x 8 x 8 booleans, which are not read: the planes are made of the FEN.
+Parquet is read from a file only, since its index lies at its end.
 """
 
 import os
@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.dumps.formats.best_moves import first_move
-from pipeline.dumps.formats.text import gathered, position, tag_lines
+from pipeline.dumps.formats.positions import find_first_move
+from pipeline.dumps.formats.text import position_row, write_tags
 from pipeline.errors import DumpError
 from pipeline.pgn import tags
 
@@ -30,10 +30,10 @@ LONGEST_MOVETEXT = 1 << 20
 """Bytes of one game's movetext; a longer one is dropped, as a game without moves."""
 
 
-def pgn(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[bytes]]:
-    """Say what a Parquet file is, and turn it into PGN text; `on_share` hears what share of its rows was read.
+def convert_parquet(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[str]]:
+    """Return the name of a Parquet input and its games as PGN; `on_share` is called with the share of rows that was read.
 
-    Raises DumpError for a file that cannot be opened, or whose columns are not known.
+    Raises DumpError for a file that cannot be opened, or whose columns are unknown.
     """
     try:
         source = pa.memory_map(os.fsencode(name))
@@ -49,23 +49,23 @@ def pgn(name: str, on_share: Callable[[float], None]) -> tuple[str, Iterator[byt
     columns = file.schema_arrow.names
     if MOVETEXT in columns:
         wanted = [*(tag for tag in LICHESS_TAGS if tag in columns), MOVETEXT]
-        return "Lichess games (Parquet)", gathered(_rows(name, file, wanted, _game, on_share))
+        return "Lichess games (Parquet)", _convert_rows(name, file, wanted, _write_game, on_share)
     if all(column in columns for column in MARRO_COLUMNS):
-        return "ChessMarro positions (Parquet)", gathered(_rows(name, file, MARRO_COLUMNS, _best, on_share))
+        return "ChessMarro positions (Parquet)", _convert_rows(name, file, MARRO_COLUMNS, _write_position, on_share)
     raise DumpError(
         f"{name} is Parquet with the columns {', '.join(columns)[:200]}: games have {MOVETEXT}, positions "
         f"{' and '.join(MARRO_COLUMNS)}"
     )
 
 
-def _rows(
+def _convert_rows(
     name: str,
     file: pq.ParquetFile,
     columns: Sequence[str],
     write: Callable[[int, dict[str, str | None]], str],
     on_share: Callable[[float], None],
 ) -> Iterator[str]:
-    """Yield each row as PGN, its values as text, null and NaN as None; what is damaged is an OSError."""
+    """Yield each row as PGN, its values as text, null and NaN as None; raises OSError for damage."""
     number, total = 0, max(file.metadata.num_rows, 1)
     with file:
         batches = file.iter_batches(BATCH, columns=list(columns), use_threads=False)
@@ -76,15 +76,15 @@ def _rows(
                 raise OSError(str(error).splitlines()[0][:200]) from error
             if batch is None:
                 return
-            values = [_texts(name, column, batch.column(column)) for column in columns]
+            values = [_cast_to_texts(name, column, batch.column(column)) for column in columns]
             for row in zip(*values, strict=True):
                 number += 1
                 yield write(number, dict(zip(columns, row, strict=True)))
             on_share(number / total)
 
 
-def _texts(name: str, column: str, values: pa.Array) -> list[str | None]:
-    """Turn a column of numbers, dates or strings into texts; raises DumpError for another kind."""
+def _cast_to_texts(name: str, column: str, values: pa.Array) -> list[str | None]:
+    """Return a column of numbers, dates or strings as texts; raises DumpError for another type."""
     try:
         if pa.types.is_dictionary(values.type):
             words = values.dictionary.cast(pa.string()).to_pylist()
@@ -97,8 +97,8 @@ def _texts(name: str, column: str, values: pa.Array) -> list[str | None]:
     return texts
 
 
-def _game(number: int, row: dict[str, Any]) -> str:
-    """Write a row of Lichess's games as its dump has it."""
+def _write_game(number: int, row: dict[str, Any]) -> str:
+    """Write a row of Lichess's games as the dump has it."""
     movetext = " ".join((row.pop(MOVETEXT) or "").split())
     if len(movetext) > LONGEST_MOVETEXT:
         movetext = ""
@@ -108,10 +108,10 @@ def _game(number: int, row: dict[str, Any]) -> str:
     first = {"Event": row.get("Event") or "?", "Site": row.get("Site") or f"row-{number}"}  # a game begins by its Event
     others = {name: value or "" for name, value in row.items() if name not in first}
     # A space before it keeps hostile movetext from beginning a tag; a blank line behind it closes what it left open.
-    return f"{tag_lines({**first, **others})}\n {movetext} {others.get('Result', '')}\n\n"
+    return f"{write_tags({**first, **others})}\n {movetext} {others.get('Result', '')}\n\n"
 
 
-def _best(number: int, row: dict[str, Any]) -> str:
+def _write_position(number: int, row: dict[str, Any]) -> str:
     """Write a row of ChessMarro's positions."""
-    move = first_move(row["best_uci"] or "")
-    return position(row["fen_original"] or "", move, event="ChessMarro", site=f"row-{number}")
+    move = find_first_move(row["best_uci"] or "")
+    return position_row(row["fen_original"] or "", move, event="ChessMarro", site=f"row-{number}")

@@ -1,4 +1,4 @@
-"""What the inputs share: lines of bounded length, rows as PGN text, and a stream of what a generator makes.
+"""Rows of other inputs as games of PGN, lines of bounded length, and a stream of what an iterator yields.
 
 Every row of an input becomes one game of the text, broken rows too: so each is counted, with its reason and its place.
 """
@@ -8,15 +8,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+HEAD = 1 << 20
+"""Raw bytes by which a file is recognised: a block of bz2 may take 900 kB, and gives no text before its end."""
+FIRST = 1 << 16
+"""Decompressed bytes of these."""
 LINE_BLOCK = 1 << 20
 LONGEST_LINE = 1 << 16
-"""Bytes of a line; a longer one is a broken row, and is let go of as it is read."""
+"""Bytes of a line; a longer one is a broken row, and is not held in memory."""
 LONGEST_VALUE = 2000
 """Characters of a tag's value; the rest is cut off."""
 PIECE = 1 << 18
-"""Bytes of text that are handed on together, about."""
+"""Bytes of text that are passed on together, about."""
 
-UCI = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?")
 _CONTROLS = dict.fromkeys((*range(32), 127, 133, 8232, 8233), " ")
 _BOARD = r"[pnbrqkPNBRQK1-8]+(?:/[pnbrqkPNBRQK1-8]+){7}"
 FEN = re.compile(rf"\s*({_BOARD}) ([wb]) (-|[KQkqA-Ha-h]+) (-|[a-h][1-8])(?: (-?\d{{1,4}}) (-?\d{{1,4}}))?\s*")
@@ -75,72 +78,68 @@ class Pieces(io.RawIOBase):
         super().close()
 
 
-def lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
-    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. A mark of byte order is left out.
+def read_lines(stream: Readable) -> Iterator[tuple[int, str | None]]:
+    """Yield a stream's lines, numbered from 1: None for one longer than LONGEST_LINE. Byte-order marks are left out.
 
-    An OSError of the stream comes when all whole lines before it were given.
+    An OSError of the stream is raised after all whole lines before it.
     """
     number, rest = 0, b""
     while block := stream.read(LINE_BLOCK):
         *whole, rest = (rest + block).split(b"\n")
         for line in whole:
             number += 1
-            yield number, _line(line)
-        rest = rest[: LONGEST_LINE + 1]  # enough to know it by
+            yield number, _decode_line(line)
+        rest = rest[: LONGEST_LINE + 1]  # enough to see that it is too long
     if rest:
-        yield number + 1, _line(rest)
+        yield number + 1, _decode_line(rest)
 
 
-def _line(line: bytes) -> str | None:
+def _decode_line(line: bytes) -> str | None:
     if len(line) > LONGEST_LINE:
         return None
     return line.rstrip(b"\r").decode("utf-8", "replace").removeprefix("\ufeff")
 
 
 def clean(value: str) -> str:
-    """Make a tag's value of any text: one line, no longer than LONGEST_VALUE."""
+    """Return a text as a tag's value: one line, no longer than LONGEST_VALUE."""
     return value[:LONGEST_VALUE].translate(_CONTROLS).strip()
 
 
-def tag_lines(tags: Mapping[str, str]) -> str:
+def write_tags(tags: Mapping[str, str]) -> str:
     """Write tags, a line each; empty ones are left out."""
     return "".join(f'[{name} "{clean(value)}"]\n' for name, value in tags.items() if value)
 
 
-def position(
-    fen: str, moves: str, *, event: str, site: str, parity: int = 0, tags: Mapping[str, str] | None = None
+def position_row(
+    fen: str, moves: str, *, event: str, site: str, first_label: int = 0, tags: Mapping[str, str] | None = None
 ) -> str:
-    """Write a position and moves from it (UCI or SAN) as a game of which only every other ply is a label.
+    """Write a position and moves from it (UCI or SAN) as a game of which every other ply is a label, from `first_label` on.
 
-    The labels are plies 0, 2, 4 or, by `parity` 1, 1, 3, 5. A FEN of four fields gets the counters 0 and 1.
+    A FEN of four fields gets the counters 0 and 1.
     """
     found = FEN.fullmatch(fen)
     if not found:
-        return broken(event=event, site=site)
+        return broken_row(event=event, site=site)
     whole = " ".join(part or counter for part, counter in zip(found.groups(), ("", "", "", "", "0", "1"), strict=True))
-    head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": str(parity), **(tags or {}), "FEN": whole}
-    return f"{tag_lines(head)}\n{moves} *\n\n"
+    head = {"Event": event, "Site": site, "Result": "*", "FianchettoLabels": str(first_label), **(tags or {})}
+    return f"{write_tags({**head, 'FEN': whole})}\n{moves} *\n\n"
 
 
-def broken(*, event: str, site: str) -> str:
-    """Write a row that cannot be read, for it to be counted."""
-    return tag_lines({"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}) + "\n*\n\n"
+def broken_row(*, event: str, site: str) -> str:
+    """Write a row that cannot be read as a game, so that it is counted."""
+    return write_tags({"Event": event, "Site": site, "Result": "*", "FianchettoLabels": "broken"}) + "\n*\n\n"
 
 
-def gathered(games: Iterator[str]) -> Iterator[bytes]:
-    """Join games to pieces of about PIECE bytes; those before an error are given before it is raised."""
-    held: list[str] = []
-    size = 0
+def gather(games: Iterator[str]) -> Iterator[bytes]:
+    """Join games to pieces of about PIECE bytes; those before an OSError are yielded before it is raised."""
+    held, size = io.StringIO(), 0
     try:
         for game in games:
-            held.append(game)
-            size += len(game)
+            size += held.write(game)
             if size >= PIECE:
-                yield "".join(held).encode("utf-8", "replace")
-                held, size = [], 0
-    except OSError as error:
-        if held:
-            yield "".join(held).encode("utf-8", "replace")
-        raise error
-    if held:
-        yield "".join(held).encode("utf-8", "replace")
+                yield held.getvalue().encode("utf-8", "replace")
+                held, size = io.StringIO(), 0
+    except OSError:
+        yield held.getvalue().encode("utf-8", "replace")
+        raise
+    yield held.getvalue().encode("utf-8", "replace")

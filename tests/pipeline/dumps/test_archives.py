@@ -1,4 +1,4 @@
-"""Archives: damage, padding and bytes behind the end of each codec; zstd frames in threads give what one decoder gives."""
+"""Archives: frames of any form, damage, padding and bytes behind the end of each codec."""
 
 import bz2
 import gzip
@@ -8,7 +8,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 import zstandard
 
-from pipeline.dumps import archives
 from pipeline.dumps.archives import TrailingBytesError, decompress
 from pipeline.dumps.reader import STDIN, Source, chunks
 from pipeline.errors import FetchError
@@ -59,12 +57,9 @@ def read_archive(data: bytes, compression: str) -> tuple[bytes, OSError | None]:
     return b"".join(found), None
 
 
-def read_source(
-    name: str, monkeypatch: pytest.MonkeyPatch, data: bytes, largest: int = archives.LARGEST
-) -> tuple[list[Any], dict[str, Any]]:
-    """Return the chunks of an archive and its entry in the manifest; frames over `largest` bytes are read block by block."""
+def read_source(name: str, monkeypatch: pytest.MonkeyPatch, data: bytes) -> tuple[list[Any], dict[str, Any]]:
+    """Return the chunks of an archive and its entry in the manifest."""
     with monkeypatch.context() as patch:
-        patch.setattr(archives, "LARGEST", largest)
         if name == STDIN:
             patch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(data)))
         source = Source(name)
@@ -77,22 +72,13 @@ def read_source(
     "options",
     [{}, {"write_checksum": True}, {"write_content_size": False}, {"level": 19}, {"hinted": False}],
 )
-def test_frames_in_threads_and_one_decoder_give_the_same_chunks(
+def test_the_chunks_are_those_of_all_frames(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[bytes], options: dict[str, Any], name: str
 ) -> None:
     path, data = tmp_path / "games.pgn.zst", pack(texts, **options)
     path.write_bytes(data)
-    place = STDIN if name == STDIN else str(path)
-    by_frames = read_source(place, monkeypatch, data)
-    assert b"".join(text for _, text, _ in by_frames[0]) == b"".join(texts)
-    for largest in (0, max(map(len, texts[:-1])) + 100):
-        assert read_source(place, monkeypatch, data, largest) == by_frames
-
-
-def test_a_frame_with_too_much_text_is_read_block_by_block(monkeypatch: pytest.MonkeyPatch, texts: list[bytes]) -> None:
-    monkeypatch.setattr(archives, "LARGEST_TEXT", max(map(len, texts[:-1])) + 100)
-    data = pack([*texts, texts[0], texts[-1]], level=1)
-    assert read_archive(data, "zstd") == (b"".join([*texts, texts[0], texts[-1]]), None)
+    found, _ = read_source(STDIN if name == STDIN else str(path), monkeypatch, data)
+    assert b"".join(text for _, text, _ in found) == b"".join(texts)
 
 
 @pytest.mark.parametrize("name", ["a file", STDIN])
@@ -114,8 +100,6 @@ def test_damage_anywhere_ends_the_text_where_it_lies(
         path.write_bytes(data)
         place = STDIN if name == STDIN else str(path)
         found, entry = read_source(place, monkeypatch, bytes(data))
-        if codec == "zstd":
-            assert read_source(place, monkeypatch, bytes(data), 0) == (found, entry)
         if number % 3 == 0:
             assert text.startswith(b"".join(part for _, part, _ in found))
         assert entry["bytes"] == len(data)
@@ -166,27 +150,6 @@ def test_errors_of_reading_come_after_the_text_before_them(texts: list[bytes]) -
     assert b"".join(texts).startswith(b"".join(found))
 
 
-def test_only_so_many_frames_are_held_and_threads_end_with_the_reader(
-    texts: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = 0
-    data = io.BytesIO(pack(texts[:3] * 400))
-    monkeypatch.setattr(archives, "_READ_ZSTD", 1)
-
-    def count(length: int) -> bytes:
-        nonlocal read
-        read += length
-        return data.read(length)
-
-    before = threading.active_count()
-    stream = decompress(count, "zstd")
-    for given in range(1, 50):
-        next(stream)
-        assert read < (given + archives.UNPACKERS + 1) * (max(map(len, texts[:3])) + 40)
-    stream.close()  # type: ignore[attr-defined]
-    assert threading.active_count() == before
-
-
 def blocks(seed: int, size: int) -> bytes:
     """Return text that compresses, and blocks of each kind: compressed, one byte repeated, random."""
     chance = random.Random(seed)
@@ -197,11 +160,7 @@ def blocks(seed: int, size: int) -> bytes:
 @pytest.mark.parametrize("sized", [True, False])
 @pytest.mark.parametrize("summed", [True, False])
 @pytest.mark.parametrize("level", [1, 19])
-@pytest.mark.parametrize("largest", [0, 1000, archives.LARGEST])
-def test_frames_of_any_form_and_length_are_read(
-    sized: bool, summed: bool, level: int, largest: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(archives, "LARGEST", largest)
+def test_frames_of_any_form_and_length_are_read(sized: bool, summed: bool, level: int) -> None:
     packer = zstandard.ZstdCompressor(level=level, write_content_size=sized, write_checksum=summed)
     texts = [blocks(number, size) for number, size in enumerate((0, 1, 100, 300, 70_000, 900_000, 5))]
     assert read_archive(b"".join(map(packer.compress, texts)), "zstd") == (b"".join(texts), None)

@@ -22,6 +22,7 @@ from engine.encoding.planes import label_of
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
 from pipeline.dumps.formats import parquet
+from pipeline.dumps.formats.text import gather
 from pipeline.errors import DamagedError, DatasetError, DumpError
 from pipeline.evaluation.game_texts import text_of
 from pipeline.evaluation.render import write_report
@@ -286,13 +287,13 @@ def test_a_small_table_that_unpacks_to_gigabytes_is_read_in_little_memory(tmp_pa
     assert path.stat().st_size < 2000
     before = pa.total_allocated_bytes()
     peak = 0
-    _, text = parquet.pgn(str(path), lambda share: None)
-    for _ in text:
+    _, games = parquet.convert_parquet(str(path), lambda share: None)
+    for _ in gather(games):
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert peak < 64 << 20
     pq.write_table(pa.table({"movetext": ["x" * (3 << 20)] * 300}), path, compression="zstd", use_dictionary=False)
     with pytest.raises(DumpError, match="rows of more than 1 MiB"):
-        parquet.pgn(str(path), lambda share: None)
+        parquet.convert_parquet(str(path), lambda share: None)
 
 
 def test_hostile_tables_are_said_or_counted(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_modules_are_those_that_python_loads_to_encode() -> None:
     [
         ("pipeline/pgn/san.py", lambda text: text + "\nSLACK = 1\n", True),
         ("engine/board/movegen.py", lambda text: text.replace("return", "return 0 or", 1), True),
-        ("pipeline/dumps/formats/epd.py", lambda text: text + "\nEXTRA = 2\n", True),
+        ("pipeline/dumps/formats/positions.py", lambda text: text + "\nEXTRA = 2\n", True),
         ("pipeline/ingest/scatter.py", lambda text: text.replace("1 << 20", "1 << 21"), True),
         (
             "pipeline/pgn/san.py",

@@ -74,7 +74,7 @@ def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
         starts = np.array(split(text), dtype=np.int64)
         whole = np.frombuffer(text + tail, dtype=np.uint8)
         tagged = read_games(whole[: len(text)], starts, IngestConfig())
-        rows = replay.empty_rows(replay.MAX_PLIES + 2 + len(text))
+        rows = replay.allocate_rows(replay.MAX_PLIES + 2 + len(text))
         game, filled = replay.replay(whole[: len(text)], tagged.games, tagged.setups, 0, 1, rows)
         assert game == len(starts)
         assert (tagged.spans >= 0).all()
