@@ -170,9 +170,9 @@ def _encode_a_game() -> None:
 
     import numpy as np
 
-    from pipeline.storage.building import PARTS
     from pipeline.dumps.reader import Chunk
     from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk, release_buffers
+    from pipeline.storage.building import PARTS
 
     with tempfile.TemporaryDirectory(prefix="fianchetto-") as folder:
         (Path(folder) / PARTS).mkdir(parents=True)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from engine.progress import Progress, Stop, never, silent
@@ -184,6 +183,8 @@ def _hold_out(entries: list[dict[str, Any]], config: JoinConfig) -> None:
 
 def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, Any]:
     """Count the games of each test split, by the hash of their moves, that train has too."""
+    import polars as pl
+
     counts, examples = dict.fromkeys(ALL_SPLITS[1:], 0), list[int]()
     with tempfile.TemporaryDirectory(prefix="fianchetto-join-") as folder:
         tally = Tally(Path(folder), sum(member.manifest["games"]["used"] for member in used))
@@ -203,6 +204,8 @@ def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, Any]:
 
 def game_splits(member: Member) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
     """Yield the identities of a dataset's used games, and their splits as indices into ALL_SPLITS."""
+    import polars as pl
+
     for _, table in games_tables(member.directory, member.manifest, ["identity", "split"]):
         games = pl.DataFrame(pl.from_arrow(table)).drop_nulls("split")
         index = games["split"].replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt32).to_numpy()

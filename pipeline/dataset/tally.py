@@ -10,12 +10,15 @@ Axes: R rows.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
 
 BUFFER_ROWS = 1 << 20
 """Rows that are counted together before they are written."""
@@ -38,6 +41,8 @@ class Tally:
 
     def add(self, keys_R: NDArray[np.uint64], what_R: NDArray[np.uint32]) -> None:
         """Count rows; raises ConfigError if the disk is full."""
+        import polars as pl
+
         self.buffer.append(pl.DataFrame({"key": keys_R, "what": what_R}))
         self.buffered += len(keys_R)
         if self.buffered >= BUFFER_ROWS:
@@ -45,6 +50,8 @@ class Tally:
 
     def _spill(self) -> None:
         """Append the buffer's pairs to the files of their keys."""
+        import polars as pl
+
         pairs = pl.concat(self.buffer).group_by("key", "what").len("count").sort("key")
         self.buffer, self.buffered = [], 0
         records = np.empty(len(pairs), dtype=PAIR)
@@ -65,8 +72,10 @@ class Tally:
                 f"temporary files cannot be written in {path.parents[1]} ({error.strerror}): make room there, or set TMPDIR"
             ) from error
 
-    def parts(self) -> Iterator[pl.DataFrame]:
+    def parts(self) -> Iterator["pl.DataFrame"]:
         """Yield the pairs and their counts as `key`, `what` and `count`; all pairs of a key are in one frame."""
+        import polars as pl
+
         if self.buffer:
             self._spill()
         for path in sorted(self.folder.glob("part-*")):

@@ -157,7 +157,7 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
         join = partial(tasks.join, shards, out, options.join, remove=options.remove)
         page = run_child(join, progress=tick, lock=out)
         folder = datasets.path / "reports" / "training_sets" / out.name
-        work = partial(tasks.audit, [out], folder, players=options.players)
+        work = partial(tasks.audit, [out], folder)
         audit = run_child(work, progress=tick) if options.audit else None
     return Result(
         metadata=metadata.of_training_set(out, page, audit, folder),

@@ -84,18 +84,12 @@ def join(
     return library(positions, out, config, remove=remove, progress=progress, stop=stop)
 
 
-def audit(positions: Sequence[Path], out: Path, *, players: bool, progress: Progress) -> Mapping[str, Any]:
+def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
     """Audit datasets or training sets together; keep the audit as text, JSON, Markdown and picture in `out`."""
-    from pipeline.dataset.training_set import members
-    from pipeline.dumps.paths import dumps_of
     from pipeline.validation.audit.audit import audit as library
     from pipeline.validation.audit.render import write_audit
 
-    sources: dict[str, list[str]] = {}
-    for member in (member for path in positions for member in members(path)):
-        dumps = dumps_of(member.directory, member.manifest) if players else None
-        sources |= {member.directory.resolve().name: dumps} if dumps else {}
-    result = library(positions, sources=sources, progress=progress)
+    result = library(positions, progress=progress)
     write_audit(result, out)
     return result
 

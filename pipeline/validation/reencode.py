@@ -9,9 +9,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,6 +24,9 @@ from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage.stores import opened
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Manifest = Mapping[str, Any]
 SHOWN = 5
@@ -111,15 +113,19 @@ def _differences(name: str, stored: Path, fresh: Path) -> list[str]:
     return lines + ([f"{prefix}and {len(rows) - SHOWN} more differ"] if len(rows) > SHOWN else [])
 
 
-def _rows(path: Path) -> pl.DataFrame:
+def _rows(path: Path) -> "pl.DataFrame":
     """Return the rows of a shard."""
+    import polars as pl
+
     with open_shard(path) as reader:
         tables = [reader.table(group) for group in range(len(reader.groups))]
     return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
 
 
-def _games(path: Path) -> pl.DataFrame:
+def _games(path: Path) -> "pl.DataFrame":
     """Return a table of games with their numbers."""
+    import polars as pl
+
     with reading(path, "a table of games"), opened(path) as source:
         return pl.read_parquet(source, use_pyarrow=True).with_row_index("game")
 

@@ -52,12 +52,10 @@ class Audit(Common):
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
-    basic: ClassVar = ("out", "source", "scratch")
+    basic: ClassVar = ("out", "scratch")
 
     datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
-    source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from, to count players: datasets hold no names."""
     out: Path | None = None
     """Directory for the audit as JSON, text, Markdown and a picture."""
     scratch: Path | None = None
@@ -65,25 +63,15 @@ class Audit(Common):
 
     def run(self) -> dict[str, Any]:
         """Count, and write the audit into --out."""
-        from pipeline.dataset.training_set import members
-        from pipeline.dumps.paths import dumps_of
         from pipeline.validation.audit.audit import audit
         from pipeline.validation.audit.render import audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
         if self.scratch is not None and not self.scratch.is_dir():
             raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")
-        sources = {}
-        if self.source:
-            for member in (member for path in self.datasets for member in members(path)):
-                name = member.directory.resolve().name
-                named = {entry["name"] for entry in member.manifest["sources"]}
-                mine = [path for path in self.source if path.name in named]
-                if mine or len(self.source) == len(self.datasets) == 1:
-                    sources[name] = dumps_of(member.directory, member.manifest, mine or self.source) or []
         stop = Interrupt()
         with bar("audit") as progress:
-            result = audit(self.datasets, sources=sources, scratch=self.scratch, progress=progress, stop=stop)
+            result = audit(self.datasets, scratch=self.scratch, progress=progress, stop=stop)
         if self.out is not None:
             write_audit(result, self.out)
         return result if self.json else {"text": audit_text(result)}

@@ -79,7 +79,17 @@ class Reanalyse(Common):
     """
 
     basic: ClassVar = (
-        *("checkpoint", "positions", "out", "count", "simulations", "max_considered_actions", "seed", "width", "device"),
+        *(
+            "checkpoint",
+            "positions",
+            "out",
+            "count",
+            "simulations",
+            "max_considered_actions",
+            "seed",
+            "width",
+            "device",
+        ),
         *("workers", "engine"),
     )
 

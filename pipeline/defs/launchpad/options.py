@@ -54,8 +54,6 @@ class TrainingSetOptions:
     """Datasets to take out of a training set that exists; their files stay."""
     audit: bool = True
     """Count copies, overlap and drift over all rows, 16 bytes each in a temporary folder meanwhile."""
-    players: bool = False
-    """Count the players of train and test in the audit too, for which the dumps are read again."""
     join: JoinConfig = field(default_factory=JoinConfig)
     """What is held out, as `fianchetto join` has it."""
 

@@ -1,4 +1,4 @@
-"""The columns that positions are counted by: for each its bins, and the bin of each row.
+"""The columns that an audit counts positions by: the bins of each, and the bin of each row.
 
 Axes: R rows.
 """
@@ -20,21 +20,10 @@ from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
 Rows = Mapping[str, NDArray[Any]]
 
 READ = (
-    "planes",
-    "label",
-    "promotion",
-    "castling",
-    "result",
-    "eval",
-    "ply",
-    "plies",
-    "elo",
-    "opponent_elo",
-    "base",
-    "increment",
+    "planes", "label", "promotion", "castling", "result", "eval", "ply", "plies", "elo", "opponent_elo", "base", "increment",
     "game",
-)
-"""The columns of a shard that an audit reads; `game` only to refuse rows of games that there are not."""
+)  # fmt: skip
+"""The columns of a shard that an audit reads; `game` only to refuse numbers of games that do not exist."""
 
 RATING = tuple(range(800, 2801, 200))
 PLY = (10, 20, 30, 40, 60, 80, 120)
@@ -45,30 +34,21 @@ PIECES = (6, 10, 16, 22, 28)
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: names of its bins, and what gives each row's."""
+    """A column: its name, the names of its bins, and the function that returns each row's bin."""
 
     name: str
     bins: tuple[str, ...]
-    of: Callable[[Rows], NDArray[np.int64]]
+    bin_rows: Callable[[Rows], NDArray[np.int64]]
 
 
-def _names(edges: Sequence[int]) -> tuple[str, ...]:
-    """Name the bins between edges."""
-    return tuple(band_names(edges)[:-1])
-
-
-def _signed(edges: Sequence[int]) -> tuple[str, ...]:
-    """Name the bins between edges that may be negative, and the unknown."""
-    between = (f"{low} to {high - 1}" for low, high in itertools.pairwise(edges))
-    return (f"below {edges[0]}", *between, f"{edges[-1]} and on", "unknown")
-
-
-def _within(name: str, edges: Sequence[int]) -> Callable[[Rows], NDArray[np.int64]]:
-    return lambda rows: np.searchsorted(edges, rows[name].astype(np.int64), side="right")
+def _by_edges(name: str, edges: Sequence[int]) -> Column:
+    """Return a column of a shard that is binned between edges."""
+    bins = tuple(band_names(edges)[:-1])
+    return Column(name, bins, lambda rows: np.searchsorted(edges, rows[name].astype(np.int64), side="right"))
 
 
 def _gap(rows: Rows) -> NDArray[np.int64]:
-    """Bin the mover's rating less the opponent's; unknown ones come last."""
+    """Bin the mover's rating minus the opponent's; unknown ones come last."""
     mine, theirs = rows["elo"].astype(np.int64), rows["opponent_elo"].astype(np.int64)
     known = (mine != BATCH_SENTINELS["elo"]) & (theirs != BATCH_SENTINELS["opponent_elo"])
     return np.where(known, np.searchsorted(GAP, mine - theirs, side="right"), len(GAP) + 1)
@@ -87,23 +67,25 @@ def _pieces(rows: Rows) -> NDArray[np.int64]:
     return place_R
 
 
+def _promotion(rows: Rows) -> NDArray[np.int64]:
+    return np.maximum(rows["promotion"].astype(np.int64) - 1, 0)
+
+
 @cache
 def columns() -> tuple[Column, ...]:
-    """List the columns."""
+    """Return the columns."""
+    between = (f"{low} to {high - 1}" for low, high in itertools.pairwise(GAP))
+    gaps = (f"below {GAP[0]}", *between, f"{GAP[-1]} and on", "unknown")
     return (
         Column("rating", tuple(band_names(RATING)), lambda rows: rating_band(rows["elo"], RATING)),
-        Column("rating_gap", _signed(GAP), _gap),
+        Column("rating_gap", gaps, _gap),
         Column("time_control", CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
-        Column("ply", _names(PLY), _within("ply", PLY)),
-        Column("game_length", _names(LENGTH), _within("plies", LENGTH)),
+        _by_edges("ply", PLY),
+        _by_edges("plies", LENGTH),
         Column("result", ("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
-        Column("pieces", _names(PIECES), _pieces),
+        Column("pieces", tuple(band_names(PIECES)[:-1]), _pieces),
         Column("mover", ("White", "Black"), lambda rows: (rows["planes"][:, TURN_PLANE] != 0).astype(np.int64)),
         Column("move", (*(f"{distance} squares" for distance in range(1, 8)), "knight"), _distance),
-        Column(
-            "promotion",
-            ("none", "knight", "bishop", "rook", "queen"),
-            lambda rows: np.maximum(rows["promotion"].astype(np.int64) - 1, 0),
-        ),
+        Column("promotion", ("none", "knight", "bishop", "rook", "queen"), _promotion),
         Column("evaluated", ("no", "yes"), lambda rows: (rows["eval"] != BATCH_SENTINELS["eval"]).astype(np.int64)),
     )

@@ -1,6 +1,6 @@
-"""Copies of keys (positions, games, players), what tests share with train, and labels that collide.
+"""Copies of keys (positions or games), what tests share with train, and labels that collide.
 
-Axes: S splits, D datasets.
+Axes: R rows, S splits, D datasets.
 """
 
 import itertools
@@ -12,14 +12,24 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.tally import Tally
 from pipeline.dataset.training_set import ALL_SPLITS
-from pipeline.validation.audit.counts import LABEL_SHIFT, MOST_DATASETS, PROMOTION_SHIFT, SPLIT_SHIFT
+from pipeline.validation.audit.columns import Rows
 
+LABEL_SHIFT, PROMOTION_SHIFT, SPLIT_SHIFT = 20, 17, 15
+"""Where a tally's `what` holds the label (12 bits), the promotion (3) and the split (2); the dataset's number lies below."""
+MOST_DATASETS = 1 << SPLIT_SHIFT
 TIMES = (1, 2, 3, 5, 10, 100, 1000, 10_000)
 """First occurrence count of each row of the table `by_times`."""
 LARGEST_MATRIX = 24
 """Most datasets for which the overlap of every two is counted."""
 _COUNT = pl.col("count")
 _BY_SPLIT = [_COUNT.filter(pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)]
+
+
+def encode(rows: Rows, split: int, dataset: int) -> NDArray[np.uint32]:
+    """Return what a tally counts of each row beside its key, uint32[R]."""
+    what = rows["label"].astype(np.uint32) << np.uint32(LABEL_SHIFT)
+    what |= rows["promotion"].astype(np.uint32) << np.uint32(PROMOTION_SHIFT)
+    return what | np.uint32(split << SPLIT_SHIFT | dataset)
 
 
 class SharedWithTrain:
