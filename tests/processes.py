@@ -4,6 +4,9 @@ from contextlib import suppress
 
 import psutil
 
+NOBODY = 2**31 - 1
+"""A number that no process has: the system's are smaller."""
+
 
 def command(process: psutil.Process) -> str:
     """Give a command line; that of a process that has ended meanwhile is empty, and says nothing of its brothers."""

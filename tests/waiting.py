@@ -1,5 +1,6 @@
-"""Waiting for what another process or thread does."""
+"""Waiting for what another process or thread does, and what a slow machine says meanwhile."""
 
+import re
 import time
 from collections.abc import Callable
 
@@ -13,3 +14,14 @@ def until(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
+
+
+SLOW = re.compile(r"fianchetto: (\w+  |compiling kernels|a step of )")
+
+
+def drop_slow_lines(stderr: str) -> str:
+    """Return what a command wrote but for lines that slow machines cause.
+
+    They are progress every 45 s, the compilation of kernels, and a training step of more than five seconds.
+    """
+    return "".join(line for line in stderr.splitlines(keepends=True) if not SLOW.match(line))

@@ -139,7 +139,8 @@ class Loop:
         run, config = self.run, self.run.config
         warm = False
         while True:
-            run.seconds = time.perf_counter() - self.begun
+            if warm:  # what it takes to begin is not of a run's minutes: a slow machine takes a first step too
+                run.seconds = time.perf_counter() - self.begun
             fraction = progressed(config, self.steps, run.step, run.seconds)
             verdict = DONE if fraction >= 1 else GO
             if verdict == GO and self.monitor.exhausted(config):

@@ -112,7 +112,7 @@ def spread(
         progress(shown(finished, finished - before, seconds, watch.evaluations))
 
     task.go_on.touch()
-    say_for_workers("batch")
+    say_for_workers("simulate")
     try:
         if engine is not None:
             with one_thread_each(), engine.connected():

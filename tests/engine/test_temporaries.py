@@ -1,8 +1,6 @@
 """Temporary files: no two writers share one, and only what nobody will finish is abandoned."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -10,13 +8,7 @@ import pytest
 
 from engine import temporaries
 from engine.temporaries import DAY, abandoned, is_abandoned, is_temporary, new_file, temporary_name
-
-
-def dead_process() -> int:
-    """Give the number of a process that is gone."""
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    return done.pid
+from tests.processes import NOBODY
 
 
 def test_names_are_never_the_same_and_are_known() -> None:
@@ -33,13 +25,12 @@ def test_names_are_never_the_same_and_are_known() -> None:
 
 
 def test_only_what_nobody_will_finish_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = dead_process()
     here, elsewhere = temporaries.machine(), "0" * 8
     cases = {
         f".mine.fianchetto-{here}-{os.getpid()}-00000000.tmp": False,
-        f".dead.fianchetto-{here}-{gone}-00000000.tmp": True,
-        f".other.fianchetto-{elsewhere}-{gone}-00000000.tmp": False,  # of a container or a machine that is not asked
-        f".stranger.{gone}.tmp": False,
+        f".dead.fianchetto-{here}-{NOBODY}-00000000.tmp": True,
+        f".other.fianchetto-{elsewhere}-{NOBODY}-00000000.tmp": False,  # of a container or a machine that is not asked
+        f".stranger.{NOBODY}.tmp": False,
         ".notes.tmp": False,
     }
     for name in cases:
@@ -52,7 +43,7 @@ def test_only_what_nobody_will_finish_is_abandoned(tmp_path: Path, monkeypatch: 
 
 
 def test_a_writer_deletes_what_killed_writers_left_in_the_folder(tmp_path: Path) -> None:
-    left = tmp_path / temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{dead_process()}-")
+    left = tmp_path / temporary_name("report.json").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
     mine, theirs = tmp_path / temporary_name("under way"), tmp_path / ".report.json.tmp"
     for path in (left, mine, theirs):
         path.touch()

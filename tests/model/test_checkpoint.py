@@ -5,8 +5,6 @@ import json
 import os
 import pickle
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +36,7 @@ from model.network.memory import OutOfMemoryError
 from model.network.network import build
 from model.network.preset import Preset, preset_row
 from tests.model.synthetic import TINY, TINY_SEED, batch
+from tests.processes import NOBODY
 
 
 def make(directory: Path, row: Preset = TINY, seed: int = 3, step: int = 7) -> dict[str, Any]:
@@ -72,9 +71,7 @@ def test_a_checkpoint_is_read_back_as_it_was(tmp_path: Path) -> None:
 
 def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=7)
-    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
-        pass
-    temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{gone.pid}-")
+    temporary = temporary_name("weights-9.safetensors").replace(f"-{os.getpid()}-", f"-{NOBODY}-")
     (tmp_path / temporary).write_bytes(b"killed while writing")
     (tmp_path / "weights-9.safetensors").write_bytes(b"killed before its card was written")
     copies = {"weights-7.safetensors.bak", "weights-3.safetensors", "model.safetensors", "weights-8.safetensors.tmp"}

@@ -65,7 +65,7 @@ def test_go_while_thinking_is_answered_after_the_one_before(talk: Talk) -> None:
     board = chess.Board()
     board.push_uci("e2e4")
     assert chess.Move.from_uci(second.split()[1]) in board.legal_moves
-    assert talk.obeyed() == []
+    assert talk.sync() == []
 
 
 def test_stop_at_once_still_gives_a_move(talk: Talk) -> None:
@@ -80,7 +80,7 @@ def test_stop_is_answered_within_a_round() -> None:
         counting.hold_after(10)
         talk.say("position startpos", "go infinite")
         counting.wait_until_held()
-        talk.obeyed("stop")
+        talk.sync("stop")
         evaluated = counting.rows
         counting.release()
         talk.until("bestmove")
@@ -103,7 +103,7 @@ def test_no_answer_before_stop(fen: str, go: str) -> None:
             counting.release()
         else:
             talk.until("info depth")  # the search is over
-        assert not [line for line in talk.obeyed() if line.startswith("bestmove")]
+        assert not [line for line in talk.sync() if line.startswith("bestmove")]
         talk.say("stop")
         move = talk.until("bestmove")[-1].split()[1]
     board = chess.Board(fen)
@@ -116,7 +116,7 @@ def test_ponderhit_starts_the_movers_clock() -> None:
         counting.hold_after(250)  # 0.5 s
         talk.say("position startpos moves e2e4 e7e5", "go ponder movetime 300")
         counting.wait_until_held()
-        assert not [line for line in talk.obeyed("ponderhit") if line.startswith("bestmove")]
+        assert not [line for line in talk.sync("ponderhit") if line.startswith("bestmove")]
         hit = counting.clock.now
         counting.release()
         talk.until("bestmove")
@@ -161,7 +161,7 @@ def test_a_long_game_told_move_by_move_is_followed_by_its_new_moves_alone(
     for word in ["g1f3", "g8f6", "f3g1", "f6g8"] * 150:
         words.append(word)
         talk.say(f"position startpos moves {' '.join(words)}")
-    talk.obeyed()
+    talk.sync()
     assert len(played) == 600
 
 
@@ -256,7 +256,7 @@ def test_a_thousand_new_games_are_searched_in_the_same_memory(talk: Talk, monkey
         talk.say("ucinewgame", "position startpos")
         if number % 100 == 0:
             talk.best("go nodes 1")
-    talk.obeyed()
+    talk.sync()
     assert len(made) == 1
 
 
@@ -378,7 +378,7 @@ def test_what_was_asked_while_the_player_is_loaded_is_answered_before_the_end(
     with Talk(load=load, ready=False) as talk:
         talk.say("position startpos", go, *([end] if end else []))
         talk._output.close()
-        assert not [line for line in talk.heard() if line.startswith("bestmove")]
+        assert not [line for line in talk.drain() if line.startswith("bestmove")]
         loaded.set()
         lines = talk.until("bestmove")
         assert chess.Move.from_uci(lines[-1].split()[1]) in START

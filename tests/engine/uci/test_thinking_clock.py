@@ -97,7 +97,7 @@ def test_pondering_searches_and_so_does_the_time_after_the_hit() -> None:
         counting.hold_after(150)  # 0.3 s
         talk.say(QUIET, f"go ponder {CLOCK}")
         counting.wait_until_held()
-        talk.obeyed("ponderhit")
+        talk.sync("ponderhit")
         counting.release()
         assert effort(talk.until("bestmove"))[0] >= at_move_time(talk, QUIET, 300) / 2
         talk.say("ucinewgame", QUIET, f"go ponder {CLOCK}", "ponderhit")

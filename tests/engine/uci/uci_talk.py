@@ -128,7 +128,7 @@ class Talk:
             if line.startswith(start):
                 return lines
 
-    def heard(self) -> list[str]:
+    def drain(self) -> list[str]:
         """Return what the engine has said and nobody has taken yet, without waiting."""
         lines = []
         with suppress(queue.Empty):
@@ -136,7 +136,7 @@ class Talk:
                 lines.append(self._heard.get_nowait())
         return lines
 
-    def obeyed(self, *lines: str) -> list[str]:
+    def sync(self, *lines: str) -> list[str]:
         """Send lines, wait until the engine has followed them all, and return what it said up to then."""
         self.say(*lines, "isready")
         return self.until("readyok")[:-1]
@@ -153,7 +153,7 @@ class Talk:
     def complaint(self, line: str | bytes) -> str:
         """Send a line that is wrong and give the one `info string` that it gets."""
         self.say(line)
-        heard = self.obeyed()
+        heard = self.sync()
         assert len(heard) == 1, heard
         assert heard[0].startswith("info string "), heard
         return heard[0].removeprefix("info string ")

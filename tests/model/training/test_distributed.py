@@ -2,10 +2,12 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +48,11 @@ from engine.errors import UserError
 from model.training import trainer
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
+from pipeline.dataset.files import verify_files
 from pipeline.training.train import train_on
 
 trainer.draw = lambda out: None  # no curves.png
+verify_files.PATIENCE = float("inf")  # the questions are counted: hashing asks none
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
 settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
 seen, real, at = [], Batches.from_step, 0
@@ -123,10 +127,16 @@ def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "positions"
 
 
-def free_port() -> int:
-    with socket.socket() as some:
-        some.bind(("127.0.0.1", 0))
-        return int(some.getsockname()[1])
+def free_ports(count: int) -> list[int]:
+    """Return free ports below those that the system gives to outgoing connections, so that none takes them meanwhile."""
+    found: list[int] = []
+    for port in random.sample(range(15_000, 32_000), 1000):
+        with socket.socket() as some, suppress(OSError):
+            some.bind(("127.0.0.1", port))
+            found.append(port)
+        if len(found) == count:
+            break
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -138,12 +148,13 @@ def pair(positions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
     (folder / "file").write_text("a file")
     (folder / "job.py").write_text(JOB)
-    runs = json.dumps([("two", 4, 0), ("two", 10**6, free_port()), ("file", 1, free_port())])
+    first, second = free_ports(2)
+    runs = json.dumps([("two", 4, 0), ("two", 10**6, first), ("file", 1, second)])
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(folder / "job.py"), str(positions), str(folder), json.dumps(SETTINGS), runs]
     paths = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     variables = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
     return folder
 

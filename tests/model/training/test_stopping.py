@@ -220,7 +220,12 @@ def test_what_is_slow_once_takes_none_of_a_runs_minutes(tmp_path: Path, monkeypa
         return real(*arguments)
 
     monkeypatch.setattr(model_run, "row_losses", slow_at_first)
-    card = trained(tmp_path, replace(CONFIG, steps=None, minutes=0.025))
+
+    def slow_to_open(step: int) -> Iterator[Batch]:
+        clock.now += 3.0  # as a store far away is
+        return stream(16)(step)
+
+    card = trained(tmp_path, replace(CONFIG, steps=None, minutes=0.025), batches=slow_to_open)
     assert (card["finished"], card["step"], card["seconds"]) == (True, 6, 1.5)
 
 

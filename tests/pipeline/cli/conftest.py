@@ -1,7 +1,6 @@
 """What tests of the command line share: a command called in this process, and one journey from PGN to report."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from filelock import FileLock
 
 from pipeline.cli.main import main
 from tests.conftest import REPOSITORY
+from tests.waiting import drop_slow_lines
 
 SAMPLE = REPOSITORY / "datasets" / "sample" / "fianchetto_sample_2000.pgn.zst"
 COMMAND = [sys.executable, "-c", "from pipeline.cli.main import main; main()"]
@@ -26,8 +26,6 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *w
     return int(ended.value.code or 0), captured.out, captured.err
 
 
-SLOW = re.compile("fianchetto: (ingest|train|report)  |fianchetto: compiling kernels")
-"""What is said on a slow machine: a line of progress every 45 s, and that kernels are compiled."""
 SMALLEST = ["--preset", "fianchetto-xs"]
 STEPS = ["--steps", "60", "--batch-size", "64", "--set", "validation_positions=512"]
 """Enough to beat chance more than twice, and a sixteenth of the work of the batch that people's runs have."""
@@ -72,9 +70,9 @@ def travelled(folder: Path) -> dict[str, Any]:
     words = [sys.executable, "-c", ONE_AFTER_ANOTHER, commands]
     done = subprocess.run(words, capture_output=True, text=True, cwd=folder, check=False)
     assert done.returncode == 0, done.stderr
-    loud = [line for line in done.stderr.splitlines() if not SLOW.match(line)]
-    assert not loud, "a command is not quiet without a terminal"
-    said = done.stdout.split("ended\n")
+    assert drop_slow_lines(done.stderr) == "", "a command is not quiet without a terminal"
+    parts = done.stdout.split("ended\n")
     return {
-        name: json.loads(part.splitlines()[-1]) for name, part in zip(("ingest", "train", "report"), said, strict=False)
+        name: json.loads(part.splitlines()[-1])
+        for name, part in zip(("ingest", "train", "report"), parts, strict=False)
     }

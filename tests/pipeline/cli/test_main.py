@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import termios
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import read_manifest
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, STEPS, call
 from tests.pipeline.datasets import dump as random_dump
+from tests.processes import NOBODY
 
 FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
 
@@ -355,9 +355,7 @@ def test_sweep_finds_datasets_below_and_always_says_what_it_did(
     (tmp_path / "tuned" / "val-00077-0.parquet").write_text("of somebody else")
     code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
     assert (code, out) == (0, f"{tmp_path}: 2 datasets looked at, nothing to remove\n")
-    process = subprocess.Popen([sys.executable, "-c", ""])  # whose number is nobody's by now
-    process.wait()
-    name = f".val-00077-0.parquet.fianchetto-{machine()}-{process.pid}-0123abcd.tmp"
+    name = f".val-00077-0.parquet.fianchetto-{machine()}-{NOBODY}-0123abcd.tmp"
     left = tmp_path / "lichess" / "2013" / "01" / name
     left.write_bytes(b"")
     code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path), "--dry-run", "--json")

@@ -52,7 +52,7 @@ def keys(instance: dg.DagsterInstance) -> list[str | None]:
 
 
 def old(path: Path, seconds: float = 1000.0) -> None:
-    """Make a file one that was written some time ago."""
+    """Make a file one that was written so long ago; with negative seconds one that still is, however slow the test."""
     os.utime(path, (time.time() - seconds, time.time() - seconds))
 
 
@@ -64,6 +64,7 @@ def run(instance: dg.DagsterInstance, request: dg.RunRequest, status: DagsterRun
 
 def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.DagsterInstance) -> None:
     (root / "dumps" / "being-copied.pgn").write_text("x")
+    old(root / "dumps" / "being-copied.pgn", seconds=-1000.0)
     (root / "dumps" / "notes.txt").write_text("x")
     (root / "sample").mkdir()
     (root / "sample" / "games.pgn").write_text("x")
@@ -86,6 +87,7 @@ def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterI
     assert keys(instance) == []
     text = dump.read_text()
     dump.write_text(text.replace('[Result "1-0"]', '[Result "0-1"]'))  # as long as before
+    old(dump, seconds=-1000.0)
     looked = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
     assert isinstance(looked, dg.SkipReason)
     assert "1 still being written" in str(looked)
@@ -116,6 +118,7 @@ def test_a_failed_run_is_asked_for_again_later_and_later(
     root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, seen = time.time(), set()
+    monkeypatch.setattr(time, "time", lambda: now)
     for number in range(3):
         (request,) = asked(instance)
         assert request.run_key not in seen

@@ -13,6 +13,7 @@ from pipeline.executors.local import Failure, LocalEngine
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import jobs
 from tests.processes import workers_of
+from tests.waiting import until
 
 
 def children() -> set[int]:
@@ -100,7 +101,7 @@ def test_closing_the_iterator_leaves_no_process() -> None:
     before = children()
     stream = LocalEngine(2).map(jobs.slow, [1, 0, 1, 1, 1, 1])
     next(stream)
-    assert len(children() - before) == 2
+    until(lambda: len(children() - before) == 2)
     stream.close()  # does not wait for the worker that sleeps
     assert children() - before == set()
 

@@ -19,6 +19,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests import forked
 from tests.conftest import REPOSITORY
+from tests.waiting import LONG
 
 FINISHED, STOPPED, REFUSED, BROKEN = 0, 1, 2, 3
 """How one ends that is not killed."""
@@ -52,7 +53,7 @@ def kill(process: forked.Popen) -> bool:
         below = []
     os.kill(process.pid, signal.SIGKILL)  # it stays a zombie until it is waited for, so the number is its own
     ended = process.wait()
-    _, alive = psutil.wait_procs(below, timeout=60)
+    _, alive = psutil.wait_procs(below, timeout=LONG)
     assert alive == [], "a worker has outlived its driver"
     return ended == -signal.SIGKILL
 

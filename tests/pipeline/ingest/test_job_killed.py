@@ -22,6 +22,7 @@ from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.ingest.begun import FINISHED, begin, kill
 from tests.processes import workers_of
+from tests.waiting import LONG
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2)
 """Its `planes` are those of the form that the tests are at, which `form` says."""
@@ -112,24 +113,21 @@ def seconds_of(dump: Path, out: Path, workers: int) -> float:
     return time.monotonic() - began
 
 
-def test_killed_ten_times_at_random_moments_and_started_again(
+def test_killed_ten_times_and_started_again(
     dump: Path, undisturbed: tuple[dict[str, str], float], tmp_path: Path
 ) -> None:
     expected, _ = undisturbed
-    seconds = seconds_of(dump, tmp_path / "whole", 1)
     chance, killed, finished = random.Random(7), 0, 0
     while killed < 10:
         out = tmp_path / str(finished)
-        process = begin(dump, out, CONFIG)
-        time.sleep(chance.uniform(0.02, 0.5) * seconds)
-        killed += (by_us := kill(process))
-        finished += not by_us
-        assert finished < 50, "the runs were over before they could be killed"
+        ended = begin(dump, out, CONFIG, kill_at=chance.randrange(5, 75)).wait()
+        assert ended in (FINISHED, -signal.SIGKILL)
+        killed += ended != FINISHED
+        finished += ended == FINISHED
         whole_files(out, expected)
-    out = tmp_path / str(finished)
-    ingest([str(dump)], out, CONFIG, workers=1)
-    for name in (*range(finished + 1), "whole"):
-        assert datasets.content(tmp_path / str(name)) == expected
+    ingest([str(dump)], tmp_path / str(finished), CONFIG, workers=1)
+    for number in range(finished + 1):
+        assert datasets.content(tmp_path / str(number)) == expected
 
 
 @pytest.mark.slow
@@ -167,7 +165,7 @@ def test_killed_with_a_file_open_and_started_again(
     stood = []
     for kill_at in (1, 2, 5, 9):
         process = start(dump, tmp_path / "out", kill_at=kill_at)
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(LONG) == -signal.SIGKILL
         left = [path for path in (tmp_path / "out").rglob("*.tmp") if f"-{process.pid}-" in path.name]
         assert left, "the kill left a file open; more than one where others were on their way to the disk"
         stood.append(whole_files(tmp_path / "out", expected))
@@ -192,7 +190,7 @@ def test_killed_when_only_the_manifest_is_missing(
         patch.setattr(os, "fsync", count)
         ingest([str(dump)], tmp_path / "counted", CONFIG, workers=1)
     process = start(dump, tmp_path / "out", kill_at=len(settled))
-    assert process.wait(60) == -signal.SIGKILL
+    assert process.wait(LONG) == -signal.SIGKILL
     assert whole_files(tmp_path / "out", expected) == len(expected) - 1
     assert not (tmp_path / "out" / "manifest.json").exists()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
@@ -218,7 +216,7 @@ def test_a_full_disk_is_said_and_what_was_finished_is_kept(
 ) -> None:
     expected, _ = undisturbed
     process = start(dump, tmp_path / "out", workers=workers, file_limit=90_000)
-    said, _ = process.communicate(timeout=60)
+    said, _ = process.communicate(timeout=LONG)
     assert process.returncode == 2, said
     assert "File too large" in said
     assert "what was finished is kept" in said

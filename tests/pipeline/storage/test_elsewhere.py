@@ -15,6 +15,7 @@ from pipeline.storage import stores
 from tests.pipeline.datasets import random_game
 from tests.pipeline.hostile import copied, workplace
 from tests.pipeline.storage import elsewhere
+from tests.waiting import drop_slow_lines
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,8 @@ def call(capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch, words: l
     patch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     with pytest.raises(SystemExit) as ended:
         main()
-    return (int(ended.value.code or 0), *capsys.readouterr())
+    out, err = capsys.readouterr()
+    return int(ended.value.code or 0), out, drop_slow_lines(err)
 
 
 def test_what_takes_an_address_takes_it_and_the_rest_says_so(

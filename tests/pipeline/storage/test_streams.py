@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -40,6 +39,7 @@ from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, Publisher, place
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
+from tests.processes import NOBODY
 from tests.waiting import LONG
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
@@ -372,14 +372,12 @@ def test_sweeping_a_folder_takes_only_what_killed_writers_left(
     out = tmp_path / "out"
     ingest([str(dump)], out, CONFIG, workers=1)
     begin(out, {})
-    with subprocess.Popen(["true"]) as process:
-        gone = process.pid
-    here = f"fianchetto-{machine()}-{gone}-00000000.tmp"
+    here = f"fianchetto-{machine()}-{NOBODY}-00000000.tmp"
     left = [f".train-00000-0.parquet.{here}", f"{PARTS}/.00001.json.{here}", BUILDING]
     for name in left[:2]:
         (out / name).write_bytes(b"")
     mine = ["notes.txt", ".mine.tmp", temporary_name("games.parquet"), f".x.{here.replace(machine(), '0' * 8)}"]
-    mine += ["val-00078-0.parquet", "lichess-2013-01.parquet", "train-00000-of-00016.parquet", f".y.{gone}.tmp"]
+    mine += ["val-00078-0.parquet", "lichess-2013-01.parquet", "train-00000-of-00016.parquet", f".y.{NOBODY}.tmp"]
     for name in mine:
         (out / name).write_text("of somebody who lives")
     assert sweep(out, dry_run=True) == left

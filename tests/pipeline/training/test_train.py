@@ -33,6 +33,12 @@ from tests.waiting import LONG, until
 STEPS = TrainConfig(steps=2, batch_size=8, threads=1)
 
 
+@pytest.fixture(autouse=True)
+def hashing_never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have only the training ask whether to stop; hashing asks when it takes longer than half a second."""
+    monkeypatch.setattr("pipeline.dataset.files.verify_files.PATIENCE", float("inf"))
+
+
 @pytest.fixture(scope="module")
 def positions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("training")
@@ -129,7 +135,7 @@ def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
 
 def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
     warm_up_games()
-    for module in ("replay", "batch"):  # pipeline/ingest/job.py, pipeline/selfplay/spread.py
+    for module in ("replay", "simulate"):  # pipeline/ingest/job.py, pipeline/selfplay/spread.py
         assert are_compiled(module), module
     assert not are_compiled("nothing")
 
