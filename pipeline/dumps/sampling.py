@@ -1,79 +1,65 @@
-"""Pieces of a dump from many places, for judging the whole by them: a few megabytes, however large it is.
+"""Pieces of a dump from many places, to estimate the whole from: a few megabytes, however large it is.
 
-Plain PGN is read at places spread over the file. An archive of many zstd frames (as pzstd writes) is read at frames spread
-over it. Any other archive can only be read from its beginning: up to REACH of its text is decompressed, and the pieces are
-spread over that; what lies behind it is guessed from it, and `Pieces.whole` is False. Of an address only those parts are asked
-for, fewer and less of them than of a file of this machine.
+A plain file is read at places spread over it, an archive of many zstd frames (as pzstd writes) at frames spread over it.
+Anything else is read from its beginning, up to REACH of its text: the rest is assumed to be like the pieces of that.
 """
 
-import io
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
-from typing import IO
 
+import numpy as np
 import zstandard
 
+from pipeline.dumps.archives import ZSTD
 from pipeline.dumps.formats.text import Readable
 from pipeline.dumps.reader import STDIN, Source
 from pipeline.errors import DumpError
-from pipeline.storage.objects import read_part
-from pipeline.storage.stores import is_url, read_span
+from pipeline.storage.stores import is_url
 
 REACH = 1 << 29
-"""Bytes of text that are decompressed at most to spread the pieces over."""
+"""Bytes of text that are read at most of what can only be read from its beginning."""
 FAR_REACH = 1 << 27
-"""The same of an archive at an address: some 20 MB of it."""
+"""The same of a remote dump: some 20 MB of an archive."""
 PLACES = 32
-FAR_PLACES = 8
-"""Places at which frames are looked for in an archive at an address."""
 SEARCH = 1 << 22
 """Raw bytes in which a frame is looked for from each place on."""
-BLOCK = 1 << 20
 ENOUGH = 1 << 16
-"""Bytes of text that a frame must give to be one."""
-_FRAME = b"\x28\xb5\x2f\xfd"
+"""Bytes of text that a frame must have: its magic number may also occur within compressed data."""
 _GAME = re.compile(rb"\n\r?\n(?=\[Event )")
 
 
 @dataclass(slots=True)
 class Pieces:
-    """Texts of whole games, and what they say of the length of the whole."""
+    """Texts of whole games, and the length of the whole text that they are taken from."""
 
     name: str
     size: int | None
-    """Bytes on disk, None for standard input."""
+    """Bytes of the file, None for standard input."""
     texts: list[bytes] = field(default_factory=list)
     text_bytes: float = 0.0
-    """Bytes of text in all, as far as can be told."""
+    """Bytes of the whole text, estimated if the dump was not read to its end."""
     error: float = 0.0
-    """Standard error of `text_bytes`, as a share of it; 0 where it is known."""
+    """Standard error of `text_bytes` as a share of it; 0 if it is exact."""
     whole: bool = True
-    """Whether the pieces are spread over all of it."""
+    """Whether the pieces are spread over the whole dump."""
     basis: str = ""
-    """In words: what was read."""
+    """Description of what was read."""
 
 
 def read_pieces(name: str, want: int) -> Pieces:
-    """Read about `want` bytes of text from a dump; raises DumpError as reading it would.
-
-    A dump of no more than that is read as one piece, and everything of it is then known.
-    """
+    """Read about `want` bytes of text from a dump, all of a smaller one; raises DumpError as reading it would."""
     source = Source(name)
     stream = source.open()
     found = Pieces(name, source.size)
     try:
-        tried = False
-        if source.size is not None and not source.input:
-            if source.compression is None and source.size > want:
-                tried = _from_places(name, source.size, want, found)
-            elif source.compression == "zstd":
-                tried = _from_frames(name, want, found)
-        if not tried:
-            _from_stream(source, stream, want, found)
+        is_file = name != STDIN and not is_url(name) and not source.input
+        if is_file and source.compression is None and (found.size or 0) > want:
+            _read_places(found, want)
+        elif not is_file or source.compression != "zstd" or not _read_frames(found, want):
+            _read_beginning(source, stream, found, want)
     finally:
         source.close()
     if not any(found.texts):
@@ -81,148 +67,110 @@ def read_pieces(name: str, want: int) -> Pieces:
     return found
 
 
-def _games(text: bytes, first: bool, last: bool) -> bytes:
-    """Cut a text to whole games: the first and the last of it may be parts, but at the ends of the dump."""
+def _cut_to_games(text: bytes, first: bool, last: bool) -> bytes:
+    """Return the whole games of a part of a dump, which may be its first or its last."""
     begins = [0] * first + [found.end() for found in _GAME.finditer(text)] + [len(text)] * last
     return text[begins[0] : begins[-1]] if begins else b""
 
 
-def _strata(total: int, length: int, places: int) -> list[int]:
-    """Return offsets, one drawn from each equal part of what lies before `total`; the same ones each time."""
+def _draw_offsets(total: int, length: int) -> list[int]:
+    """Return PLACES offsets, one from each equal part of what lies before `total`; the same ones each time."""
     rng = random.Random(0)  # noqa: S311
-    part = total / places
-    return [int(part * (place + rng.random() * max(0.0, 1 - length / part))) for place in range(places)]
+    part = total / PLACES
+    return [int(part * (place + rng.random() * max(0.0, 1 - length / part))) for place in range(PLACES)]
 
 
-def _part(name: str, begin: int, count: int) -> bytes | None:
-    """Read a part of a dump, wherever it lies; None from a server that gives no parts."""
-    return read_part(name, begin, count) if is_url(name) else read_span(Path(name), begin, begin + count)
+def _read_part(name: str, begin: int, count: int) -> bytes:
+    """Return up to `count` bytes of a file from `begin` on."""
+    with Path(name).open("rb") as file:
+        file.seek(begin)
+        return file.read(count)
 
 
-def _from_places(name: str, size: int, want: int, found: Pieces) -> bool:
-    """Read pieces of a plain file; give False where no parts of it can be had."""
-    length, texts = want // PLACES, []
-    for offset in _strata(size, length, PLACES):
-        text = _part(name, offset, length)
-        if text is None:
-            return False
-        texts.append(_games(text, offset == 0, offset + length >= size))
-    found.texts, found.text_bytes = texts, float(size)
+def _read_places(found: Pieces, want: int) -> None:
+    """Read pieces of a plain file."""
+    size, length = found.size or 0, want // PLACES
+    for offset in _draw_offsets(size, length):
+        text = _read_part(found.name, offset, length)
+        found.texts.append(_cut_to_games(text, offset == 0, offset + length >= size))
+    found.text_bytes = float(size)
     found.basis = f"{PLACES} places over the file"
-    return True
 
 
-def _from_frames(name: str, want: int, found: Pieces) -> bool:
-    """Read pieces of an archive of many frames; give False where it is none, or no parts of it can be had."""
-    places = FAR_PLACES if is_url(name) else PLACES
-    length, ratios, begun = want // places, [], set()
+def _read_frames(found: Pieces, want: int) -> bool:
+    """Read pieces of an archive of many frames; return False if it has few."""
+    size, ratios, begins = found.size or 0, list[float](), set[int]()
     texts: list[bytes] = []
-    size = found.size or 0
-    for place, offset in enumerate(_strata(size, SEARCH, places)):
-        raw = _part(name, offset, SEARCH)
-        if raw is None:
-            return False
-        at, text, ratio = raw.find(_FRAME), b"", 0.0
+    for place, offset in enumerate(_draw_offsets(size, SEARCH)):
+        raw = _read_part(found.name, offset, SEARCH)
+        at, text, ratio = raw.find(ZSTD), b"", 0.0
         while at >= 0 and len(text) < ENOUGH:
-            text, ratio = _decompressed(io.BytesIO(raw[at:]), length)
-            at = raw.find(_FRAME, at + 1) if len(text) < ENOUGH else at
-        if at >= 0 and offset + at > 0 and offset + at not in begun:
-            begun.add(offset + at)
-            texts.append(_games(text, first=False, last=False))
+            text, ratio = _decompress_frame(raw[at:], want // PLACES)
+            at = raw.find(ZSTD, at + 1) if len(text) < ENOUGH else at
+        if at >= 0 and offset + at > 0 and offset + at not in begins:
+            begins.add(offset + at)
+            texts.append(_cut_to_games(text, first=False, last=False))
             ratios.append(ratio)
-        if place >= 3 and len(begun) <= place // 2:
+        if place >= 3 and len(begins) <= place // 2:
             return False
-    mean = sum(ratios) / len(ratios)
-    spread = sum((ratio - mean) ** 2 for ratio in ratios) / max(len(ratios) - 1, 1)
-    found.texts, found.text_bytes = texts, size * mean
-    found.error = (spread / len(ratios)) ** 0.5 / mean
-    found.basis = f"{len(texts)} frames over the archive"
+    found.texts, found.basis = texts, f"{len(texts)} frames over the archive"
+    _estimate_length(found, ratios, float(np.mean(ratios)))
     return True
 
 
-def _decompressed(raw: IO[bytes], length: int) -> tuple[bytes, float]:
-    """Decompress a frame, or the raw bytes there are of it: its first `length` bytes, and bytes of text a raw byte."""
+def _decompress_frame(raw: bytes, length: int) -> tuple[bytes, float]:
+    """Return the first `length` bytes of a frame's text, as far as it goes, and bytes of text per raw byte."""
     decoder = zstandard.ZstdDecompressor().decompressobj()
-    text, size, taken = bytearray(), 0, 0
+    text, at = bytearray(), 0
     try:
-        while not decoder.eof and (block := raw.read(1 << 14)):
-            part = decoder.decompress(block)
-            taken += len(block) - len(decoder.unused_data)
-            size += len(part)
-            text += part[: max(length - len(text), 0)]
+        while at < len(raw) and len(text) < length and not decoder.eof:
+            text += decoder.decompress(raw[at : at + (1 << 14)])
+            at += 1 << 14
     except zstandard.ZstdError:
         return b"", 0.0
-    return bytes(text), size / max(taken, 1)
+    return bytes(text[:length]), len(text) / max(min(at, len(raw)) - len(decoder.unused_data), 1)
 
 
-def _blocks(source: Source, stream: Readable, found: Pieces) -> Iterator[bytes]:
-    """Yield the text of a stream by blocks; damage is an end."""
-    while True:
+def _estimate_length(found: Pieces, ratios: list[float], ratio: float) -> None:
+    """Set the length of the text by its bytes per raw byte, and its error by how these vary."""
+    found.text_bytes = (found.size or 0) * ratio
+    if len(ratios) > 1:
+        found.error = float(np.std(ratios, ddof=1) / len(ratios) ** 0.5 / np.mean(ratios))
+
+
+def _read_beginning(source: Source, stream: Readable, found: Pieces, want: int) -> None:
+    """Read a dump from its beginning, and keep 32 to 63 pieces spread over what was read."""
+    reach = want if source.name == STDIN or source.input else FAR_REACH if is_url(source.name) else REACH
+    length, step, count, text = want // PLACES, 1, 0, 0
+    kept: list[bytes] = []
+    marks: list[tuple[int, int]] = []
+    block, damage = b"-", ""
+    while block and text <= reach:
         try:
-            block = stream.read(BLOCK)
+            block = stream.read(length)
         except OSError:
-            found.basis = "; the archive is damaged"
-            return
-        if not block:
-            return
-        yield block
-
-
-def _from_stream(source: Source, stream: Readable, want: int, found: Pieces) -> None:
-    """Read pieces of what can only be read from its beginning."""
-    blocks = _blocks(source, stream, found)
-    head, text = [], 0
-    for block in blocks:
-        head.append(block)
-        text += len(block)
-        if text > want:
-            break
-    begin = b"".join(head)
-    if text <= want:
-        found.texts, found.text_bytes = [begin], float(text)
-        found.basis = f"all of it{found.basis}"
+            block, damage = b"", "; the archive is damaged"
+        if count % step == 0:
+            kept.append(block)
+        if len(kept) == 2 * PLACES:
+            del kept[1::2]
+            step *= 2
+        count, text = count + 1, text + len(block)
+        if not marks or source.bytes_read > marks[-1][0]:  # what is read is decompressed before more is read
+            marks.append((source.bytes_read, text))
+    if not block and step == 1:
+        found.texts, found.text_bytes, found.basis = [b"".join(kept)], float(text), f"all of it{damage}"
         return
-    ratio = text / max(source.bytes_read, 1)
-    reach = FAR_REACH if is_url(source.name) else REACH
-    far = int(min(reach, (source.size or 0) * ratio)) if source.name != STDIN and not source.input else 0
-    offsets, length = _strata(max(far, text), want // PLACES, PLACES), want // PLACES
-    wanted = {place: bytearray() for place in range(PLACES)}
-    at, marks = 0, [(source.bytes_read, text)]
-    for block in chain([begin], blocks if far > text else []):
-        for place, offset in enumerate(offsets):
-            low, high = max(offset, at), min(offset + length, at + len(block))
-            if low < high:
-                wanted[place] += block[low - at : high - at]
-        at += len(block)
-        marks.append((source.bytes_read, at))
-        if at >= max(reach if far else 0, text):
-            break
-    _judge(source, found, marks, ended=not next(blocks, b""))
-    pieces = [bytes(wanted[place]) for place in range(PLACES) if wanted[place]]
-    found.texts = [
-        _games(piece, first=place == 0 and offsets[0] == 0, last=False) for place, piece in enumerate(pieces)
-    ]
-
-
-def _judge(source: Source, found: Pieces, marks: list[tuple[int, int]], *, ended: bool) -> None:
-    """Say how long the whole text is by how far the raw bytes went, from (raw, text) bytes at some moments."""
-    raw, text = marks[-1]
-    if ended:
-        found.text_bytes = float(text)
-        found.basis = f"{PLACES} places over all of it{found.basis}"
+    found.texts = [_cut_to_games(piece, first=place == 0, last=False) for place, piece in enumerate(kept)]
+    found.text_bytes = float(text)
+    if not block:
+        found.basis = f"{len(kept)} places over all of it{damage}"
         return
     found.whole = False
-    found.basis = f"the first {text >> 20} MiB of its text only: what lies behind may differ"
-    ratios = [
-        (later[1] - before[1]) / (later[0] - before[0]) for before, later in pairwise(marks[1:]) if later[0] > before[0]
-    ]
-    ratio = text / max(raw, 1)
-    if source.size is None:
-        found.text_bytes, found.error = float(text), 0.0
-        found.basis = f"the first {text >> 20} MiB of standard input, whose length is not known: figures are of these"
+    found.basis = f"the first {text >> 20} MiB of its text only: the rest may differ"
+    if found.size is None:
+        found.basis = f"the first {text >> 20} MiB of standard input, whose length is unknown: figures are of these"
         return
-    found.text_bytes = source.size * ratio
-    if len(ratios) > 1:
-        mean = sum(ratios) / len(ratios)
-        spread = sum((value - mean) ** 2 for value in ratios) / (len(ratios) - 1)
-        found.error = (spread / len(ratios)) ** 0.5 / mean
+    (first_raw, first_text), (raw, decoded) = marks[0], marks[-1]
+    ratio = (decoded - first_text) / (raw - first_raw) if len(marks) > 1 else text / max(raw, 1)
+    _estimate_length(found, [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(marks)], ratio)
