@@ -1,7 +1,6 @@
 """The command `fianchetto`: parses, runs one of pipeline/cli/commands, prints its result, and turns errors into one line.
 
-A command shows a progress bar on a terminal and prints nothing but its result otherwise, except what takes unusually long
-(compiling kernels once). With `--json` the last line of standard output is one JSON object.
+Progress goes to standard error, the result to standard output. With `--json` its last line is one JSON object.
 """
 
 import json
@@ -18,7 +17,7 @@ from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
 
 SIGNALLED = 128
-"""A shell's exit status for a signal is its number plus this."""
+"""Exit status of a signal: this plus its number, as shells have it."""
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
@@ -36,12 +35,12 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
 
 
 def guarded(work: Callable[[], object]) -> int:
-    """Do the work and return the exit status; an error of the user becomes one line on standard error."""
+    """Do the work and return the exit status; a UserError or OSError becomes one line on standard error."""
     try:
         work()
         return 0
     except BrokenPipeError:
-        sys.stderr.close()  # nobody reads our output any more
+        sys.stderr.close()  # the reader of our output is gone
         return 1
     except KeyboardInterrupt as error:
         line, status = "interrupted", SIGNALLED + (signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT)

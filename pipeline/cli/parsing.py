@@ -90,7 +90,7 @@ class CommandLine:
         self.settings = settings_of(self.cls)
         self.arguments: dict[str, str] = {key: key for key in self.cls.arguments}
         """Parameter of each positional argument -> its key."""
-        keys = [find_key(end, self.settings, name) for end in (*self.cls.basic, "json")]
+        keys = [find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")]
         self.options = {key.rpartition(".")[2]: key for key in keys}
         """Parameter of each option -> its key."""
 

@@ -1,4 +1,7 @@
-"""Progress of commands: one line that changes on a terminal, a line now and then elsewhere; and the project's log lines."""
+"""Progress of commands on standard error, and the project's log lines.
+
+On a terminal each stage has one line that is redrawn and stays when the stage ends. Elsewhere a line is printed now and then.
+"""
 
 import logging
 import os
@@ -13,17 +16,17 @@ from engine.progress import Progress, Tick
 ROOMS = ("engine", "model", "pipeline")
 """The packages: parents of all loggers of the project."""
 LINE_SECONDS = 45.0
-"""Interval of lines where there is no terminal."""
+"""Interval of lines without a terminal."""
 LINE_WIDTH = 120
 DRAW_SECONDS = 0.1
-"""Interval of drawings on a terminal."""
+"""Interval of redraws on a terminal."""
 
 
 class _Lines(logging.Handler):
-    """Writes log lines to standard error, above the bars there."""
+    """Writes log lines to standard error, above the progress line."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one."""
+        """Write one line."""
         line = f"fianchetto: {record.getMessage()}"
         if "tqdm" in sys.modules:
             from tqdm import tqdm
@@ -43,78 +46,66 @@ def show_logs() -> None:
 
 
 @contextmanager
-def bar(what: str) -> Iterator[Progress]:
-    """Give a progress callback that keeps a line on standard error up to date, or without a terminal prints one now and then.
-
-    Work of another kind, or the same kind begun anew, has a line of its own; the one before stays, with the time it took.
-    """
-    shown = _Shown(what)
+def bar(command: str) -> Iterator[Progress]:
+    """Yield a progress callback that shows what a command does."""
+    display = _Display(command)
     try:
-        yield shown.show
+        yield display.show
     finally:
-        shown.end()
+        display.end()
 
 
-class _Shown:
-    """What is shown of a command's progress."""
+class _Display:
+    """The line of the current stage."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.terminal = what, sys.stderr.isatty()
-        self.stage: _Stage | None = None
+    def __init__(self, command: str) -> None:
+        self.command, self.terminal = command, sys.stderr.isatty()
+        self.tick: Tick | None = None
         self.line: Any = None
-        self.said = time.monotonic()
+        self.last_shown = time.monotonic()
 
     def show(self, tick: Tick) -> None:
-        """Show a tick: on the line of its stage, or on a new line where it begins another."""
-        now = time.monotonic()
-        if self.stage is None or not self.stage.take(tick):
+        """Show a tick: on the line of its stage, or on a new line if it begins another stage."""
+        if self.tick is None or not self._continues(tick):
             self.end()
-            self.stage = _Stage(self.what, tick)
-        if not self.terminal and now - self.said >= LINE_SECONDS:
-            print(f"fianchetto: {self.stage.text(LINE_WIDTH)}", file=sys.stderr, flush=True)  # noqa: T201
-            self.said = now
-        if self.terminal and (self.line is None or now - self.said >= DRAW_SECONDS or "validating" in tick.values):
-            self._draw(self.stage.text(_width()))
-            self.said = now
+            self.began, self.first = time.time(), tick.done
+        self.tick, self.updated = tick, time.time()
+        waited = time.monotonic() - self.last_shown
+        if self.terminal and (self.line is None or waited >= DRAW_SECONDS or "validating" in tick.values):
+            self._draw(self._text(tick, _terminal_width()))
+        elif not self.terminal and waited >= LINE_SECONDS:
+            print(f"fianchetto: {self._text(tick, LINE_WIDTH)}", file=sys.stderr, flush=True)  # noqa: T201
+        else:
+            return
+        self.last_shown = time.monotonic()
 
     def end(self) -> None:
         """Leave the line of the stage with the time that it took."""
-        if self.stage is not None and self.terminal:
-            self._draw(self.stage.text(_width(), over=True))
+        if self.tick is not None and self.terminal:
+            self._draw(self._text(self.tick, _terminal_width(), ended=True))
             self.line.close()
-        self.line = self.stage = None
+        self.tick = self.line = None
+
+    def _continues(self, tick: Tick) -> bool:
+        """Return whether a tick belongs to the current stage."""
+        assert self.tick is not None
+        same = (self.tick.unit, self.tick.stage) == (tick.unit, tick.stage)
+        return same and self.tick.total in (None, tick.total) and tick.done >= self.tick.done
 
     def _draw(self, text: str) -> None:
         if self.line is None:
             from tqdm import tqdm
 
-            tqdm.monitor_interval = 0  # its thread would draw the line again meanwhile
+            tqdm.monitor_interval = 0  # its thread would redraw the line too
             self.line = tqdm(bar_format="{desc}")
         self.line.set_description_str(text)
 
-
-class _Stage:
-    """Work of one kind: its latest tick, and when it began."""
-
-    def __init__(self, what: str, tick: Tick) -> None:
-        self.what, self.tick, self.first = what, tick, tick.done
-        self.began = self.seen = time.time()
-
-    def take(self, tick: Tick) -> bool:
-        """Take a tick of this stage; return whether it is one."""
-        alike = (self.tick.unit, self.tick.stage) == (tick.unit, tick.stage)
-        alike = alike and (self.tick.total is None or self.tick.total == tick.total)
-        if alike and tick.done >= self.tick.done:
-            self.tick, self.seen = tick, time.time()
-            return True
-        return False
-
-    def text(self, width: int, *, over: bool = False) -> str:
-        """Write `train  step 1,200  41 %  loss 2.31  2.6k positions/s  1:10 left`, with what figures fit the width."""
-        tick, values = self.tick, dict(self.tick.values)
+    def _text(self, tick: Tick, width: int, *, ended: bool = False) -> str:
+        """Write `train  step 1,200  41 %  loss 2.31  2.6k positions/s  1:10 left`, with the figures that fit the width."""
+        values = dict(tick.values)
         _, step, validating = (values.pop(name, None) for name in ("generation", "step", "validating"))
         step = tick.done if tick.unit == "steps" else step
-        head = [f"{self.what} {tick.stage}".rstrip()]
+        head = [f"{self.command} {tick.stage}".rstrip()]
         if step is not None:
             head.append(f"step {step:,.0f}")
         elif tick.unit == "B":
@@ -123,23 +114,22 @@ class _Stage:
             head.append(f"{tick.done:,} {tick.unit.removesuffix('s') if tick.done == 1 else tick.unit}")
         if tick.total:
             head.append(f"{100 * tick.done // tick.total:.0f} %")
-        figures = [_figure(name, value) for name, value in values.items()]
-        elapsed, gained = self.seen - self.began, tick.done - self.first
-        tail = []
-        if over:
+        figures, tail = [_figure(name, value) for name, value in values.items()], []
+        elapsed, gained = self.updated - self.began, tick.done - self.first
+        if ended:
             tail = [f"took {_clock(elapsed)}"]
         elif validating:
             figures, tail = [], ["validating ..."]
         elif tick.total and gained > 0:
-            left = (tick.total - tick.done) * elapsed / gained if tick.unit != "s" else tick.total - tick.done
+            left = (tick.total - tick.done) * (1 if tick.unit == "s" else elapsed / gained)
             tail = [f"{_clock(left)} left"]
         while figures and len("  ".join([*head, *figures, *tail])) >= width:
-            figures.pop(1 if len(figures) > 2 else -1)  # what stands between the loss and the rate goes first
+            figures.pop(1 if len(figures) > 2 else -1)  # keeps the loss and the rate longest
         return "  ".join([*head, *figures, *tail])[: width - 1]
 
 
-def _width() -> int:
-    """Return the columns of the terminal on standard error, 80 where it says none."""
+def _terminal_width() -> int:
+    """Return the columns of the terminal on standard error, 80 if it does not say."""
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns or 80
     except (OSError, ValueError):
@@ -161,6 +151,6 @@ def _short(value: float) -> str:
 
 
 def _figure(name: str, value: float) -> str:
-    """Write one figure: counts and rates before their name, others behind it."""
+    """Write one figure: counts and rates before their names, others behind them."""
     name = name.replace("_per_", "/").replace("/second", "/s").replace("_", " ")
     return f"{_short(value)} {name}" if "/" in name or isinstance(value, int) or value >= 100 else f"{name} {value:.3g}"

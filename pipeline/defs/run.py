@@ -18,7 +18,7 @@ import dagster as dg
 import pipeline
 from engine.errors import UserError
 from model.training.config import DEFAULT_PRESET
-from pipeline.cli.endings import first_run
+from pipeline.cli.endings import describe_first_run
 from pipeline.cli.help import descriptions
 from pipeline.defs.pages.metadata import FIGURES
 from pipeline.defs.resources import SAMPLE, Datasets
@@ -137,7 +137,7 @@ def _conclude(report: dg.AssetMaterialization, options: RunOptions) -> None:
     found = {name: value.value for name, value in report.metadata.items()}
     figures = {name: found[name] for name in FIGURES if name in found}
     folder = Path(str(found["path"])) / options.dump
-    _say("\n" + first_run(figures, options.minutes, options.dump == SAMPLE, folder, Path(str(found["checkpoint"]))))
+    _say("\n" + describe_first_run(figures, options.dump == SAMPLE, folder, Path(str(found["checkpoint"]))))
 
 
 def _number(value: Any) -> str:

@@ -12,7 +12,7 @@ from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
 
 LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
-"""What follows a player's name and limits its moves, beside options of its search or engine."""
+"""Limits that may follow a player's name, besides options of its search or engine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Arena(Common):
     """
 
     arguments: ClassVar = {"a": "PLAYER_A", "b": "PLAYER_B"}
-    basic: ClassVar = ("out", "games", "simulations", "nodes", "movetime", "tc", "book", "early", "concurrency", "seed")
+    basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     a: str
     """Player A; the result is from its side."""
@@ -49,7 +49,7 @@ class Arena(Common):
         from pipeline.matches.arena import arena
 
         limits = {name: getattr(self, name) for name in LIMITS}
-        first, second, stop = player(self.a, **limits), player(self.b, **limits), Interrupt()
+        first, second, stop = parse_player(self.a, **limits), parse_player(self.b, **limits), Interrupt()
         with bar("arena") as progress:
             summary = arena(first, second, self.match, self.out, progress=progress, stop=stop)
         if not summary["finished"]:
@@ -67,10 +67,7 @@ class Ladder(Common):
     """
 
     arguments: ClassVar = {"who": "PLAYER"}
-    basic: ClassVar = (
-        *("out", "games", "simulations", "hand_written", "engine", "nodes", "elo", "elo_nodes", "tc", "concurrency"),
-        *("seed",),
-    )
+    basic: ClassVar = "out games simulations hand_written engine nodes elo elo_nodes tc concurrency seed"
 
     who: str
     """The player: a checkpoint's directory, onnx:DIR, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
@@ -115,7 +112,7 @@ class Judge(Common):
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}
-    basic: ClassVar = ("pgn", "out", "positions", "engine", "depth", "seed", "workers")
+    basic: ClassVar = "pgn out positions engine depth seed workers"
 
     players: tuple[str, ...]
     """The players; the others are compared with the first."""
@@ -140,7 +137,7 @@ class Judge(Common):
         from pipeline.executors.local import available_cores
         from pipeline.matches.judge import searchers, text_of, weigh
 
-        sides, command, stop = [player(words) for words in self.players], judging(self.engine), Interrupt()
+        sides, command, stop = [parse_player(words) for words in self.players], judging(self.engine), Interrupt()
         players = searchers(sides)  # refuses wrong options before minutes of evaluation
         with bar("judge") as progress:
             found = judged(
@@ -161,11 +158,8 @@ class Judge(Common):
         return {**result, "out": str(self.out), "text": text_of(result)}
 
 
-def player(words: str, **limits: Any) -> SideConfig:
-    """Parse PLAYER,NAME=VALUE,... where `limits` hold for a player that names no limit of its own.
-
-    A time of its own replaces any other time, since a move has one.
-    """
+def parse_player(words: str, **limits: Any) -> SideConfig:
+    """Parse PLAYER,NAME=VALUE,...; the player's own limits override `limits`, and its own time any other time."""
     who, *options = re.split(r",(?=[^,=]+=)", words)
     own = {name: value for name, _, value in (option.partition("=") for option in options) if name in LIMITS}
     if {"movetime", "tc"} & own.keys():

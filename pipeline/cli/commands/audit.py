@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt, require_output
-from pipeline.cli.endings import joined
+from pipeline.cli.endings import describe_training_set
 from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
@@ -20,7 +20,7 @@ class Join(Common):
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
-    basic: ClassVar = ("out", "remove", "hold_out")
+    basic: ClassVar = "out remove hold_out"
 
     datasets: tuple[Path, ...] = ()
     """Datasets to add, as `fianchetto ingest` makes them."""
@@ -29,19 +29,20 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Datasets to take out of the set, by the names of their folders; their files stay."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """What is held out."""
+    """Which dataset is held out."""
 
     def run(self) -> dict[str, Any]:
-        """Join and return what the set holds."""
+        """Join and return the counts of the training set."""
         from pipeline.dataset.join import join
 
         stop = Interrupt()
         with bar("join") as progress:
             made = join(self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop)
         shown = ("name", "first_date", "last_date", "held_out")
-        listed = [{key: entry[key] for key in shown} for entry in made["datasets"]]
+        datasets = [{key: entry[key] for key in shown} for entry in made["datasets"]]
         result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
-        return result | {"datasets": listed} if self.json else {"text": joined(result, listed, self.out)}
+        text = describe_training_set(result, datasets, self.out)
+        return result | {"datasets": datasets} if self.json else {"text": text}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +53,7 @@ class Audit(Common):
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
-    basic: ClassVar = ("out", "scratch")
+    basic: ClassVar = "out scratch"
 
     datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
@@ -79,59 +80,64 @@ class Audit(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verify(Common):
-    """Compare every file of datasets with its hash, and rows with the dump that they were made from.
+    """Verify datasets: every file against its hash, and rows against the dump that they were made from.
 
-    The exit status is 0 when every check passes, and 1 with a list when one does not. Checks that could not be made, as of
-    rows whose dump is missing, are listed too.
+    The exit status is 0 if every check passes, and 1 with a list of differences otherwise. Checks that could not be made, for
+    example because the dump is missing, are listed too.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
-    basic: ClassVar = ("all", "sample", "source", "workers")
+    basic: ClassVar = "all sample source workers"
 
     datasets: tuple[Path, ...]
     """Datasets or training sets."""
     all: bool = False
     """Ingest the whole dump again, into a temporary folder as large as the dataset, and compare every row."""
     sample: int = 64
-    """Rows of each dataset to replay with python-chess; 0 checks files only."""
+    """Rows of each dataset to replay with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from. Default: those in the folder `dumps` beside the datasets' own; self-play has
-    its own."""
+    """Dumps that the datasets were made from. Default: those in the folder `dumps` beside the datasets' folder."""
     workers: int = 0
     """Processes for --all; 0 for one per core, 1 for this process alone."""
 
     def __post_init__(self) -> None:
         if self.sample < 0 or not self.datasets:
-            raise ConfigError("name at least one dataset; sample is at least 0")
+            raise ConfigError("name at least one dataset; sample must be 0 or more")
 
     def run(self) -> dict[str, Any]:
-        """Return what was compared; raise DifferenceError with the list of problems."""
-        from pipeline.dataset.files.shards import read_manifest
+        """Return what was verified; raises DifferenceError with the list of differences."""
+        from pipeline.evaluation.render import plain_text
         from pipeline.validation.verify import datasets_in
 
-        stop = Interrupt()
-        lines: list[str] = []
-        summaries: dict[str, Any] = {}
+        stop, differences = Interrupt(), list[str]()
         directories: dict[Path, None] = {}
         for path in self.datasets:
             found, problems = datasets_in(path)
             directories |= dict.fromkeys(directory.resolve() for directory in found)
-            lines += [f"{path.name}: {problem}" for problem in problems]
+            differences += [f"{path.name}: {problem}" for problem in problems]
+        summaries: dict[str, Any] = {}
         for directory in directories:
-            problems, summary = self._one(directory, read_manifest(directory), stop)
-            lines += [f"{directory.name}: {problem}" for problem in problems]
-            summaries[directory.name] = summary
-        result = {"datasets": summaries, "problems": lines} if self.json else {"text": _text(summaries, lines)}
-        if lines:
-            raise DifferenceError(f"{len(lines)} differences in {', '.join(map(str, self.datasets))}", result)
+            problems, summaries[directory.name] = self._verify(directory, stop)
+            differences += [f"{directory.name}: {problem}" for problem in problems]
+        result: dict[str, Any] = {"datasets": summaries, "problems": differences}
+        if not self.json:
+            unread = [name for name, summary in summaries.items() if "rows" not in summary["checked"]]
+            end = f"not compared with a dump: the rows of {', '.join(unread)}" if unread else "rows match their dumps"
+            end = f"{len(differences)} differences" if differences else f"files and splits are correct; {end}"
+            result = {"text": "\n".join([plain_text(summaries), *differences, end])}
+        if differences:
+            raise DifferenceError(f"{len(differences)} differences in {', '.join(map(str, self.datasets))}", result)
         return result
 
-    def _one(self, directory: Path, manifest: dict[str, Any], stop: Interrupt) -> tuple[list[str], dict[str, Any]]:
-        """Verify one dataset; return its problems, and what was compared and what not."""
+    def _verify(self, directory: Path, stop: Interrupt) -> tuple[list[str], dict[str, Any]]:
+        """Verify one dataset; return its differences, and which checks were made."""
+        from pipeline.dataset.files.shards import read_manifest
         from pipeline.dumps.paths import dumps_of
         from pipeline.validation.verify import verify_dataset
 
-        sources = dumps_of(directory, manifest, self.source) if self.all or self.sample or self.source else None
+        manifest = read_manifest(directory)
+        wanted = self.all or self.sample or self.source
+        sources = dumps_of(directory, manifest, self.source) if wanted else None
         if self.all and sources is None:
             raise ConfigError(f"the dump of {directory} is not beside it: name it with --source")
         with bar("verify") as progress:
@@ -157,18 +163,6 @@ class Verify(Common):
             "not_checked": [name for name, done in checked.items() if not done],
         }
         if whole and not rows:
-            asked = self.all or self.sample or self.source
-            why = "--sample 0" if sources or not asked else "the dump is not there (--source)"
-            summary["note"] = f"rows were not compared: {why}"
+            reason = "--sample 0" if sources or not wanted else "the dump is missing (--source)"
+            summary["note"] = f"rows were not compared: {reason}"
         return problems, summary
-
-
-def _text(summaries: dict[str, Any], lines: list[str]) -> str:
-    """Return the result as text."""
-    from pipeline.evaluation.render import plain_text
-
-    bare = [name for name, summary in summaries.items() if "rows" not in summary["checked"]]
-    end = f"{len(lines)} differences" if lines else "files, splits, dumps and the compared rows are as they should be"
-    if bare and not lines:
-        end = f"files and splits are as they should be; rows were not compared with a dump, of {', '.join(bare)}"
-    return "\n".join([plain_text(summaries), *lines, end])

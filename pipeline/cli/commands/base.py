@@ -1,4 +1,4 @@
-"""What the commands share: the option `--json`, stopping on a signal, and checks of paths before any work."""
+"""Shared by the commands: the option `--json`, stopping on a signal, and checks of paths before any work."""
 
 import os
 import re
@@ -21,9 +21,9 @@ class Terminated(KeyboardInterrupt):
 
 
 def interrupted(number: int, frame: object) -> None:
-    """Answer SIGTERM and Ctrl-C by an exception, so that open files are closed and temporary folders removed.
+    """Turn SIGTERM and Ctrl-C into an exception, so that open files are closed and temporary folders removed.
 
-    While torch is being imported the process ends at once: torch's C++ code answers an exception there by an abort.
+    While torch is being imported the process exits at once: an exception in torch's C++ code there would abort it.
     """
     if getattr(getattr(sys.modules.get("torch"), "__spec__", None), "_initializing", False):
         sys.stderr.write("fianchetto: interrupted\n")
@@ -36,7 +36,7 @@ class Interrupt:
     """Asks work to stop at its next checkpoint when SIGTERM or a first Ctrl-C comes; a second Ctrl-C ends it at once."""
 
     heard: ClassVar[int] = 0
-    """The signal that asked, 0 before there was one; the exit status says which."""
+    """The signal that came, or 0; the exit status is made from it."""
 
     def __init__(self) -> None:
         self.asked, Interrupt.heard = False, 0
@@ -53,7 +53,7 @@ class Interrupt:
 
 
 def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
-    """Raise ConfigError before the work begins if `out` cannot be written, is not of this kind, or lies in what is read."""
+    """Raise ConfigError before the work begins if `out` cannot be written, is of another kind, or lies in an input folder."""
     if out is not None:
         require_folder(out)
         require_own(out, kind, ConfigError)
@@ -61,17 +61,13 @@ def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
 
 
 def refuse_addresses(command: "Common") -> None:
-    """Raise ConfigError for an address where a command takes local folders and files only.
-
-    As a Path it would name a folder here, such as `s3:/bucket`, that nobody meant.
-    """
+    """Raise ConfigError for an address where a command takes local paths only: as a Path it would name a folder `s3:`."""
     for field in fields(command):
         value = getattr(command, field.name)
         for path in value if isinstance(value, tuple) else (value,):
             if isinstance(path, Path) and (found := ADDRESS.fullmatch(str(path))):
                 raise ConfigError(
-                    f"{found[1]}://{found[2]} lies in a store or on the web, where {field.name} cannot: name a folder, and "
-                    "copy what it is to read, as `aws s3 sync` does"
+                    f"{field.name} must be a local path, not {found[1]}://{found[2]}: copy the files to this machine first"
                 )
 
 
@@ -81,8 +77,8 @@ class Common:
 
     arguments: ClassVar[Mapping[str, str]] = {}
     """Positional arguments: the field of each, and its name in a help text."""
-    basic: ClassVar[tuple[str, ...]] = ()
-    """Settings that are options and shown by `--help`, by the end of their keys; the others are set by --set and --config."""
+    basic: ClassVar[str] = ""
+    """Settings that are options and that `--help` shows: the ends of their keys. --set and --config set the others."""
     one_of: ClassVar[tuple[str, ...]] = ()
     """Settings that exclude each other: one on the command line replaces another in a file."""
 
@@ -90,5 +86,5 @@ class Common:
     """Print the result as one JSON object on the last line."""
 
     def run(self) -> dict[str, Any]:
-        """Do the work and return what is to be printed; an empty result prints nothing."""
+        """Do the work and return the result to print; an empty one prints nothing."""
         raise NotImplementedError

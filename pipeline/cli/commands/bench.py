@@ -14,7 +14,7 @@ class Bench(Common):
     """Measure this machine. Figures are beside those of a yardstick in the same run where there is one."""
 
     arguments: ClassVar = {"what": "WHAT"}
-    basic: ClassVar = ("pgn", "positions", "smallest", "largest", "planes", "history", "chunk_mib", "address")
+    basic: ClassVar = "pgn positions smallest largest planes history chunk_mib address"
 
     what: What
     """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: ingest of

@@ -1,4 +1,4 @@
-"""Commands that give a dataset's rows another shape: convert, rows."""
+"""Commands that give a dataset's rows another form: convert, rows."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 
 SHOWN = 10
-"""Rows that are printed where no number is asked for."""
+"""Rows that are printed by default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class Convert(Common):
     """
 
     arguments: ClassVar = {"dataset": "DATASET"}
-    basic: ClassVar = ("planes", "out")
+    basic: ClassVar = "planes out"
 
     dataset: Path
     """Dataset to convert; it is left as it is."""
@@ -31,7 +31,7 @@ class Convert(Common):
 
     def run(self) -> dict[str, Any]:
         """Convert and return the manifest's summary."""
-        from pipeline.cli.endings import ingested
+        from pipeline.cli.endings import describe_dataset
         from pipeline.dataset.convert import convert
         from pipeline.dataset.files.shards import MANIFEST
 
@@ -39,15 +39,15 @@ class Convert(Common):
         with bar("convert") as progress:
             manifest = convert(self.dataset, self.planes, self.out, progress=progress, stop=stop)
         result = {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
-        return result if self.json else {"text": ingested(manifest, self.out, already)}
+        return result if self.json else {"text": describe_dataset(manifest, self.out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Common):
-    """Print or write rows of a dataset or training set as FEN and UCI move, with what is known of the game."""
+    """Print or write rows of a dataset or training set as FEN and UCI move, with result, ratings and clocks."""
 
     arguments: ClassVar = {"dataset": "DATASET"}
-    basic: ClassVar = ("split", "count", "out")
+    basic: ClassVar = "split count out"
 
     dataset: Path
     """Dataset or training set."""
@@ -61,9 +61,10 @@ class Rows(Common):
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""
         from pipeline.dataset.fen_rows import fen_rows, write_fen_rows
+        from pipeline.evaluation.render import text_table
 
         if self.count is not None and self.count < 1:
-            raise ConfigError(f"count is at least 1, not {self.count}")
+            raise ConfigError(f"count must be 1 or more, not {self.count}")
         stop = Interrupt()
         if self.out is not None:
             with bar("rows") as progress:
@@ -77,6 +78,4 @@ class Rows(Common):
             found += table.slice(0, wanted - len(found)).to_pylist()
             if len(found) == wanted or stop():
                 break
-        from pipeline.evaluation.render import text_table
-
         return {"rows": found} if self.json else {"text": text_table(found) if found else "no rows"}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
-from pipeline.cli.endings import ingested
+from pipeline.cli.endings import describe_dataset
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
@@ -23,20 +23,7 @@ class Ingest(Common):
 
     arguments: ClassVar = {"sources": "DUMP..."}
     basic: ClassVar = (
-        *(
-            "out",
-            "estimate",
-            "workers",
-            "engine",
-            "planes",
-            "min_elo",
-            "max_elo",
-            "rated_only",
-            "speeds",
-            "since",
-            "until",
-        ),
-        *("skip_plies", "sample"),
+        "out estimate workers engine planes min_elo max_elo rated_only speeds since until skip_plies sample"
     )
 
     sources: tuple[str, ...]
@@ -65,14 +52,14 @@ class Ingest(Common):
             with bar("estimate") as progress:
                 return estimate(self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop)
         if self.out is None:
-            raise ConfigError("say where the dataset goes: --out DIR (or --estimate, which writes none)")
+            raise ConfigError("--out DIR is missing (or give --estimate, which writes nothing)")
         out, engine = place(self.out), engine_of(self.engine, self.workers)
         with bar("ingest") as progress:
             with reached(out):
                 already = (out / MANIFEST).exists()
             manifest = ingest(self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop)
         result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
-        return result if self.json else {"text": ingested(manifest, out, already)}
+        return result if self.json else {"text": describe_dataset(manifest, out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +67,7 @@ class Show(Common):
     """Show the input planes of a position as text, and as a picture with --out."""
 
     arguments: ClassVar = {"fen": "FEN"}
-    basic: ClassVar = ("view", "out")
+    basic: ClassVar = "view out"
 
     fen: str
     """The position, as a FEN in quotes, or `startpos`."""

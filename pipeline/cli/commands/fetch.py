@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
-from pipeline.cli.endings import fetched
+from pipeline.cli.endings import describe_downloads
 from pipeline.cli.progress import bar
 from pipeline.dumps.fetch import FetchConfig
 from pipeline.errors import ConfigError
@@ -22,7 +22,7 @@ class Fetch(Common):
     """
 
     arguments: ClassVar = {"what": "MONTH|URL..."}
-    basic: ClassVar = ("out", "dry_run", "base", "sha256")
+    basic: ClassVar = "out dry_run base sha256"
 
     what: tuple[str, ...]
     """Months, ranges of months, and URLs."""
@@ -34,13 +34,13 @@ class Fetch(Common):
     """Server and retries."""
 
     def run(self) -> dict[str, Any]:
-        """Return what became of each file."""
+        """Return the outcome for each file."""
         from pipeline.dumps.fetch import fetch
 
         stop = Interrupt()
         with bar("fetch") as progress:
             result = fetch(self.what, self.out, self.fetch, dry_run=self.dry_run, progress=progress, stop=stop)
-        return result if self.json or self.dry_run else {"text": fetched(result["files"], self.out)}
+        return result if self.json or self.dry_run else {"text": describe_downloads(result["files"], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Sweep(Common):
     """
 
     arguments: ClassVar = {"places": "PATH..."}
-    basic: ClassVar = ("dry_run",)
+    basic: ClassVar = "dry_run"
 
     places: tuple[str, ...]
     """Folders, or addresses such as s3://bucket/prefix."""
@@ -67,12 +67,12 @@ class Sweep(Common):
             raise ConfigError("name at least one folder or address to sweep")
         swept = {name: sweep_below(name, dry_run=self.dry_run) for name in self.places}
         result: dict[str, Any] = {name: asdict(one) | {"removed": not self.dry_run} for name, one in swept.items()}
-        return result if self.json else {"text": "\n".join(self._said(name, one) for name, one in swept.items())}
+        return result if self.json else {"text": "\n".join(self._describe(name, one) for name, one in swept.items())}
 
-    def _said(self, name: str, swept: "Swept") -> str:
-        """Return the lines on one folder."""
-        did = "would be deleted" if self.dry_run else "deleted"
-        found = f"{len(swept.found)} leftover(s) {did}" if swept.found else "nothing to remove"
+    def _describe(self, name: str, swept: "Swept") -> str:
+        """Return the lines about one folder."""
+        verb = "would be deleted" if self.dry_run else "deleted"
+        found = f"{len(swept.found)} leftover(s) {verb}" if swept.found else "nothing to remove"
         lines = [f"{name}: {swept.datasets} dataset{'' if swept.datasets == 1 else 's'} looked at, {found}"]
         lines += [f"  {left}" for left in swept.found]
         return "\n".join([*lines, *(f"  {busy} is being written: left alone" for busy in swept.busy)])

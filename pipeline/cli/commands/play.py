@@ -23,12 +23,12 @@ class Uci(Common):
     The default player is the checkpoint shipped with the project, or the hand-written evaluator where that is missing.
     """
 
-    basic: ClassVar = ("checkpoint", "evaluator")
+    basic: ClassVar = "checkpoint evaluator"
 
     checkpoint: Path | None = None
     """Directory of the checkpoint that plays."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Play without a network: by the hand-written evaluator, or uniform, which knows nothing."""
+    """Play without a network: by the hand-written evaluator, or by uniform, which values all moves alike."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""
@@ -38,22 +38,21 @@ class Uci(Common):
 
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
-        logging.getLogger("engine.compiling").disabled = True  # the engine says so in its protocol
+        logging.getLogger("engine.compiling").disabled = True  # the engine reports it in its protocol
         engine = Engine(loader(self.checkpoint, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
-        _write(f"info string {who(self.checkpoint, self.evaluator)}\n")
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at once, for the reason below
+        _write(f"info string {describe_player(self.checkpoint, self.evaluator)}\n")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
         try:
             engine.serve(sys.stdin.buffer)
         except KeyboardInterrupt:
             os._exit(130)
         sys.stdout.flush()
-        # At once: unloading torch takes 0.8 s, a thread that compiles cannot be ended otherwise, and a GUI expects nothing
-        # after the last answer.
+        # Unloading torch takes 0.8 s, a compiling thread cannot be ended, and a GUI expects nothing after the last answer.
         os._exit(0)
 
 
-def who(checkpoint: Path | None, evaluator: str | None) -> str:
-    """Say who plays, for whoever looks at the engine's log."""
+def describe_player(checkpoint: Path | None, evaluator: str | None) -> str:
+    """Describe the player for the engine's log."""
     place = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
     if place is None:
         missing = "" if evaluator else f", since there is no checkpoint in {EMBEDDED}"
@@ -62,13 +61,13 @@ def who(checkpoint: Path | None, evaluator: str | None) -> str:
         card = json.loads((place / "checkpoint.json").read_bytes())
         return f"plays by the network {card['preset']['name']} of step {card['step']} in {place}"
     except (OSError, ValueError, KeyError, TypeError):
-        return f"plays by the network in {place}"  # what is wrong with it is said when it is loaded
+        return f"plays by the network in {place}"  # loading it reports the error
 
 
 def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
-    """Return a function that loads the checkpoint of a directory, or for None the player of the command line.
+    """Return a function that loads the checkpoint in a directory, or for None the player of the command line.
 
-    An exported network (`fianchetto export`) is loaded without torch, whose import takes a second.
+    A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a second.
     """
     default = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
 

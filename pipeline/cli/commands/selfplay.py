@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
-from pipeline.cli.endings import command
+from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.reanalyse.config import ReanalyseConfig
@@ -21,8 +21,7 @@ class SelfPlay(Common):
     """
 
     basic: ClassVar = (
-        *("checkpoint", "out", "games", "explorer", "simulations", "leaves", "book", "seed", "width", "device"),
-        *("generation", "workers", "engine"),
+        "checkpoint out games explorer simulations leaves book seed width device generation workers engine"
     )
 
     out: Path
@@ -59,13 +58,15 @@ class SelfPlay(Common):
                 progress=progress,
                 stop=stop,
             )
-        told = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
+        summary = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
         start = () if self.checkpoint is None else ("--start", self.checkpoint)
-        following = command("train", "--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained")
+        following = next_command(
+            "train", "--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained"
+        )
         text = (
             f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}\n{following}"
         )
-        return {"out": str(self.out), **told, "text": text}
+        return {"out": str(self.out), **summary, "text": text}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,18 +80,7 @@ class Reanalyse(Common):
     """
 
     basic: ClassVar = (
-        *(
-            "checkpoint",
-            "positions",
-            "out",
-            "count",
-            "simulations",
-            "max_considered_actions",
-            "seed",
-            "width",
-            "device",
-        ),
-        *("workers", "engine"),
+        "checkpoint positions out count simulations max_considered_actions seed width device workers engine"
     )
 
     checkpoint: Path
@@ -123,9 +113,9 @@ class Reanalyse(Common):
                 progress=progress,
                 stop=stop,
             )
-        told = {name: manifest[name] for name in ("searches", "positions", "lineage", "games", "config")}
+        summary = {name: manifest[name] for name in ("searches", "positions", "lineage", "games", "config")}
         text = f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}"
-        return {"out": str(self.out), **told, "text": text}
+        return {"out": str(self.out), **summary, "text": text}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,10 +130,7 @@ class Finetune(Common):
     checkpoint; generations.csv and curves.png show each generation.
     """
 
-    basic: ClassVar = (
-        *("checkpoint", "positions", "out", "generations", "minutes", "workers", "finetune.engine", "explorer"),
-        *("force", "finetune.seed"),
-    )
+    basic: ClassVar = "checkpoint positions out generations minutes workers engine explorer force seed"
 
     checkpoint: Path
     """Directory of the supervised checkpoint to begin with."""
@@ -164,7 +151,7 @@ class Finetune(Common):
                 self.checkpoint, self.finetune, self.out, human=self.positions, progress=progress, stop=stop
             )
         match = f"{self.out}-match"
-        following = command(
+        following = next_command(
             "arena", result["best"], self.checkpoint, "--simulations", 64, "--games", 100, "--out", match
         )
         return result | {"text": f"{result['text']}\n{following}"}

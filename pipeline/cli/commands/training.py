@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.cli.commands.base import Common, Interrupt, require_output
-from pipeline.cli.endings import reported, trained
+from pipeline.cli.endings import describe_checkpoint, describe_report
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
 from pipeline.evaluation.ratings.config import RatingsConfig
@@ -18,24 +18,12 @@ from pipeline.storage.claims import REPORT
 class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
 
-    Under torchrun, or with --engine ray and --processes, several processes share each batch. Those of other machines must see
-    --positions, --out and --start under the same names: use a shared folder (--positions may also be a store).
+    Under torchrun, or with --engine ray and --processes, several processes share each batch. Processes on other machines need
+    --positions, --out and --start in a shared folder; --positions may also be in an object store.
     """
 
     basic: ClassVar = (
-        *(
-            "positions",
-            "out",
-            "preset",
-            "start",
-            "minutes",
-            "steps",
-            "epochs",
-            "batch_size",
-            "optimizer",
-            "learning_rate",
-        ),
-        *("device", "engine", "processes"),
+        "positions out preset start minutes steps epochs batch_size optimizer learning_rate device engine processes"
     )
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
@@ -45,11 +33,11 @@ class Train(Common):
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """The network, one of `fianchetto presets`. Default: that of the run in --out, else of --start, else fianchetto-human."""
+    """The network, one of `fianchetto presets`; by default that of the run in --out or of --start, else fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: the run begins with its weights, and its card lists what it has learned from."""
+    """Checkpoint to train further: the run begins with its weights, and its card lists the data behind them."""
     engine: str = "local"
-    """Where to train: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
+    """Where to train: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     processes: int = 0
     """Processes of the engine ray; 0 for one per GPU, or one where there is no GPU."""
     train: TrainConfig
@@ -65,7 +53,7 @@ class Train(Common):
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
         train_on = trainer_of(self.engine, self.processes)
-        preset = self.preset or self._usual()
+        preset = self.preset or self._default_preset()
         with bar("train") as progress:
             try:
                 card = train_on(positions, preset, self.train, self.out, progress, stop, self.start)
@@ -79,12 +67,12 @@ class Train(Common):
         if not world().first:
             return {}
         if not self.json:
-            return {"text": trained(card, self.out, self.positions)}
+            return {"text": describe_checkpoint(card, self.out, self.positions)}
         shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
         return {"out": str(self.out)} | {name: card[name] for name in shown}
 
-    def _usual(self) -> str:
-        """Return the preset where none is named: of the run that is continued, or of the checkpoint that it starts from."""
+    def _default_preset(self) -> str:
+        """Return the preset of the run that continues, or of the checkpoint that it starts from."""
         from model.checkpoint import CARD, read_card
 
         known = self.out if (self.out / CARD).exists() else self.start
@@ -98,32 +86,29 @@ class Report(Common):
     Several checkpoints are measured on the same positions, and compared with the first.
     """
 
-    basic: ClassVar = (
-        *("checkpoint", "positions", "split", "pgn", "out", "min_ply", "limit", "players", "against"),
-        *("rating_rows", "judged", "judgements"),
-    )
+    basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows judged judgements"
 
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
     positions: str | None = None
     """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
-    """Which of its splits; `latest` is the month that a training set holds out."""
+    """Split to measure on; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train splits are compared: accuracy is also given for positions that they do not hold. Default:
+    """Datasets whose train splits are searched for the same positions: accuracy is also given without those. Default:
     --positions."""
     pgn: Path | None = None
-    """PGN file to measure on, all its games, instead of a dataset."""
+    """PGN file to measure on instead of a dataset; all its games count."""
     players: bool = True
-    """Tell ratings and clocks to networks that read them; --no-players hides them."""
+    """Give ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
     judgements: Path | None = None
-    """Directory that keeps what the engine of --judged says: the same command continues a judging that was stopped."""
+    """Directory that keeps the engine's evaluations for --judged; the same command continues them."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions count."""
+    """Positions that count."""
     ratings: RatingsConfig = field(default_factory=RatingsConfig)
-    """What is measured by rating."""
+    """Measurements by rating."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -157,29 +142,19 @@ class Report(Common):
         if self.out is None:
             return result
         write_report(result, self.out)
-        return result if self.json else {"text": reported(result, checkpoints[0], self.out)}
+        return result if self.json else {"text": describe_report(result, checkpoints[0], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compare(Common):
     """Train several presets for the same time on the same data, and measure all on the same unseen games.
 
-    All have the same settings; with `--optimizer auto` that is AdamW for each of them.
+    All have the same settings; the optimizer `auto` is AdamW for each of them.
     The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
     """
 
     arguments: ClassVar = {"presets": "PRESET..."}
-    basic: ClassVar = (
-        "positions",
-        "out",
-        "minutes",
-        "steps",
-        "epochs",
-        "batch_size",
-        "learning_rate",
-        "limit",
-        "device",
-    )
+    basic: ClassVar = "positions out minutes steps epochs batch_size learning_rate limit device"
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     presets: tuple[str, ...]
@@ -189,7 +164,7 @@ class Compare(Common):
     out: Path
     """Directory of the checkpoints and the table."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions count."""
+    """Positions that count."""
     train: TrainConfig
     """How to train each of them."""
 

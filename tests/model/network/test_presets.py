@@ -16,14 +16,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
-from model.costs import blank, loss_of
-from model.data.inputs import network_input, to_device
+from model.costs import blank
+from model.data.inputs import Batch, legal_moves, network_input, to_device
 from model.data.outputs import flat
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.network import Network, build, parameters
 from model.network.preset import Preset, preset_row
 from model.network.presets import presets
+from model.training.objective.losses import VALUE_FORMS, wdl_of_results
+from model.training.objective.policy_losses import policy_terms
 from tests.model.test_checkpoint import make
 
 CPU = torch.device("cpu")
@@ -41,6 +43,15 @@ STATED = {
     "fianchetto-l": (20 * MILLION, 40 * MILLION),
 }
 """Parameters that systems state, or that a row was made for: smallest and largest."""
+
+
+def loss_of(network: Network, batch: Batch) -> torch.Tensor:
+    """Return the mean of the policy's cross-entropy among legal moves and the value's loss, on the CPU."""
+    preset = network.preset
+    columns = to_device(batch, preset, CPU)
+    policy, value_BV, *_ = network(network_input(preset, columns, torch.float32))
+    policy_B, _ = policy_terms(flat(policy), legal_moves(preset, columns), columns["target"])
+    return (policy_B + VALUE_FORMS[preset.value].loss(value_BV, wdl_of_results(columns["result"]))).mean()
 
 
 def small(row: Preset) -> Preset:
@@ -129,7 +140,7 @@ def test_it_learns_256_positions_by_heart(row: Preset) -> None:
     losses: list[float] = []
     while len(losses) < 240 and not (losses and np.mean(losses[-4:]) < 0.5):
         places = np.arange(len(losses) % 4, 256, 4)
-        loss = loss_of(network, {name: column[places] for name, column in rows().items()}, CPU, torch.float32)
+        loss = loss_of(network, {name: column[places] for name, column in rows().items()})
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -146,7 +157,7 @@ def test_at_full_size_it_learns_a_few_positions_fast(row: Preset) -> None:
     few = head(8)
     losses = []
     for _ in range(14):
-        loss = loss_of(network, few, CPU, torch.float32)
+        loss = loss_of(network, few)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

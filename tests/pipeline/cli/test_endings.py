@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.cli.endings import command, fetched, first_run, reported
+from pipeline.cli.endings import describe_downloads, describe_first_run, describe_report, next_command
 from pipeline.cli.parsing import parse
 from pipeline.dataset import join
 from pipeline.errors import Stopped
@@ -15,41 +15,39 @@ FIGURES = {"positions": 7712, "top1": 0.2615, "chance_top1": 0.0712, "hand_writt
 
 
 def test_a_newcomer_is_told_what_the_figures_mean_and_what_is_next() -> None:
-    text = first_run(FIGURES, 1.5, True, Path("reports/net/sample"), Path("my nets/net"))
+    text = describe_first_run(FIGURES, True, Path("reports/net/sample"), Path("my nets/net"))
     assert max(map(len, text.splitlines())) <= 80
     told = " ".join(text.split())
-    assert "7,712 positions of games that it never saw" in told
+    assert "7,712 positions of unseen games" in told
     assert "26.2 % (chance: 7.1 %; the hand-written evaluator: 51.8 %)." in told
-    assert "hand-written players made them" in told
-    assert "this was 90 s." in told
+    assert "2,000 games that the embedded network played" in told
     assert "reports/net/sample/report.html" in text
     (line,) = [line for line in text.splitlines() if line.startswith("play it:")]
     assert parse(shlex.split(line)[3:]).checkpoint == Path("my nets/net")
 
 
 def test_of_ones_own_games_nothing_is_said_of_the_sample() -> None:
-    text = first_run(FIGURES, 60, False, Path("r"), Path("c"))
+    text = describe_first_run(FIGURES, False, Path("r"), Path("c"))
     assert "sample" not in text
-    assert "usual" not in text
 
 
 def test_a_report_says_what_was_measured_by_rating() -> None:
     figures = FIGURES | {"top1_low": None, "top1_high": None, "top3": 0.5, "top5": 0.6, "rule": "every ply"}
-    plain = reported(figures, Path("net"), Path("out")).splitlines()
-    more = reported(figures | {"rating_matrix": "best in 9 of 11 bands"}, Path("net"), Path("out")).splitlines()
+    plain = describe_report(figures, Path("net"), Path("out")).splitlines()
+    more = describe_report(figures | {"rating_matrix": "best in 9 of 11 bands"}, Path("net"), Path("out")).splitlines()
     assert [line for line in more if line not in plain] == ["by rating: best in 9 of 11 bands"]
     assert [line for line in more if line in plain] == plain
 
 
 def test_the_next_command_can_be_copied() -> None:
-    line = command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
+    line = next_command("train", "--positions", "a b", "--minutes", 15, "--out", "x")
     assert line == "next: fianchetto train --positions 'a b' --minutes 15 --out x"
     assert parse(shlex.split(line)[2:]).positions == ("a b",)
 
 
 def test_of_fetched_files_it_is_said_which_were_there() -> None:
     entry = {"bytes": 17_812_345, "sha256": "0", "verified": True, "fetched": True}
-    text = fetched(
+    text = describe_downloads(
         {"lichess_2013-01.pgn.zst": entry, "mine.pgn": entry | {"verified": False, "fetched": False}}, Path("dumps")
     )
     assert text.splitlines() == [

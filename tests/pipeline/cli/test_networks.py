@@ -11,7 +11,6 @@ from model.costs import size
 from model.network.presets import UnknownPresetError, preset, presets
 from pipeline.cli import main as cli
 from pipeline.cli.commands.networks import Presets
-from pipeline.errors import UserError
 from tests.conftest import REPOSITORY
 
 
@@ -40,23 +39,9 @@ def test_all_presets_are_listed_for_programs(
     assert by_name["fianchetto-xs"]["flops"] == 2 * (convolutions + linears)
 
 
-def test_one_is_measured_for_people(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out = run(
-        *(capsys, monkeypatch, "fianchetto-xs", "--measure"),
-        *("--seconds", "0", "--batch-size", "4", "--device", "cpu"),
-    )
-    assert code == 0
-    header, line, *_ = out.splitlines()
-    assert header.split() == ["preset", "view", "moves", "parameters", "MFLOP/position", "training/s", "inference/s"]
-    assert line.split()[:4] == ["fianchetto-xs", "marro77", "marro4096", "578,691"]
-    assert all(float(word.replace(",", "")) > 0 for word in line.split()[4:])
-
-
-def test_an_unknown_name_and_a_wrong_number_are_named() -> None:
+def test_an_unknown_name_is_named() -> None:
     with pytest.raises(UnknownPresetError, match="did you mean alphazero19"):
         Presets(presets=("alphazero",)).run()
-    with pytest.raises(UserError, match="batch_size from 2"):
-        Presets(batch_size=1)
 
 
 def test_presets_are_listed_without_torch() -> None:
