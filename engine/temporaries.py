@@ -85,6 +85,17 @@ def _sweep_once(folder: Path) -> None:
 
 
 @contextmanager
+def name_path(path: Path) -> Iterator[None]:
+    """Put a path into OSErrors of the block that have none, such as those of `write` and `fsync` on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
 def new_file(
     path: Path, *, sync: bool = True, buffering: int = -1, before_rename: Callable[[], None] = lambda: None
 ) -> Iterator[IO[bytes]]:
@@ -98,11 +109,12 @@ def new_file(
     temporary = path.with_name(temporary_name(path.name))
     file = temporary.open("wb", buffering=buffering)
     try:
-        yield file
-        file.flush()
-        if sync:
-            os.fsync(file.fileno())
-        file.close()
+        with name_path(path):
+            yield file
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+            file.close()
         before_rename()
         temporary.replace(path)
     except BaseException:

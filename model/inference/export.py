@@ -30,6 +30,7 @@ from engine.encoding.views import view
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES, FEATURES_VERSION
 from engine.progress import Progress, Tick, silent
+from engine.temporaries import name_path
 from model.card import ONNX
 from model.checkpoint import load, save_export, write_atomically
 from model.data.inputs import Batch, column_defaults, network_input
@@ -139,7 +140,8 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
     assert program is not None
     model = program.model_proto
     onnx.helper.set_model_props(model, {METADATA: json.dumps(card)})
-    path.write_bytes(model.SerializeToString())
+    with name_path(path):
+        path.write_bytes(model.SerializeToString())
 
 
 def export(

@@ -15,6 +15,7 @@ from pipeline.cli.help import coloured, emphasised
 from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
+from pipeline.storage.preflight import require_address_space, require_utf8
 
 SIGNALLED = 128
 """Exit status of a signal: this plus its number, as shells have it."""
@@ -48,6 +49,13 @@ def guarded(work: Callable[[], object]) -> int:
         line, status = str(error), 1 if isinstance(error, (DamagedError, DifferenceError)) else 2
         if isinstance(error, Stopped):
             status = SIGNALLED + Interrupt.heard if Interrupt.heard else 1
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # as torch says it
+            raise
+        line, status = (
+            f"not enough memory: {str(error).splitlines()[0][:200] if str(error) else 'try smaller settings'}",
+            2,
+        )
     except OSError as error:
         line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
     name = "\x1b[1;31mfianchetto:\x1b[0m" if coloured(sys.stderr) else "fianchetto:"
@@ -61,6 +69,9 @@ def main() -> None:
     def work() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, interrupted)
+        require_address_space()
+        for word in sys.argv[1:]:
+            require_utf8(word)
         command = parse(sys.argv[1:])
         from engine.compiling import announced
 

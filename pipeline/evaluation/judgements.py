@@ -28,6 +28,7 @@ from engine.json_files import parse_json
 from engine.match.players import Player
 from engine.match.uci_player import start
 from engine.progress import Progress, Stop, Tick, never, silent
+from engine.temporaries import name_path
 from pipeline.dumps.reader import open_text
 from pipeline.errors import DumpError, Stopped
 from pipeline.storage.claims import JUDGEMENTS, claim, require_own
@@ -181,8 +182,9 @@ def _judged(
                 journal.write("\n")
             for one in _judge(todo, command, depth, workers, stop):
                 done[one.fen] = one
-                journal.write(_line(one))
-                journal.flush()
+                with name_path(out / NAMES[1]):
+                    journal.write(_line(one))
+                    journal.flush()
                 progress(Tick(len(done), len(fens), "positions"))
     return [done[fen] for fen in fens if fen in done]
 

@@ -23,6 +23,7 @@ import chess.pgn
 from engine.errors import UserError
 from engine.json_files import parse_json
 from engine.match.game import GameRecord
+from engine.temporaries import name_path
 from pipeline.evaluation.render import publish_bytes
 from pipeline.storage import claims
 from pipeline.storage.csv_text import csv_text
@@ -100,9 +101,10 @@ class Journal:
 
     def add(self, game: GameRecord) -> None:
         """Append a game and sync it to disk."""
-        self.file.write(_lines([game]).encode())
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        with name_path(Path(self.file.name)):
+            self.file.write(_lines([game]).encode())
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def close(self) -> None:
         """Close the file."""

@@ -46,6 +46,7 @@ from pipeline.reanalyse.draw import KEPT, POSITIONS
 from pipeline.selfplay.dataset import clear, visits_column
 from pipeline.selfplay.journal import FOLDER, Journals
 from pipeline.storage.building import BUILDING, PARTS, begin, discard
+from pipeline.storage.stores import opened
 
 SEARCHES = "searches.jsonl"
 """A line for each position searched: what `pipeline.reanalyse.search` calls its thought."""
@@ -96,7 +97,7 @@ def build(
         files.append({"name": name, "split": "train", "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
         rows += len(table)
         collisions += int(np.isin(table["promotion"].to_numpy(), (2, 3, 4)).sum())
-    games = pq.ParquetFile(out / FOLDER / GAMES)
+    games = pq.ParquetFile(opened(out / FOLDER / GAMES))
     publish(parts, "games-00000.parquet", games.metadata.num_rows, partial(_copied, out / FOLDER / GAMES))
     note = {
         "chunk": 0,

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.temporaries import name_path
+
 FOLDER = ".journal"
 EVALUATIONS, PREFIX = re.compile(rb'"evaluations":(\d+)'), 200
 """What a record says of its evaluations, and the bytes of a line that it stands in."""
@@ -36,8 +38,9 @@ class Journal:
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append a line and hand it to the system."""
-        self.file.write(json.dumps(entry, separators=(",", ":"), allow_nan=False).encode() + b"\n")
-        self.file.flush()
+        with name_path(Path(self.file.name)):
+            self.file.write(json.dumps(entry, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+            self.file.flush()
         self.waiting = True
 
     @property

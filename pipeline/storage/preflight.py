@@ -1,12 +1,16 @@
 """Checks made before a command starts, so that a mistake in its last step's options costs no time."""
 
 import os
+import resource
 import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import ConfigError
+
+ADDRESS_SPACE = 4 << 30
+"""Bytes that the libraries map, although they use few of them."""
 
 DEBIANS_GAMES = "/usr/games"
 """Where Debian installs engines, which need not be on the path."""
@@ -19,6 +23,25 @@ def require_folder(folder: Path) -> None:
         raise ConfigError(f"{folder} cannot be written: {there} is a file and not a folder; choose another --out")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"{folder} cannot be written: this user may not write into {there}; choose another --out")
+
+
+def require_address_space() -> None:
+    """Raise ConfigError if `ulimit -v` is so low that native libraries would abort the process."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise ConfigError(
+            f"this process may use {limit / 2**30:.1f} GiB of address space (ulimit -v): raise the limit to "
+            f"{ADDRESS_SPACE >> 30} GiB; memory itself is limited by a control group, as systemd-run does"
+        )
+
+
+def require_utf8(name: str) -> None:
+    """Raise ConfigError for a name that is not UTF-8: reports and Arrow's files could not hold it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        shown = name.encode(errors="surrogateescape").decode("ascii", "backslashreplace")
+        raise ConfigError(f"{shown!r} is not UTF-8: rename the file or folder, as convmv does") from error
 
 
 def installed(command: tuple[str, ...]) -> tuple[str, ...]:

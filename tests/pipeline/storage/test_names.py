@@ -1,0 +1,150 @@
+"""Names that libraries read as something else, and disks without room: a command works, or one line says what is wrong."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.temporaries import new_file
+from pipeline.cli.main import guarded
+from pipeline.ingest.job import ingest
+from pipeline.storage.preflight import ConfigError
+from tests.conftest import REPOSITORY
+from tests.pipeline import datasets, hostile
+from tests.pipeline.storage import elsewhere
+
+COMMAND = [sys.executable, "-m", "pipeline"]
+
+
+def call(folder: Path, words: list[str | bytes]) -> "subprocess.CompletedProcess[str]":
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(folder / "cache")}
+    return subprocess.run(
+        [*COMMAND, *words], cwd=folder, env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(tmp_path: Path) -> None:
+    hostile.workplace(tmp_path / "run:1")
+    (tmp_path / "c:").mkdir()
+    dump = datasets.dump(tmp_path / "c:" / "games.pgn", 30)
+    month, net = "run:1/positions/2014.05", "run:1/net"
+    commands: list[list[str]] = [
+        [
+            "ingest",
+            str(dump.relative_to(tmp_path)),
+            "--out",
+            "s3:b",
+            "--set",
+            "ingest.test_share=0.3",
+            "--workers",
+            "2",
+        ],
+        ["train", "--positions", "s3:b", "--out", "t:1", *elsewhere.TRAINING],
+        ["report", "--checkpoint", net, "--positions", "s3:b", "--out", "r:1"],
+        ["verify", "s3:b"],
+        ["audit", month, "--out", "a:1"],
+        ["convert", "s3:b", "--out", "s3:c", "--planes", "compact"],
+        ["rows", month, "--out", "rows:1.parquet"],
+        ["join", month, "run:1/positions/2014.06", "--out", "j:1"],
+    ]
+    for words in commands:
+        done = call(tmp_path, [*words])
+        assert done.returncode == 0, (words, done.stderr)
+
+
+NOT_UTF8 = b"bad\xff"
+
+
+@pytest.mark.parametrize("place", ["dump", "out"])
+def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path, place: str) -> None:
+    dump = datasets.dump(tmp_path / "games.pgn", 3)
+    bad = os.fsdecode(NOT_UTF8 + b".pgn")
+    dump.rename(tmp_path / bad) if place == "dump" else None
+    source, out = (bad, "out") if place == "dump" else ("games.pgn", bad)
+    done = call(tmp_path, ["ingest", os.fsencode(source), "--out", os.fsencode(out)])
+    assert done.returncode == 2
+    assert done.stderr == "fianchetto: 'bad\\\\xff.pgn' is not UTF-8: rename the file or folder, as convmv does\n"
+    assert not (tmp_path / out).exists()
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        ingest([str(tmp_path / source)], tmp_path / out)
+
+
+@pytest.mark.parametrize("words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"], ["sweep"]])
+def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[str]) -> None:
+    done = call(tmp_path, [*words, NOT_UTF8])
+    assert done.returncode == 2
+    assert "is not UTF-8" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ingest", "games.pgn", "--workers", "1", "--out", "full/x"],
+        ["ingest", "games.pgn", "--workers", "2", "--out", "full/x"],
+        ["rows", "here/positions/2014.05", "--out", "full/rows.parquet"],
+        ["report", "--checkpoint", "here/net", "--positions", "here/positions/2014.05", "--out", "full/r"],
+        ["arena", "uniform", "hand-written", "--games", "2", "--out", "full/a"],
+        ["convert", "here/positions/2014.05", "--planes", "compact", "--out", "full/c"],
+        ["audit", "here/positions/2014.05", "--out", "full/u"],
+        ["export", "--checkpoint", "here/net", "--out", "full/e.onnx"],
+        ["train", "--positions", "here/positions/2014.05", "--out", "full/t", *elsewhere.TRAINING],
+    ],
+    ids=lambda words: " ".join(words[:1]),
+)
+@pytest.mark.slow
+def test_a_full_disk_is_said_with_the_path(tmp_path: Path, words: list[str]) -> None:
+    hostile.workplace(tmp_path / "here")
+    datasets.dump(tmp_path / "games.pgn", 30)
+    (tmp_path / "full").mkdir()
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)); sys.argv[0] = 'fianchetto'; "
+    code += "from pipeline.cli.main import main; main()"
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "FIANCHETTO_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    named = "model.onnx" if words[0] == "export" else "full/"  # which is written to a temporary folder first
+    assert named in done.stderr, done.stderr
+    assert "File too large" in done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_an_address_space_in_which_libraries_abort_is_refused(tmp_path: Path) -> None:
+    dump = datasets.dump(tmp_path / "games.pgn", 3)
+    limited = ["bash", "-c", 'ulimit -v 2000000; exec "$@"', "bash", *COMMAND, "ingest", str(dump), "--out", "o"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(limited, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "address space (ulimit -v): raise the limit to 4 GiB" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 3 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_memory_that_is_not_there_is_said_in_one_line(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise error
+
+    assert guarded(work) == 2
+    assert capsys.readouterr().err.startswith("fianchetto: not enough memory: ")
+    with pytest.raises(RuntimeError, match="a bug"):
+        guarded(lambda: (_ for _ in ()).throw(RuntimeError("a bug")))
+
+
+def test_errors_of_writing_have_the_path(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space") as raised, new_file(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.filename == str(tmp_path / "a")
+    with pytest.raises(OSError, match="No space") as raised, new_file(tmp_path / "a"):
+        raise OSError(errno.ENOSPC, "No space left on device", "b")
+    assert raised.value.filename == "b"
