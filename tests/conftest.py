@@ -63,6 +63,16 @@ def unsynced() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def store_in_memory() -> Iterator[None]:
+    """Let tests use fsspec's store in memory, which a command refuses because it keeps nothing."""
+    from pipeline.storage.stores import STORES
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STORES, "memory", "")
+        yield
+
+
 @pytest.fixture
 def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have a training ask whether to stop before each step and never within one, so that tests can count steps by questions.

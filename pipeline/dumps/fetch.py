@@ -27,8 +27,7 @@ from filelock import FileLock
 from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage.http import BLOCK, Facts, WebFile, file_name, shown
-from pipeline.storage.retry import Patience
+from pipeline.storage.http import BLOCK, Patience, RemoteVersion, WebFile, file_name, is_web, shown
 from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"
@@ -67,11 +66,6 @@ class FetchConfig(Patience):
             raise ConfigError(f"base is an address that begins with https:// or http://, not {self.base!r}")
         if self.sha256 and not re.fullmatch("[0-9a-f]{64}", self.sha256):
             raise ConfigError("sha256 is 64 hexadecimal digits, small letters")
-
-
-def is_web(name: str) -> bool:
-    """Return whether this is an address of the web."""
-    return name.startswith(("https://", "http://"))
 
 
 def month_of(key: str) -> str:
@@ -189,7 +183,7 @@ def _planned(file: Wanted, out: Path, config: FetchConfig, stop: Stop) -> dict[s
     web = WebFile(file.url, config, stop)
     size = web.look().size
     begun, part = _begun(file, out), _parts(file, out)[0]
-    came = min(_size(part), size or _size(part)) if begun is not None and not begun.differs(web.facts) else 0
+    came = min(_size(part), size or _size(part)) if begun is not None and not begun.differs(web.version) else 0
     here = f"{came:,} bytes" if came else "nothing"
     return {"bytes": size, "here": here, "to_fetch": None if size is None else max(size - came, 0)}
 
@@ -232,30 +226,34 @@ def _complete(file: Wanted, out: Path, config: FetchConfig, meter: _Meter, stop:
     if not state.exists() and (part.exists() or sums.exists()):
         raise FetchError(f"{part} is here and is not of this program: move it away, or fetch into another folder")
     for attempt in range(3):
-        facts = _begun(file, out)
-        came = 0 if facts is None else _trusted(part, sums, facts.size)
+        version = _begun(file, out)
+        came = 0 if version is None else _trusted(part, sums, version.size)
         if not came:
             part.unlink(missing_ok=True)
-            facts = None
+            version = None
+        digest = hashlib.sha256()
+        for block in _blocks(part, came):
+            digest.update(block)
         try:
-            digest = _stream(file, out, WebFile(file.url, config, stop, begin=came, begun=facts), meter, stop)
+            web = WebFile(file.url, config, stop, begin=came, version=version, digest=digest)
+            sha256 = _stream(file, out, web, meter, stop)
         except ChangedError:
             if attempt == 2:
                 raise
             part.unlink(missing_ok=True)
             continue
-        if not file.sha256 or digest == file.sha256:
+        if not file.sha256 or sha256 == file.sha256:
             part.replace(out / file.name)
             sync_directory(out)
             sums.unlink(missing_ok=True)
             state.unlink(missing_ok=True)
-            return _described(out / file.name, digest, file, fetched=True)
+            return _described(out / file.name, sha256, file, fetched=True)
         part.unlink()
-        if not came:  # pieces of two versions may have been joined, but this came in one
+        if not came:  # the part may have been damaged, but this came in one piece
             break
     sums.unlink(missing_ok=True)
     state.unlink(missing_ok=True)
-    raise FetchError(f"{shown(file.url)} has the sha256 {digest}, and {file.sha256} is published: it was not kept")
+    raise FetchError(f"{shown(file.url)} has the sha256 {sha256}, and {file.sha256} is published: it was not kept")
 
 
 def _parts(file: Wanted, out: Path) -> tuple[Path, Path, Path]:
@@ -288,42 +286,36 @@ def _trusted(part: Path, sums: Path, size: int | None) -> int:
     return good
 
 
-def _begun(file: Wanted, out: Path) -> Facts | None:
-    """Return which version an unfinished file is of; None where it cannot be gone on with."""
+def _begun(file: Wanted, out: Path) -> RemoteVersion | None:
+    """Return the version of an unfinished file; None if it was not begun for this URL and hash."""
     state = _parts(file, out)[1]
     try:
         said = parse_json(state.read_bytes())
-        facts = Facts(**said["facts"])
+        version = RemoteVersion(**said["version"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
     if said.get("url") != file.url or said.get("sha256") != file.sha256:
         return None
-    if not facts.validator and not file.sha256:  # nothing could tell that it is still the same file
-        return None
-    return facts
+    return version
 
 
 def _stream(file: Wanted, out: Path, web: WebFile, meter: _Meter, stop: Stop) -> str:
-    """Append what is missing to the unfinished file, and give the sha256 of the whole."""
+    """Append what is missing to the unfinished file, and return the sha256 of the whole."""
     part, state, sums = _parts(file, out)
-    digest = hashlib.sha256()
-    for block in _blocks(part, web.position):
-        digest.update(block)
-    facts = web.open()
-    publish_json(out, state.name, {"url": file.url, "sha256": file.sha256, "facts": asdict(facts)})
+    version = web.open()
+    publish_json(out, state.name, {"url": file.url, "sha256": file.sha256, "version": asdict(version)})
     with part.open("ab", buffering=0) as target, sums.open("ab" if web.position else "wb", buffering=0) as noted:
         try:
             while data := web.read(BLOCK):
                 noted.write(b"%d %08x\n" % (len(data), zlib.crc32(data)))
                 _write(target, data)
-                digest.update(data)
                 meter.add(len(data), web.breaks)
                 if stop():
                     raise Stopped(f"stopped; what came is kept in {part}: run the same command to continue")
         finally:
             web.close()
         os.fsync(target.fileno())
-    return digest.hexdigest()
+    return str(web.digest.hexdigest())
 
 
 def _write(target: io.FileIO, data: bytes) -> None:

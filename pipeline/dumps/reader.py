@@ -26,7 +26,7 @@ from pipeline.dumps.formats.positions import recognise
 from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
 from pipeline.errors import DumpError, Stopped
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
-from pipeline.storage.http import Facts, file_name, shown
+from pipeline.storage.http import RemoteVersion, file_name, shown
 from pipeline.storage.objects import Remote, look, open_remote
 from pipeline.storage.stores import is_url
 
@@ -78,7 +78,7 @@ class Source:
         self.compression: str | None = None
         self.input = ""
         """The format, where it is not PGN."""
-        self.facts: Facts | None = None
+        self.version: RemoteVersion | None = None
         """Version of a remote file."""
         self._file: IO[bytes] | Remote | None = None
         self._head = b""
@@ -95,8 +95,8 @@ class Source:
         if self.name == STDIN:
             self._file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
         elif is_url(self.name):
-            self._file = open_remote(self.name, self.stop, self.facts)
-            self.facts = self._file.facts
+            self._file = open_remote(self.name, self.stop, self.version)
+            self.version = self._file.version
         else:
             self._file = _open(Path(self.name))
         while len(self._head) < HEAD and (more := self._read_file(HEAD - len(self._head))):
@@ -180,7 +180,7 @@ class Source:
             "damage": self.damage,
             **({"input": self.input} if self.input else {}),
         }
-        return entry if self.facts is None else entry | {"version": self.facts.version}
+        return entry if self.version is None else entry | {"version": self.version.name}
 
 
 def _first_text(head: bytes, compression: str | None) -> bytes:

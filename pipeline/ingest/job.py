@@ -46,6 +46,7 @@ from pipeline.ingest.scatter import Plan, ShardTask, forget_others, make_shards,
 from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, require_unused
 from pipeline.storage.claims import DATASET, require_own
 from pipeline.storage.objects import look
+from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import alone, is_url, make_folder, reached, temporaries
 
 MOST_SOURCES = 1 << 16
@@ -86,6 +87,8 @@ def ingest(
         raise ConfigError(
             f"a dataset is made of at most {MOST_SOURCES:,} dumps: ingest them into several, and join them"
         )
+    for name in (*sources, str(out)):
+        require_utf8(name)
     for name in sources:
         require(name)
     try:
@@ -165,8 +168,9 @@ def _said(made: Mapping[str, Any]) -> str:
 def _is_of(made: Mapping[str, Any], name: str) -> bool:
     """Tell whether what a manifest says of a source is true of a dump: by its hash, or by what a server says of it."""
     if is_url(name):
-        facts = look(name)
-        return (made["name"], made["bytes"], made.get("version")) == (short_name(name), facts.size, facts.version)
+        version = look(name)
+        same = (made["name"], made["bytes"], made.get("version")) == (short_name(name), version.size, version.name)
+        return same and bool(version.validator)  # without one the server may send another version under the same name
     path = Path(name)
     if name == STDIN or not path.is_file():
         return False
@@ -184,7 +188,7 @@ def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
         "code": rows_code(),
     }
     if any(map(is_url, sources)):  # of a file, the texts of the chunks tell
-        asked["versions"] = [look(name).version if is_url(name) else None for name in sources]
+        asked["versions"] = [look(name).name if is_url(name) else None for name in sources]
     path = out / BUILDING / RUN
     begun = path.exists() and any((out / PARTS).glob("[0-9]*.json"))  # with nothing done there is nothing to mix
     if begun and (before := read_json(path, DatasetError)) != asked:

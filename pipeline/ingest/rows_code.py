@@ -23,7 +23,6 @@ CARRIERS = frozenset(
         "pipeline.ingest.rows_code",
         "pipeline.storage.stores",
         "pipeline.storage.http",
-        "pipeline.storage.retry",
         "pipeline.storage.building",
     }
 )

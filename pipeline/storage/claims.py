@@ -1,7 +1,7 @@
-"""Checks of output folders: nothing is written into a folder that holds other files or work of another kind.
+"""Checks of output folders: nothing is written into a folder that holds other files, or results of another kind.
 
-A command that fills a folder calls `require_own` before it writes anything, and `require_apart` where it has inputs. `claim`
-then records what the work is made from, and refuses to continue it as something else.
+A command calls `require_own` before it writes anything, and `require_apart` if it reads folders. `claim` records what the
+results are made from, and refuses to continue them as something else.
 """
 
 import json
@@ -14,14 +14,13 @@ from engine.errors import UserError
 from engine.temporaries import is_temporary
 from pipeline.storage.stores import LOCK, is_local, publish_json
 
-TOLD = 4
-"""Differences that an error message names."""
-
+SHOWN = 4
+"""Most differences that an error message lists."""
 SYSTEM = frozenset(
     {".DS_Store", ".Spotlight-V100", ".Trashes", ".TemporaryItems", ".fseventsd", ".snapshot", "lost+found"}
     | {"Thumbs.db", "desktop.ini", ".gitignore", ".gitkeep", ".keep"}
 )
-"""Files of systems and people in otherwise empty folders: they are ignored and kept."""
+"""Files that systems and people put into otherwise empty folders: they are ignored and kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Kind:
     name: str
     marks: tuple[str, ...]
     key: str = ""
-    """A key that the mark, a JSON object, must have; "" where the mark is read and checked elsewhere."""
+    """A key that the mark, a JSON object, must have; "" if the mark is checked elsewhere."""
 
 
 DATASET = Kind("a dataset", ("manifest.json", ".building/run.json"))
@@ -47,20 +46,8 @@ COMPARISON = Kind("a comparison", ("comparison.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
 # special kinds first: a generation of self-play and a reanalysis are datasets too
-KINDS = (
-    SELFPLAY,
-    REANALYSIS,
-    FINETUNING,
-    TRAINING_SET,
-    CHECKPOINT,
-    MATCH,
-    JUDGEMENTS,
-    LADDER,
-    COMPARISON,
-    REPORT,
-    AUDIT,
-    DATASET,
-)
+_FOLDERS = (SELFPLAY, REANALYSIS, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS)
+KINDS = (*_FOLDERS, LADDER, COMPARISON, REPORT, AUDIT, DATASET)
 
 
 def require_own(
@@ -70,10 +57,10 @@ def require_own(
     *,
     ours: Callable[[Path], bool] = lambda entry: False,
 ) -> None:
-    """Raise `refusal`, naming what is there, unless a folder is absent, empty, or of this kind already.
+    """Raise `refusal` unless a folder is absent, empty, or of this kind.
 
-    Call it before anything is written, the lock included. SYSTEM files, an empty lock and our temporary files do not count,
-    nor does an entry that `ours` accepts, as the matches of a ladder. What the folder is made from is checked by `claim`.
+    Call it before anything is written, the lock included. Files of SYSTEM, an empty lock and our temporary files are ignored,
+    and so are entries that `ours` accepts, such as the matches of a ladder.
     """
     if is_local(folder) and folder.is_symlink() and not folder.exists():
         raise refusal(f"{folder} is a link to nothing: choose another directory")
@@ -81,8 +68,7 @@ def require_own(
         return
     if is_local(folder) and not folder.is_dir():
         raise refusal(f"{folder} cannot be made into a directory, it is a file: choose another")
-    entries = (entry for entry in folder.iterdir() if entry.name and entry != folder)
-    foreign = sorted(entry.name for entry in entries if not _counts_not(entry) and not ours(entry))
+    foreign = sorted(entry.name for entry in folder.iterdir() if not is_ignored(entry) and not ours(entry))
     if foreign:
         found = next((f", {other.name}" for other in KINDS if is_of(folder, other)), "")
         raise refusal(
@@ -92,16 +78,16 @@ def require_own(
 
 def is_of(folder: Path, kind: Kind) -> bool:
     """Return whether a folder is of a kind, by its marks."""
-    return any(_marked(folder / mark, kind.key) for mark in kind.marks)
+    return any(_is_mark(folder / mark, kind.key) for mark in kind.marks)
 
 
 def is_free(folder: Path, *but: str) -> bool:
-    """Return whether a folder exists and holds nothing that counts, besides files named in `but`."""
-    return folder.is_dir() and all(entry.name in but or _counts_not(entry) for entry in folder.iterdir())
+    """Return whether a folder exists and has only files that are ignored or named in `but`."""
+    return folder.is_dir() and all(entry.name in but or is_ignored(entry) for entry in folder.iterdir())
 
 
-def _marked(mark: Path, key: str) -> bool:
-    """Return whether a mark exists and, where a key is required, is a JSON object with it."""
+def _is_mark(mark: Path, key: str) -> bool:
+    """Return whether a mark exists and, if a key is required, is a JSON object with it."""
     if not mark.is_file() or not key:
         return mark.is_file()
     try:
@@ -111,13 +97,16 @@ def _marked(mark: Path, key: str) -> bool:
     return isinstance(found, dict) and key in found
 
 
-def _counts_not(entry: Path) -> bool:
-    """Return whether an entry of a folder does not count."""
-    if entry.name in SYSTEM or is_temporary(entry.name) or entry.name.startswith(".nfs"):
+def is_ignored(entry: Path) -> bool:
+    """Return whether a file or folder does not make its folder somebody else's."""
+    name = entry.name
+    if (
+        not name or name in SYSTEM or is_temporary(name) or name.startswith(".nfs")
+    ):  # a store lists the folder itself as ""
         return True
-    if entry.name == LOCK:  # our locks are empty, and taking one truncates the file
+    if name == LOCK:  # our locks are empty, and taking one truncates the file
         return not is_local(entry) or (entry.is_file() and not entry.is_symlink() and not entry.stat().st_size)
-    hidden = entry.name in (".building", ".journal")  # made by a process that was killed before it wrote there
+    hidden = name in (".building", ".journal")  # made by a process that was killed before it wrote there
     return (
         hidden
         and not entry.is_symlink()
@@ -127,24 +116,20 @@ def _counts_not(entry: Path) -> bool:
 
 
 def require_apart(out: Path, inputs: Iterable[Path], refusal: type[UserError]) -> None:
-    """Raise `refusal` where `out` is one of the folders or files that a command reads, or lies inside one."""
-    place = _resolved(out)
+    """Raise `refusal` if `out` is one of the folders or files that a command reads, or lies inside one."""
+    target = _resolve(out)
     for one in inputs:
-        read = _resolved(one)
-        if place == read or place.startswith(f"{read.rstrip('/')}/"):
+        read = _resolve(one)
+        if target == read or target.startswith(f"{read.rstrip('/')}/"):
             raise refusal(f"{out} is, or lies in, {one}, which is read from: choose another directory")
 
 
-def _resolved(path: Path) -> str:
-    """Return the one name of a folder that may have several."""
+def _resolve(path: Path) -> str:
     return path.resolve().as_posix() if is_local(path) else str(path).rstrip("/")
 
 
 def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> None:
-    """Publish `identity` as the JSON file `path`, or compare it with the one that is there.
-
-    Raises `refusal`, naming what differs, or where `path` cannot be read.
-    """
+    """Publish `identity` as the JSON file `path`, or raise `refusal` if the file that exists differs or cannot be read."""
     if not path.exists():
         publish_json(path.parent, path.name, identity)
         return
@@ -152,12 +137,9 @@ def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> 
         before = flat({**json.loads(path.read_bytes())})
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise refusal(f"{path} cannot be read: choose another directory") from error
-    told = differences(before, flat(json.loads(json.dumps(identity))))
-    if told:
-        message = (
-            f"{path.parent} was begun otherwise ({'; '.join(told[:TOLD])}): choose another directory, or remove it"
-        )
-        raise refusal(message)
+    if found := differences(before, flat(json.loads(json.dumps(identity)))):
+        shown = "; ".join(found[:SHOWN])
+        raise refusal(f"{path.parent} was begun otherwise ({shown}): choose another directory, or remove it")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,72 +1,101 @@
-"""Files of the web, read in order and through broken connections, for `fetch` and for an `ingest` of an address.
+"""Files on the web, read in order and through broken connections, for `fetch` and for `ingest` of an address.
 
     request -> bytes -> a break, a stall, "come back later" -> wait -> request from that byte on -> bytes -> the end
 
-A request that continues names the version it wants (If-Range), so a file that was replaced meanwhile is noticed and its parts
-are never joined to the old one's. Waits double (pipeline/storage/retry.py); one that the server names (Retry-After) is kept.
+Bytes of two versions of a file are never joined. A request that continues names a strong validator (If-Range, RFC 9110
+section 13.1.5), and the answer must repeat it. Where the server has none, the file is read again from byte 0, and the bytes
+that were returned before are compared by their hash. A body whose end cannot be told from a broken connection is refused.
+Needs urllib3 2, for `read1`.
 """
 
 import email.utils
+import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from engine.progress import Stop, never
-from pipeline.errors import ChangedError, ConfigError, FetchError
-from pipeline.storage.retry import Patience, Retry
+from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 
 if TYPE_CHECKING:
     import requests
 
 BLOCK = 1 << 18
-"""Bytes that one read of a connection takes at most."""
-
+"""Most bytes that one read of a connection returns."""
 REDIRECTS = 10
-"""Redirects in a row that are followed."""
+"""Most redirects in a row that are followed."""
+CONNECT_SECONDS = 15.0
+FIRST_WAIT = 1.0
+"""Seconds before the second request; each later wait is twice as long."""
+LONGEST_WAIT = 300.0
+"""Longest wait in seconds; a server that asks for a longer one is not asked again."""
+STRONG_AFTER = 60.0
+"""Seconds from Last-Modified to Date that make the former a strong validator (RFC 9110 section 8.8.2.2)."""
 
-_LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that may be different after a while."""
+_RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
+_HINTS = dict.fromkeys((404, 410), ": there is no such file")
+_SIZE = re.compile(r"[0-9]{1,18}")
+_SPAN = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Facts:
-    """What a server says of a file: what distinguishes its versions."""
+class Patience:
+    """How long to wait for a server."""
+
+    attempts: int = 6
+    """Requests in a row that may bring nothing before the file is given up."""
+    stall_seconds: float = 60.0
+    """Seconds without a byte after which a connection is given up."""
+
+    def __post_init__(self) -> None:
+        """Validate the settings."""
+        if not 1 <= self.attempts <= 1000:
+            raise ConfigError(f"attempts must be from 1 to 1000, got {self.attempts}")
+        if self.stall_seconds <= 0:
+            raise ConfigError(f"stall_seconds must be above 0, got {self.stall_seconds}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RemoteVersion:
+    """What distinguishes one version of a remote file from another."""
 
     size: int | None = None
-    """Bytes, None where the server does not say."""
+    """Bytes; None if the server does not send it."""
     etag: str = ""
-    """The server's name for this version, "" where it has none."""
     modified: str = ""
-    """When it was last changed, as the server writes it."""
+    """Time of the last change, as the server writes it."""
+    validator: str = ""
+    """Value for If-Range: a strong ETag, else a Last-Modified that is old enough, else ""."""
 
     @property
-    def version(self) -> str:
-        """The name of this version: the ETag, else the time of the last change, else ""."""
+    def name(self) -> str:
+        """The ETag, else the time of the last change, else ""."""
         return self.etag or self.modified
 
-    @property
-    def validator(self) -> str:
-        """The value for If-Range: a strong ETag, else the time of the last change, else ""."""
-        return self.modified if self.etag.startswith("W/") else self.version
-
-    def differs(self, other: "Facts") -> bool:
-        """Return whether this is another version, by the best field that both have."""
+    def differs(self, other: "RemoteVersion") -> bool:
+        """Return whether this is certainly another version."""
+        if None not in (self.size, other.size) and self.size != other.size:
+            return True
         if self.etag and other.etag:
             return self.etag.removeprefix("W/") != other.etag.removeprefix("W/")
-        if self.modified and other.modified and self.modified != other.modified:
-            return True
-        return None not in (self.size, other.size) and self.size != other.size
+        return bool(self.modified and other.modified) and self.modified != other.modified
 
 
-class _Broken(Exception):  # noqa: N818 - always caught here
-    """A request that may succeed later; `wait` is the seconds that the server asks for."""
+class _BrokenError(Exception):
+    """A request that may succeed later, after `wait` seconds if the server names them."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
         self.wait = wait
+
+
+def is_web(name: str) -> bool:
+    """Return whether this is an address on the web."""
+    return name.startswith(("https://", "http://"))
 
 
 def file_name(url: str) -> str:
@@ -75,23 +104,23 @@ def file_name(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """Return a URL as it may be shown: without user, password and query."""
+    """Return a URL without user, password and query, for messages."""
     parts = _split(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _split(url: str) -> SplitResult:
-    """Return the parts of a URL; raises ConfigError where it is none."""
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"{url.partition('?')[0]!r} is no address: {error}") from error
+        raise ConfigError(f"{url.partition('?')[0]!r} is not a valid address: {error}") from error
 
 
 class WebFile:
-    """A file of the web from byte `begin` on; where `begun` is given, the file must still be that version.
+    """A file on the web.
 
-    Its methods raise FetchError where the file cannot be had, ChangedError where it is another version than it was, Stopped.
+    To continue an earlier read at byte `begin`, give its `version` and a `digest` that has hashed the bytes before.
+    Methods raise FetchError if the file cannot be read, ChangedError if it was replaced, and Stopped.
     """
 
     def __init__(
@@ -101,49 +130,46 @@ class WebFile:
         stop: Stop = never,
         *,
         begin: int = 0,
-        begun: Facts | None = None,
+        version: RemoteVersion | None = None,
+        digest: Any = None,
     ) -> None:
-        self.url = url
-        self._retry = Retry(patience or Patience(), stop)
-        self.position = begin
-        """Byte of the file that the next read begins at."""
-        self.facts = begun or Facts()
+        self.url, self.patience, self.stop, self.position = url, patience or Patience(), stop, begin
+        self.version = version or RemoteVersion()
+        """The version that is read, known from the first answer on."""
+        self.digest = digest or hashlib.sha256()
+        """sha256 of the bytes before the position."""
         self.breaks = 0
-        """Requests so far that broke off or were put off."""
-        self._known = begun is not None
-        self._skip = 0
+        """Requests that broke off or were put off so far."""
+        self._failures = 0
+        self._use_ranges = True
+        self._skip, self._skipped = 0, hashlib.sha256()
         self._body: requests.Response | None = None
         self._session = _session()
 
-    def look(self) -> Facts:
-        """Return what the server says of the file, by a request for its first byte."""
-        self._persist(lambda: self._ask("bytes=0-0"))
+    def look(self) -> RemoteVersion:
+        """Return the file's version by a request for its first byte."""
+        self._retry(lambda: self._request(look=True))
         self.close()
-        return self.facts
+        return self.version
 
-    def open(self) -> Facts:
-        """Begin to read, and return what the server says of the file."""
-        if not self._ended():
-            self._persist(self._ask)
-        return self.facts
+    def open(self) -> RemoteVersion:
+        """Send the first request, and return the file's version."""
+        if not self._is_at_end():
+            self._retry(self._request)
+        return self.version
 
     def read(self, count: int) -> bytes:
-        """Return up to `count` bytes as they come, none at the end."""
-        while True:
-            data: bytes = self._persist(lambda: self._take(min(count, BLOCK)))
-            if not data:
-                return b""
-            if self._skip:  # the server begins at 0 again, whatever was asked
-                data, self._skip = data[self._skip :], max(0, self._skip - len(data))
+        """Return up to `count` bytes as they come, none at the end of the file."""
+        data: bytes
+        while data := self._retry(lambda: self._receive(min(count, BLOCK))):
+            if self._skip:
+                data = self._drop_repeated(data)
             if data:
-                self._retry.failures = 0
+                self._failures = 0
+                self.digest.update(data)
                 self.position += len(data)
                 return data
-
-    @property
-    def whole(self) -> bool:
-        """Whether the server, asked for a part, sends the whole file."""
-        return self._skip > 0
+        return b""
 
     def tell(self) -> int:
         """Return the byte that the next read begins at."""
@@ -155,90 +181,124 @@ class WebFile:
             self._body.close()
         self._body = None
 
-    def _take(self, count: int) -> bytes:
-        """Return what has come; raises _Broken where the stream ends before the file."""
-        if self._body is None and not self._ended():
-            self._ask()
-        if self._ended() or self._body is None:
-            return b""
-        data = bytes(self._body.raw.read1(count, decode_content=False))
-        if not data and self.facts.size is not None:
-            raise _Broken(f"the stream ended at byte {self.position:,} of {self.facts.size:,}")
+    def _is_at_end(self) -> bool:
+        return self.position > 0 and self.position == self.version.size
+
+    def _drop_repeated(self, data: bytes) -> bytes:
+        """Return the bytes after the position; raises ChangedError if those before it are not what was read before."""
+        repeated, data = data[: self._skip], data[self._skip :]
+        self._skip -= len(repeated)
+        self._skipped.update(repeated)
+        if not self._skip and self._skipped.digest() != self.digest.digest():
+            raise ChangedError(f"{shown(self.url)} was replaced by another version")
         return data
 
-    def _ended(self) -> bool:
-        return self._known and self.position == self.facts.size
+    def _receive(self, count: int) -> bytes:
+        """Return bytes of the body; raises _BrokenError if it ends before the file."""
+        if self._is_at_end():
+            return b""
+        if self._body is None:
+            self._request()
+        assert self._body is not None
+        data = bytes(self._body.raw.read1(count, decode_content=False))
+        if not data and (self._skip or self.version.size):
+            raise _BrokenError(f"the stream ended at byte {self.position:,} of {self.version.size or 0:,}")
+        return data
 
-    def _ask(self, wanted: str = "") -> None:
-        """Make one request, from the position on, and check its answer."""
-        headers = {"Range": wanted or f"bytes={self.position}-"} if wanted or self.position else {}
-        if self.position and self._known and self.facts.validator:
-            headers["If-Range"] = self.facts.validator
-        patience = (self._retry.patience.connect_seconds, self._retry.patience.stall_seconds)
-        self._body = answer = self._answer(headers, patience)
-        if answer.status_code in _LATER:
-            raise _Broken(f"the server answered {answer.status_code}", _retry_after(answer.headers))
-        if answer.status_code not in (200, 206, 416):
-            hint = ": there is no such file" if answer.status_code in (404, 410) else ""
-            raise FetchError(f"{shown(self.url)}: the server answers {answer.status_code} {answer.reason}{hint}")
-        found, start = _said(answer.status_code, answer.headers)
-        if answer.status_code == 206 and start != (0 if wanted else self.position):
-            raise _Broken("the server sent other bytes than were asked for")
-        if answer.status_code == 416:
-            if found.size is None or found.size > self.position:
-                raise FetchError(f"{shown(self.url)}: the server does not give it from byte {self.position:,} on")
-            if found.size < self.position:
-                raise ChangedError(f"{shown(self.url)} is shorter than it was")
-        elif self._known and self.facts.differs(found):
-            raise ChangedError(f"{shown(self.url)} was replaced by another version")
-        named = found if found.version else replace(self.facts, size=found.size)
-        self.facts = replace(named, size=self.facts.size if found.size is None else found.size)
-        self._known = True
-        self._skip = self.position if answer.status_code == 200 else 0
+    def _request(self, look: bool = False) -> None:
+        """Send one request and check its answer; raises _BrokenError if another one may succeed."""
+        name, validator = shown(self.url), self.version.validator
+        resumes = self._use_ranges and validator != "" and self.position > 0
+        first = self.position if resumes else 0
+        headers = {"Range": "bytes=0-0"} if look else {}
+        if resumes:
+            headers = {"Range": f"bytes={first}-", "If-Range": validator}
+        self._body = answer = self._answer(headers)
+        status = answer.status_code
+        if status in _RETRIED:
+            raise _BrokenError(f"the server answered {status}", _retry_after(answer.headers))
+        if status not in (200, 206, 416):
+            raise FetchError(f"{name}: the server answers {status}{_HINTS.get(status, '')}")
+        found, start, has_end = _parse(status, answer.headers)
+        if self.version.differs(found):
+            raise ChangedError(f"{name} was replaced by another version")
+        if status == 416:
+            raise FetchError(f"{name}: the server does not send it from byte {first:,} on")
+        if status == 206 and (start != first or not headers):
+            raise _BrokenError("the server sent other bytes than were requested")
+        if not has_end:
+            raise FetchError(
+                f"{name}: the server marks neither its size nor its end, so a broken connection would go unnoticed: "
+                "download it by other means and check it"
+            )
+        if resumes and status == 206 and found.validator != validator:
+            self._use_ranges = False
+            raise _BrokenError("the server did not prove that the part is of the same version")
+        if not self.position:
+            self.version = found
+        self._skip, self._skipped = self.position - (first if status == 206 else 0), hashlib.sha256()
 
-    def _answer(self, headers: Mapping[str, str], patience: tuple[float, float]) -> "requests.Response":
-        """Return the answer at the end of the redirects, each of which is looked at before it is followed."""
+    def _answer(self, headers: Mapping[str, str]) -> "requests.Response":
+        """Return the answer at the end of the redirects, each of which is checked before it is followed."""
         import requests
 
-        url = self.url
+        self.close()
+        url, timeout = self.url, (CONNECT_SECONDS, self.patience.stall_seconds)
         for _ in range(REDIRECTS + 1):
-            answer = self._session.get(url, headers=headers, stream=True, timeout=patience, allow_redirects=False)
-            target = self._session.get_redirect_target(answer)
-            if target is None:
-                return answer
-            answer.close()
-            following = urljoin(url, requests.utils.requote_uri(target))
-            if _split(url).scheme == "https" and _split(following).scheme != "https":
+            try:
+                answer = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
+                target = self._session.get_redirect_target(answer)
+                if target is None:
+                    return answer
+                answer.close()
+                following = urljoin(url, requests.utils.requote_uri(target))
+                encrypted = [urlsplit(one).scheme == "https" for one in (url, following)]
+            except ValueError as error:  # requests' and urllib3's errors about invalid addresses are ValueErrors too
+                raise FetchError(f"{shown(self.url)} leads nowhere: {type(error).__name__}") from error
+            if encrypted == [True, False]:
                 raise FetchError(f"{shown(self.url)} leads to an address without encryption: it is not followed")
             url = following
-        raise FetchError(f"{shown(self.url)} leads nowhere: TooManyRedirects, over {REDIRECTS} of them")
+        raise FetchError(f"{shown(self.url)} leads nowhere: over {REDIRECTS} redirects")
 
-    def _persist(self, request: Callable[[], Any]) -> Any:
-        """Make a request, or take its bytes, again until it succeeds or patience is at its end."""
+    def _retry(self, request: Callable[[], Any]) -> Any:
+        """Return what a request returns, repeated after waits that double until the attempts are used up."""
         import urllib3
 
-        transient = (_Broken, OSError, urllib3.exceptions.HTTPError)  # requests' own errors are OSErrors
-        return self._retry.run(request, lambda: transient, self._refused)
+        while True:
+            if self.stop():
+                raise Stopped("stopped; run the same command to continue")
+            try:
+                return request()
+            except (_BrokenError, OSError, urllib3.exceptions.HTTPError) as error:  # requests' errors are OSErrors
+                self.close()
+                self.breaks += 1
+                self._failures += 1
+                asked = getattr(error, "wait", None)
+                if final := self._final_error(error, asked or 0.0):
+                    raise final from error
+            usual = min(FIRST_WAIT * 2.0 ** min(self._failures - 1, 30), LONGEST_WAIT)
+            rest(usual if asked is None else asked, self.stop)
 
-    def _refused(self, error: Exception, last: bool) -> FetchError | None:
-        """Return what is raised for a request that failed for good, None for one that may succeed later."""
-        import requests
-
-        name, failures, longest = shown(self.url), self._retry.failures, self._retry.patience.longest_wait
-        wrong = (requests.exceptions.InvalidURL, requests.exceptions.MissingSchema, requests.exceptions.InvalidSchema)
-        if isinstance(error, wrong):
-            return FetchError(f"{name} leads nowhere: {type(error).__name__}")
+    def _final_error(self, error: Exception, wait: float) -> FetchError | None:
+        """Return the error that ends the reading, None to try again."""
+        name, failures = shown(self.url), self._failures
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
-            return FetchError(f"{name}: the server's certificate is not to be trusted")
-        self.close()
-        self.breaks += 1
-        if last:
+            return FetchError(f"{name}: the server's certificate cannot be verified")
+        if wait > LONGEST_WAIT:
+            return FetchError(f"{name}: {_reason(error)} and asks for {wait:,.0f} seconds: try again then")
+        if failures >= self.patience.attempts:
             tries = f"{failures} tries in a row" if failures > 1 else "the first try"
             return FetchError(f"{name}: given up at byte {self.position:,} after {tries} ({_reason(error)})")
-        asked = getattr(error, "wait", None)
-        if asked is not None and asked > longest:
-            return FetchError(f"{name}: {_reason(error)} and asks for {asked:,.0f} seconds: come back then")
         return None
+
+
+def rest(seconds: float, stop: Stop) -> None:
+    """Wait, and raise Stopped as soon as `stop` returns true."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if stop():
+            raise Stopped("stopped while waiting for the server; run the same command to continue")
+        time.sleep(min(left, 0.2))
 
 
 def _session() -> "requests.Session":
@@ -250,32 +310,43 @@ def _session() -> "requests.Session":
     return session
 
 
-def _said(status: int, headers: Mapping[str, str]) -> tuple[Facts, int]:
-    """Return what an answer says of its file, and the byte that its body begins at."""
-    size, start = headers.get("Content-Length", ""), 0
+def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int, bool]:
+    """Return the version that an answer is of, the byte that its body begins at, and whether the body's end is marked."""
+    length, start = headers.get("Content-Length", ""), 0
+    chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
+    has_end = chunked or _SIZE.fullmatch(length) is not None
     if status != 200:
-        span = re.fullmatch(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)", headers.get("Content-Range", "").strip())
-        start, size = (int(span[1] or -1), span[2]) if span else (-1, "")
-    elif "Transfer-Encoding" in headers:
-        size = ""
-    known = int(size) if size.isdecimal() else None
-    return Facts(size=known, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", "")), start
+        span = _SPAN.fullmatch(headers.get("Content-Range", "").strip())
+        start, length = (int(span[1] or -1), span[2]) if span else (-1, "")
+    elif chunked:
+        length = ""
+    etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
+    changed, now = _seconds(modified), _seconds(headers.get("Date", ""))
+    is_old = changed is not None and now is not None and now - changed >= STRONG_AFTER
+    validator = etag if etag and not etag.startswith("W/") else modified if is_old else ""
+    size = int(length) if _SIZE.fullmatch(length) else None
+    return RemoteVersion(size=size, etag=etag, modified=modified, validator=validator), start, has_end
+
+
+def _seconds(text: str) -> float | None:
+    """Return an HTTP date in seconds, None if it is none."""
+    with suppress(ValueError, OverflowError):
+        return email.utils.parsedate_to_datetime(text).timestamp()
+    return None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds of Retry-After, None where the server does not say."""
+    """Return the seconds of Retry-After, None if the server sends none."""
     text = headers.get("Retry-After", "").strip()
-    if text.isdecimal():
+    if _SIZE.fullmatch(text):
         return float(text)
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except ValueError:
-        return None
+    moment = _seconds(text)
+    return None if moment is None else max(0.0, moment - time.time())
 
 
 def _reason(error: BaseException) -> str:
-    """Return in few words why a request failed; the URL, which may hold a secret, is not in them."""
-    if isinstance(error, _Broken):
+    """Return in a few words why a request failed; the URL, which may hold a secret, is not in them."""
+    if isinstance(error, _BrokenError):
         return str(error)
     names = {type(error).__name__}
     while (inner := error.__cause__ or error.__context__) is not None:

@@ -1,27 +1,24 @@
 """Remote dumps, read in order and never kept: `open_remote` reads the web (pipeline/storage/http.py) or an object store.
 
-Of a store the next block is requested while one is used. A failed read and the last one compare the object's version, so an
-object that is replaced meanwhile is noticed.
+A store's driver retries, reads ahead and requests ranges. The version of an object is compared when a read fails and after the
+last one, so an object that is replaced while it is read is noticed.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from engine.progress import Stop, never
 from pipeline.errors import ChangedError, FetchError
-from pipeline.storage.http import Facts, WebFile, shown
-from pipeline.storage.retry import Retry
-from pipeline.storage.stores import REQUESTS, drivers, is_credentials, one_line, store_errors
+from pipeline.storage.http import RemoteVersion, WebFile, is_web, shown
+from pipeline.storage.stores import one_line, place, store_errors
 
 BLOCK = 1 << 23
 """Bytes of an object that one request asks for."""
 
 
 class Remote(Protocol):
-    """A remote file: what its server says of it, and its bytes in order."""
+    """A remote file."""
 
-    facts: Facts
+    version: RemoteVersion
 
     def read(self, count: int) -> bytes:
         """Return up to `count` bytes, none at the end."""
@@ -36,149 +33,77 @@ class Remote(Protocol):
         ...
 
 
-def open_remote(name: str, stop: Stop = never, begun: Facts | None = None) -> Remote:
-    """Open an address at its first byte; where `begun` is given, it must still be that version.
+def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = None) -> Remote:
+    """Open an address at its first byte; if `version` is given, it must still be that version.
 
-    Raises FetchError, ChangedError, ConfigError (an unknown scheme, or a driver that is not installed).
+    Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not installed.
     """
-    if name.startswith(("https://", "http://")):
-        web = WebFile(name, stop=stop, begun=begun)
-        web.open()
-        return web
-    return ObjectFile(name, stop, begun)
+    if not is_web(name):
+        return ObjectFile(name, version)
+    web = WebFile(name, stop=stop, version=version)
+    web.open()
+    return web
 
 
-def read_part(name: str, begin: int, count: int, stop: Stop = never) -> bytes | None:
-    """Return `count` bytes of an address from `begin` on, fewer at its end; None where the server sends no parts.
-
-    Raises what `open_remote` raises.
-    """
-    if not name.startswith(("https://", "http://")):
-        file = ObjectFile(name, stop)
-        try:
-            return file.part(begin, begin + count)
-        finally:
-            file.close()
-    web = WebFile(name, stop=stop, begin=begin)
-    try:
-        web.open()
-        if web.whole:
-            return None
-        data = bytearray()
-        while len(data) < count and (block := web.read(count - len(data))):
-            data += block
-        return bytes(data)
-    finally:
-        web.close()
-
-
-def look(name: str, stop: Stop = never) -> Facts:
-    """Return what the server says of an address; raises as `open_remote` does."""
-    if name.startswith(("https://", "http://")):
-        return WebFile(name, stop=stop).look()
-    file = ObjectFile(name, stop)
-    file.close()
-    return file.facts
+def look(name: str, stop: Stop = never) -> RemoteVersion:
+    """Return the version of an address; raises what `open_remote` raises."""
+    return WebFile(name, stop=stop).look() if is_web(name) else ObjectFile(name).version
 
 
 class ObjectFile:
-    """An object of a store that fsspec has a driver for, read one block ahead."""
+    """An object in a store, read in order."""
 
-    def __init__(self, name: str, stop: Stop, begun: Facts | None = None) -> None:
-        from fsspec.core import url_to_fs
-
-        self.name, self.stop = name, stop
-        self.position = 0
-        self._left, self._asked = b"", 0
-        self._ahead: Future[bytes] | None = None
-        self._reader = ThreadPoolExecutor(1, "remote")
-        with drivers(name.partition("://")[0]):
-            self.fs, self.path = url_to_fs(name, use_listings_cache=False)
-        info = self._persist(lambda: self.fs.info(self.path))
+    def __init__(self, name: str, version: RemoteVersion | None = None) -> None:
+        self.name, self._path, self._file = name, cast("Any", place(name)), cast("Any", None)
+        info = self._info()
         if info.get("type") == "directory":
             raise FetchError(f"{shown(name)} is a prefix and not an object: name one object below it")
-        self.facts = _facts(info)
-        if self.facts.size is None:
-            raise FetchError(f"{shown(name)}: its store does not say how large it is: copy it to this machine first")
-        if begun is not None and begun.differs(self.facts):
-            raise ChangedError(f"{shown(name)} was replaced by another version")
-        self._file: Any = None
+        if info.get("size") is None:
+            raise FetchError(f"{shown(name)}: its store does not report its size: copy it to this machine first")
+        self.version = version or _version(info)
+        self._check_version(info)
 
     def read(self, count: int) -> bytes:
         """Return up to `count` bytes, none at the end."""
-        if not self._left:
-            if self._ahead is None:
-                self._ask()
-            assert self._ahead is not None
-            self._left = self._ahead.result()
-            self._ask()
-        data, self._left = self._left[:count], self._left[count:]
-        self.position += len(data)
-        return data
-
-    def part(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` to before `end`; the position of `read` stays."""
-        last = min(end, self.facts.size or 0)
-        data: bytes = self._persist(lambda: self._block(min(begin, last), last))
-        return data
-
-    def _ask(self) -> None:
-        """Request the next block, on the thread that reads ahead."""
-        begin = self._asked
-        self._asked = min(begin + BLOCK, self.facts.size or 0)
-        end = self._asked
-        self._ahead = self._reader.submit(self._persist, lambda: self._block(begin, end))
-
-    def _block(self, begin: int, end: int) -> bytes:
-        """Return the bytes from `begin` to before `end`, by one request."""
-        if begin == end:
-            return b""
-        if self._file is None:
-            self._file = self.fs.open(self.path, "rb", cache_type="none")
         try:
-            self._file.seek(begin)
-            data: bytes = self._file.read(end - begin)
-        except store_errors():  # a store's own error for another version is among them
-            self._compare()
-            raise
-        if len(data) != end - begin:
-            raise OSError(f"{len(data):,} bytes came of {end - begin:,}")
-        if end == self.facts.size:
-            self._compare()
+            if self._file is None:
+                self._file = self._path.fs.open(self._path.path, "rb", block_size=BLOCK, cache_type="readahead")
+            data: bytes = self._file.read(count)
+        except store_errors() as error:
+            self._check_version(self._info())
+            raise FetchError(f"{shown(self.name)}: given up at byte {self.tell():,} ({one_line(error)})") from error
+        if self.tell() == self.version.size:
+            self._check_version(self._info())
+        elif not data:
+            raise FetchError(f"{shown(self.name)}: it ended at byte {self.tell():,} of {self.version.size or 0:,}")
         return data
 
-    def _compare(self) -> None:
-        """Raise ChangedError where the object is another version by now."""
-        if self.facts.differs(_facts(self.fs.info(self.path))):
-            raise ChangedError(f"{shown(self.name)} was replaced while it was read")
+    def _info(self) -> dict[str, Any]:
+        """Return the driver's description of the object."""
+        try:
+            info: dict[str, Any] = self._path.fs.info(self._path.path)
+            return info
+        except FileNotFoundError as error:
+            raise FetchError(f"{shown(self.name)} does not exist") from error
+        except store_errors() as error:
+            raise FetchError(f"{shown(self.name)} cannot be read: {one_line(error)}") from error
 
-    def _persist(self, request: Callable[[], Any]) -> Any:
-        """Make a request, again until it succeeds or patience is at its end."""
-        return Retry(REQUESTS, self.stop).run(request, store_errors, self._refused)
-
-    def _refused(self, error: Exception, last: bool) -> FetchError | None:
-        """Return what is raised for a request that failed for good, None for one that may succeed later."""
-        if isinstance(error, FileNotFoundError):
-            return FetchError(f"{shown(self.name)} does not exist")
-        if isinstance(error, PermissionError):
-            return FetchError(f"{shown(self.name)} may not be read: {one_line(error)}")
-        if last or is_credentials(error):
-            return FetchError(f"{shown(self.name)}: given up at byte {self.position:,} ({one_line(error)})")
-        return None
+    def _check_version(self, info: dict[str, Any]) -> None:
+        if self.version.differs(_version(info)):
+            raise ChangedError(f"{shown(self.name)} was replaced by another version")
 
     def tell(self) -> int:
         """Return the byte that the next read begins at."""
-        return self.position
+        return 0 if self._file is None else int(self._file.tell())
 
     def close(self) -> None:
-        """Close the object; waits for a block under way."""
-        self._reader.shutdown(cancel_futures=True)
+        """Close the object."""
         if self._file is not None:
             self._file.close()
 
 
-def _facts(info: dict[str, Any]) -> Facts:
-    """Return what a driver says of an object; each driver has its own keys."""
-    named = next((str(info[key]) for key in ("ETag", "etag", "generation", "md5Hash") if info.get(key)), "")
-    changed = next((str(info[key]) for key in ("LastModified", "updated", "mtime", "created") if info.get(key)), "")
-    return Facts(size=info.get("size"), etag=named, modified=changed)
+def _version(info: dict[str, Any]) -> RemoteVersion:
+    """Return an object's version from a driver's description; each driver has its own keys."""
+    etag = next((str(info[key]) for key in ("ETag", "etag", "generation", "md5Hash") if info.get(key)), "")
+    modified = next((str(info[key]) for key in ("LastModified", "updated", "mtime", "created") if info.get(key)), "")
+    return RemoteVersion(size=info.get("size"), etag=etag, modified=modified, validator=etag or modified)

@@ -1,10 +1,10 @@
 """Folders of this machine and of object stores, and files that appear there under their name whole or not at all.
 
-A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`, whatever fsspec has a driver
-for). Both are used through the methods of `pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
+A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`). Both are used through the methods
+of `pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
 
     publish: write -> temporary file -> fsync -> rename            on this machine (engine/temporaries.py)
-             write -> nameless file -> one upload                  to a store, where a name appears when its upload is complete
+             write -> temporary file -> one upload                 to a store, where a name appears when its upload is complete
 
 A writer that is killed leaves a temporary file, or an upload that was never completed: neither is seen under a name, and
 `pipeline.dataset.files.sweep` deletes both. Nothing of fsspec is imported for a place on this machine.
@@ -12,7 +12,6 @@ A writer that is killed leaves a temporary file, or an upload that was never com
 
 import hashlib
 import json
-import mmap
 import os
 import sys
 import tempfile
@@ -29,65 +28,60 @@ from filelock import FileLock, Timeout
 from engine.temporaries import abandoned, new_file
 from engine.temporaries import sync_directory as sync_directory
 from pipeline.errors import ConfigError, StoreError
-from pipeline.storage.retry import Patience, Retry
 
-REQUESTS = Patience(attempts=4)
-"""For requests to a store; its driver has tried again by itself before."""
-GATHERED = 1 << 20
+BUFFER = 1 << 20
 """Bytes of the write buffer: a Parquet page is some 8 kB."""
 SETTLING = 4
-"""Files of one writer that are synchronised or uploaded at a time; a file system settles them together."""
-AT_ONCE = 1 << 26
-"""Bytes of a file that is uploaded from memory; of a larger one only the parts under way are in memory."""
-
+"""Most files of one writer that are synchronised or uploaded at a time."""
 LOCK = ".lock"
-"""The lock of a folder of this machine: an empty file."""
-
-_INSTALLED_BY = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Name of the lock of a folder on this machine: an empty file."""
+STORES = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "az": "", "abfs": "", "abfss": ""}
+"""Schemes of stores, and the extra of this project that installs their driver."""
 
 
 def is_url(name: str) -> bool:
-    """Return whether a name is an address and no path."""
+    """Return whether a name is an address and not a path."""
     return "://" in name
 
 
 def place(name: str | Path) -> Path:
-    """Return the folder or file of this machine or of a store that a name means; raises ConfigError for any other address.
+    """Return the folder or file that a name means; raises ConfigError for an address that is not in a store.
 
-    For a store that is a UPath, which is no Path but has all of its methods that are used here.
+    For a store this is a UPath, which is not a Path but has all of its methods that are used here.
     """
     if isinstance(name, Path) or not is_local(name):
         return cast("Path", name)
     scheme, found, rest = name.partition("://")
-    if not found:
-        return Path(name)
-    if scheme == "file":
-        return Path(rest)
+    if not found or scheme == "file":
+        return Path(rest if found else name)
     if scheme in ("http", "https"):
         raise ConfigError(f"{name}: the web can be read from and not written to")
     from upath import UPath
 
     with drivers(scheme):
-        made = UPath(name, use_listings_cache=False)  # another process may write meanwhile
-        made.fs  # noqa: B018 - the driver is imported now, where its absence can be explained
+        made = UPath(name, use_listings_cache=False)  # another process may write in between
+        made.fs  # noqa: B018 - imports the driver, so that its absence is reported here
     return cast("Path", made)
 
 
 @contextmanager
 def drivers(scheme: str) -> Iterator[None]:
-    """Raise ConfigError where a store's driver is not installed, naming what to install, or its scheme is unknown."""
+    """Raise ConfigError for a scheme that is not a store's, or whose driver is not installed."""
+    if scheme not in STORES:
+        raise ConfigError(
+            f"{scheme}:// is not a store that keeps files: use {', '.join(f'{one}://' for one in STORES)}"
+        )
     try:
         yield
     except ImportError as error:
-        extra = _INSTALLED_BY.get(scheme)
-        how = f"pip install 'fianchetto[{extra}]'" if extra else str(error)
+        how = f"pip install 'fianchetto[{STORES[scheme]}]'" if STORES[scheme] else str(error)
         raise ConfigError(f"{scheme}:// needs a driver that is not installed: {how}") from error
     except ValueError as error:
-        raise ConfigError(f"{scheme}:// is not a known kind of store: {error}") from error
+        raise ConfigError(f"{scheme}://: {one_line(error)}") from error
 
 
 def is_local(where: object) -> bool:
-    """Return whether a place is of this machine."""
+    """Return whether a place is on this machine."""
     return isinstance(where, (str, Path))
 
 
@@ -101,12 +95,10 @@ def opened(path: Path) -> Any:
 
 
 def read_span(path: Path, begin: int, end: int) -> bytes:
-    """Return the bytes of a file from `begin` to before `end`, fewer where it ends before that. Raises OSError."""
+    """Return the bytes of a file from `begin` to before `end`, fewer if it ends before that. Raises OSError."""
     if not is_local(path):
         store = cast("Any", path)
-        data: bytes = b""
-        if begin < end:
-            data = persist(str(path), lambda: store.fs.cat_file(store.path, start=begin, end=end))
+        data: bytes = store.fs.cat_file(store.path, start=begin, end=end) if begin < end else b""
         return data
     with path.open("rb") as file:
         file.seek(begin)
@@ -114,7 +106,7 @@ def read_span(path: Path, begin: int, end: int) -> bytes:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it; a store has no folders, and its buckets are made by their owner."""
+    """Make a folder and those above it; a store has no folders."""
     if is_local(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -125,10 +117,10 @@ def temporaries(folder: Path) -> list[Path]:
 
 
 def lock_of(folder: Path) -> FileLock:
-    """Return the lock of a folder; that of a store's folder excludes the processes of this machine only.
+    """Return the lock of a folder; the lock of a store's folder excludes the processes of this machine only.
 
-    No lock is portable between stores. Two machines that ingest the same into one store publish the same bytes, and what
-    differs is refused, by `run.json` and by the records of chunks.
+    No lock is portable between stores. Two machines that ingest the same into one store publish the same bytes, and anything
+    that differs is refused by `run.json` and by the records of chunks.
     """
     if is_local(folder):
         return FileLock(folder / LOCK, timeout=0)
@@ -138,7 +130,7 @@ def lock_of(folder: Path) -> FileLock:
 
 @contextmanager
 def alone(folder: Path, busy: Exception) -> Iterator[None]:
-    """Make a folder and hold its lock meanwhile; raises `busy` where another process holds it."""
+    """Make a folder and hold its lock; raises `busy` if another process holds it."""
     make_folder(folder)
     with locked(lock_of(folder), busy):
         yield
@@ -146,7 +138,7 @@ def alone(folder: Path, busy: Exception) -> Iterator[None]:
 
 @contextmanager
 def locked(lock: FileLock, busy: Exception, seconds: float = 0.0) -> Iterator[None]:
-    """Hold a lock meanwhile; raises `busy` where another process holds it, after waiting for `seconds`."""
+    """Hold a lock; raises `busy` if another process still holds it after so many seconds."""
     try:
         lock.acquire(timeout=seconds)
     except Timeout as error:
@@ -181,24 +173,9 @@ def reached(where: Path) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return in one line what a driver said."""
+    """Return a driver's message in one line."""
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(said).split())[:300]
-
-
-def is_credentials(error: Exception) -> bool:
-    """Return whether a driver misses credentials, which no second request brings."""
-    return "Credentials" in type(error).__name__
-
-
-def persist(what: str, request: Callable[[], Any]) -> Any:
-    """Return what a request to a store returns, made again where that may help; raises StoreError."""
-
-    def refused(error: Exception, last: bool) -> StoreError | None:
-        hopeless = isinstance(error, PermissionError | FileNotFoundError | IsADirectoryError) or is_credentials(error)
-        return StoreError(f"{what}: {one_line(error)}") if hopeless or last else None
-
-    return Retry(REQUESTS).run(request, store_errors, refused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +189,7 @@ class Published:
 
 
 Guard = Callable[[Path, Published], None]
-"""What is called with a file's folder when it is whole and before it gets its name; what it raises is raised instead."""
+"""Called with a file's folder when the file is complete and before it gets its name; may raise to refuse it."""
 
 
 class _HashingFile:
@@ -234,109 +211,93 @@ class _HashingFile:
         self.closed = True
 
 
-def unguarded(directory: Path, file: Published) -> None:
+def accept_any(directory: Path, file: Published) -> None:
     """Let any file get its name."""
 
 
-def _written(
+def _write(
     directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
 ) -> tuple[Published, Callable[[], None]]:
-    """Let `write` fill a file; return what it will be, and the function that synchronises it and gives it its name."""
-    if not is_local(directory):
-        return _written_for_store(directory, name, rows, write, guard)
+    """Let `write` fill a file; return its description, and the function that synchronises and renames or uploads it."""
+    path, local = directory / name, is_local(directory)
     with ExitStack() as stack:
-        named = new_file(directory / name, buffering=GATHERED, before_rename=lambda: guard(directory, published))
-        file = stack.enter_context(named)
+        if local:
+            named = new_file(path, buffering=BUFFER, before_rename=lambda: guard(directory, published))
+            file = stack.enter_context(named)
+        else:
+            file = stack.enter_context(tempfile.NamedTemporaryFile())
         target = _HashingFile(file)
         write(target)
         target.flush()
         published = Published(name, rows, file.tell(), target.hash.hexdigest())
-        return published, stack.pop_all().close
+        held = stack.pop_all()
+    if local:
+        return published, held.close
+
+    def upload() -> None:
+        store = cast("Any", path)
+        with held, reached(path):
+            guard(directory, published)
+            store.fs.put_file(file.name, store.path)
+
+    return published, upload
 
 
-def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded) -> Published:
-    """Let `write` fill a file, which gets its name only when it is whole and on the disk; return what it is.
+def publish(
+    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = accept_any
+) -> Published:
+    """Let `write` fill a file, which gets its name when it is complete and on the disk; return its description.
 
-    The name appears by atomic rename after fsync, in a store by the end of one upload; whatever stops the writing leaves
+    The name appears by atomic rename after fsync, in a store by the end of one upload. A writer that fails leaves
     nothing under the name, and the temporary file is deleted. Raises StoreError, an OSError, and what `guard` raises.
     """
-    published, settle = _written(directory, name, rows, write, guard)
+    published, settle = _write(directory, name, rows, write, guard)
     settle()
     return published
 
 
 class Publisher:
-    """Publishes files one after another as `publish` does; some are synchronised or uploaded while the next is written.
+    """Publishes files as `publish` does, but synchronises or uploads them while the next ones are written.
 
-    All have their names when it closes without an exception. At most SETTLING files are under way. Waiting for each would take
-    a thirtieth to an eighth of an ingest's time on a disk, and most of it with a store.
+    All files have their names when it closes without an exception. At most SETTLING files are on their way: waiting for each
+    would take 3 to 12 % of an ingest's time on a disk, and most of it with a store.
     """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(SETTLING, "publish")
-        self._coming: list[Future[None]] = []
+        self._pending: list[Future[None]] = []
         self._room = Semaphore(SETTLING)
 
     def __enter__(self) -> "Publisher":
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Wait for all files; raises the error of the first that failed, unless another error is on its way."""
+        """Wait for all files; raises the first one's error, unless another error is propagating."""
         self._pool.shutdown()
         if kind is None:
-            for one in self._coming:
+            for one in self._pending:
                 one.result()
 
     def publish(
-        self, directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = unguarded
+        self, directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = accept_any
     ) -> Published:
-        """Let `write` fill a file, and return what it will be; what `write` raises is raised here, the name appears later."""
+        """Let `write` fill a file, and return its description; its name appears later."""
         self._room.acquire()
         try:
-            published, settle = _written(directory, name, rows, write, guard)
+            published, settle = _write(directory, name, rows, write, guard)
             future = self._pool.submit(settle)
         except BaseException:
             self._room.release()
             raise
         future.add_done_callback(lambda _: self._room.release())
-        self._coming.append(future)
+        self._pending.append(future)
         return published
 
 
-def _written_for_store(
-    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
-) -> tuple[Published, Callable[[], None]]:
-    """Let `write` fill a nameless file of this machine; return what it will be, and the function that uploads it.
-
-    A large file goes in parts, which the store joins at the end.
-    """
-    path = cast("Any", directory / name)
-
-    def upload() -> None:
-        with held:
-            guard(directory, published)
-            if published.bytes <= AT_ONCE:
-                file.seek(0)
-                data = file.read()
-                persist(str(path), lambda: path.fs.pipe_file(path.path, data))
-                return
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-                persist(str(path), lambda: path.fs.pipe_file(path.path, mapped, chunksize=AT_ONCE // 4))
-
-    with ExitStack() as stack:
-        file = stack.enter_context(tempfile.TemporaryFile())
-        target = _HashingFile(file)
-        write(target)
-        file.flush()
-        published = Published(name, rows, file.tell(), target.hash.hexdigest())
-        held = stack.pop_all()
-        return published, upload
-
-
-def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: Guard = unguarded) -> Published:
+def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: Guard = accept_any) -> Published:
     """Publish a JSON file, keys in their order, indented by two spaces.
 
-    It vouches for other files, of its folder or the one above, so the renames of those are synchronised first.
+    It describes other files in its folder or the one above, so their renames are synchronised first.
     """
     local = is_local(directory)
     if local:

@@ -20,6 +20,11 @@ class File:
     etag: str = '"one"'
     modified: str = "Sat, 01 Feb 2025 00:00:00 GMT"
     ranges: bool = True
+    end: str = "length"
+    """How the end of a body is marked: its length, chunked, or not at all (by closing the connection)."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers sent besides; they replace those of the same name."""
+    heeds_if_range: bool = True
     faults: list["Fault"] = field(default_factory=list)
 
 
@@ -88,7 +93,7 @@ def serving() -> Iterator[Server]:
 
         def answer(self, file: File, fault: Fault) -> None:
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"] or "") if file.ranges else None
-            if wanted and self.headers["If-Range"] not in (None, file.etag, file.modified):
+            if wanted and file.heeds_if_range and self.headers["If-Range"] not in (None, file.etag, file.modified):
                 wanted = None
             begin = int(wanted[1]) if wanted else 0
             end = int(wanted[2]) + 1 if wanted and wanted[2] else len(file.data)
@@ -100,16 +105,21 @@ def serving() -> Iterator[Server]:
                 return
             body = file.data[begin:end]
             self.send_response(206 if wanted else 200)
-            if wanted:
-                self.send_header("Content-Range", f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}")
-            if file.etag:
-                self.send_header("ETag", file.etag)
-            if file.modified:
-                self.send_header("Last-Modified", file.modified)
-            self.send_header("Content-Length", str(len(body) + fault.lie))
+            said = {"Content-Range": f"bytes {begin}-{begin + len(body) - 1}/{len(file.data)}"} if wanted else {}
+            said |= {name: value for name, value in (("ETag", file.etag), ("Last-Modified", file.modified)) if value}
+            said |= {"Content-Length": str(len(body) + fault.lie)} if file.end == "length" else {}
+            said |= {"Transfer-Encoding": "chunked"} if file.end == "chunked" else {}
+            for name, value in (said | dict(file.headers)).items():
+                self.send_header(name, value)
             self.end_headers()
-            self.close_connection = self.close_connection or fault.send is not None or bool(fault.lie)
-            self.wfile.write(body[: fault.send] if fault.send is not None else body[: len(body) + fault.lie])
+            broken = fault.send is not None or bool(fault.lie)
+            self.close_connection = self.close_connection or broken or file.end == "nothing"
+            sent = body[: fault.send] if fault.send is not None else body[: len(body) + fault.lie]
+            if file.end == "chunked":
+                chunk = b"%x\r\n%s\r\n" % (len(sent), sent) if sent else b""
+                self.wfile.write(chunk + b"0\r\n\r\n" * (not broken))
+            else:
+                self.wfile.write(sent)
             self.wfile.flush()
             if fault.stall:
                 server.sent.set()

@@ -33,7 +33,7 @@ from pipeline.errors import (
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.ingest.manifest import read_notes
-from pipeline.storage import objects, retry
+from pipeline.storage import http, objects
 from pipeline.storage.building import BUILDING, PARTS, begin
 from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, Publisher, place
@@ -68,7 +68,7 @@ def made(dump: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(retry, "rest", lambda seconds, stop: None)
+    monkeypatch.setattr(http, "rest", lambda seconds, stop: None)
     with serving() as running:
         yield running
 
@@ -164,15 +164,16 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
     assert sweep(str(out)) == []
     assert (out / "train-00008-0.parquet").read_bytes() == b"of somebody else"
     (out / "train-00008-0.parquet").unlink()
-    real, failing = fs.pipe_file, iter([True, False, True, False])
+    real, failing = fs.put_file, iter([True])
 
-    def flaky(path: str, data: bytes, **more: object) -> None:
+    def flaky(here: str, path: str, **more: object) -> None:
         if next(failing, False):
             raise OSError("connection reset")
-        real(path, data, **more)
+        real(here, path, **more)
 
-    monkeypatch.setattr(type(fs), "pipe_file", staticmethod(flaky))
-    monkeypatch.setattr(retry, "rest", lambda seconds, stop: None)
+    monkeypatch.setattr(type(fs), "put_file", staticmethod(flaky))
+    with pytest.raises(IngestError, match="connection reset: what was finished is kept"):
+        ingest([str(dump)], out, CONFIG, workers=1)
     manifest = ingest([str(dump)], out, CONFIG, workers=1)
     assert {name.rpartition("/")[2] for name in fs.find(out.path)} == {*made, "manifest.json"}  # type: ignore[attr-defined]
     assert {name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made} == made
@@ -232,7 +233,7 @@ def test_a_store_that_refuses_is_said_and_a_writer_that_fails_leaves_nothing(mon
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("Access Denied")
 
-    monkeypatch.setattr(type(folder.fs), "pipe_file", refused)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(folder.fs), "put_file", refused)  # type: ignore[attr-defined]
     with pytest.raises(StoreError, match="memory://refused/x/a: Access Denied"):
         publish(folder, "a", 0, lambda target: target.write(b"whole"))
 
@@ -280,9 +281,9 @@ def test_notes_of_a_store_are_listed_once_and_read_at_a_time(dump: Path, monkeyp
 def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = place("memory://uploads/x")
     fs: Any = folder.fs  # type: ignore[attr-defined]
-    real, gate, lock, under_way, most = type(fs).pipe_file, threading.Event(), threading.Lock(), 0, 0
+    real, gate, lock, under_way, most = type(fs).put_file, threading.Event(), threading.Lock(), 0, 0
 
-    def slow(self: Any, path: str, data: bytes, **more: Any) -> None:
+    def slow(self: Any, here: str, path: str, **more: Any) -> None:
         nonlocal under_way, most
         with lock:
             under_way += 1
@@ -290,23 +291,23 @@ def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatc
             if under_way == SETTLING:
                 threading.Timer(0.2, gate.set).start()  # time enough for one more to begin, if one could
         assert gate.wait(LONG), "the others are written while these are uploaded"
-        real(self, path, data, **more)
+        real(self, here, path, **more)
         with lock:
             under_way -= 1
 
     def fill(number: int, target: Any) -> None:
         target.write(b"%d" % number)
 
-    monkeypatch.setattr(type(fs), "pipe_file", slow)
+    monkeypatch.setattr(type(fs), "put_file", slow)
     with Publisher() as files:
         made = [files.publish(folder, str(number), 0, partial(fill, number)) for number in range(10)]
     assert most == SETTLING
     assert [(folder / one.name).read_bytes() for one in made] == [b"%d" % number for number in range(10)]
 
-    def broken(self: Any, path: str, data: bytes, **more: Any) -> None:
+    def broken(self: Any, here: str, path: str, **more: Any) -> None:
         raise PermissionError("Access Denied")
 
-    monkeypatch.setattr(type(fs), "pipe_file", broken)
+    monkeypatch.setattr(type(fs), "put_file", broken)
     with pytest.raises(StoreError, match="Access Denied"), Publisher() as files:
         files.publish(folder, "no", 0, lambda target: target.write(b"no"))
     assert not (folder / "no").exists()
@@ -347,10 +348,10 @@ def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) ->
     assert b"".join(iter(lambda: file.read(chance.randrange(1, 3000)), b"")) == data
     assert file.tell() == len(data)
     file.close()
-    begun = file.facts
+    begun = file.version
     publish(folder, "a", 0, lambda target: target.write(data[1:]))
     with pytest.raises(ChangedError, match="was replaced"):
-        open_remote("memory://objects/x/a", begun=begun)
+        open_remote("memory://objects/x/a", version=begun)
     with pytest.raises(FetchError, match="does not exist"):
         open_remote("memory://objects/x/b")
     with pytest.raises(FetchError, match="is a prefix and not an object"):
@@ -359,7 +360,13 @@ def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("nosuch://a/b", "is not a known kind of store"), ("https://a/b", "can be read from and not written to")],
+    [
+        *[
+            (f"{scheme}://x", "is not a store that keeps files")
+            for scheme in ("nosuch", "data", "dir", "ftp", "local", "")
+        ],
+        ("https://a/b", "can be read from and not written to"),
+    ],
 )
 def test_places_that_are_none_are_refused(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
