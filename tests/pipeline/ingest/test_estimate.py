@@ -177,7 +177,7 @@ def test_the_command_prints_an_estimate_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
     code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
     assert (code, out) == (2, "")
-    assert error == "fianchetto: say where the dataset goes: --out DIR (or --estimate, which writes none)\n"
+    assert error == "fianchetto: --out DIR is missing (or give --estimate, which writes nothing)\n"
 
 
 @pytest.mark.slow
