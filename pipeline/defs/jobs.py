@@ -24,7 +24,7 @@ from pipeline.defs.assets import (
 from pipeline.defs.launchpad.options import remembered
 from pipeline.defs.resources import Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
-from pipeline.dumps.fetch import STEM, published_months
+from pipeline.dumps.fetch import STEM, list_published_months
 
 build_positions = dg.define_asset_job(
     "build_positions",
@@ -105,7 +105,7 @@ fetch_months = dg.define_asset_job(
 def new_months(context: dg.ScheduleEvaluationContext, datasets: Datasets) -> dg.RunRequest | dg.SkipReason:
     """Ask for the latest published month, unless it is here or on its way; months before it are for a backfill."""
     with plainly():
-        published = published_months(datasets.fetching)
+        published = list_published_months(datasets.fetching)
     if not published:
         return dg.SkipReason(f"{datasets.fetching.base} publishes no month")
     month = published[-1]

@@ -28,6 +28,7 @@ from pipeline.errors import DumpError, Stopped
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
 from pipeline.storage.http import RemoteVersion, file_name, shown
 from pipeline.storage.objects import Remote, look, open_remote
+from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
 BLOCK = 1 << 22
@@ -213,11 +214,8 @@ def display_name(name: str) -> str:
 
 
 def _open(path: Path) -> IO[bytes]:
-    """Open a file for reading; raises DumpError."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise DumpError(f"{str(path)!a} is not UTF-8, so no manifest can name it: rename the file") from error
+    """Open a file for reading; raises DumpError, ConfigError."""
+    require_utf8(str(path))
     try:
         if path.is_dir():
             raise DumpError(f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst")

@@ -22,7 +22,7 @@ from requests.adapters import HTTPAdapter
 from urllib3 import HTTPResponse
 
 from pipeline.dumps import fetch as module
-from pipeline.dumps.fetch import STEM, FetchConfig, fetch, months, published_months
+from pipeline.dumps.fetch import STEM, FetchConfig, fetch, list_published_months, parse_months
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
 from pipeline.storage import http
 from pipeline.storage.http import WebFile
@@ -160,11 +160,11 @@ def test_a_length_that_is_too_long_is_seen_through(server: Server, tmp_path: Pat
 def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(), Fault(lie=-5000)]
-    with pytest.raises(FetchError, match="is published: it was not kept"):
+    with pytest.raises(FetchError, match=r"not the published .*: it was not kept"):
         fetch(["2013-01"], tmp_path, config(server))
     assert names(tmp_path) == []
     server.publish(f"{STEM}2013-02.pgn.zst", DATA, sha256="0" * 64)
-    with pytest.raises(FetchError, match=f"has the sha256 {hashlib.sha256(DATA).hexdigest()}, and 0000"):
+    with pytest.raises(FetchError, match=f"has the sha256 {hashlib.sha256(DATA).hexdigest()}, not the published 0000"):
         fetch(["2013-02"], tmp_path, config(server))
     assert names(tmp_path) == []
 
@@ -242,7 +242,7 @@ def test_a_tail_that_a_power_cut_left_as_zeros_is_fetched_again(server: Server, 
 def test_a_part_of_another_program_is_left(server: Server, tmp_path: Path) -> None:
     server.publish(NAME, DATA)
     (tmp_path / f"{NAME}.part").write_bytes(b"what a browser has so far")
-    with pytest.raises(FetchError, match=r"\.part is here and is not of this program: move it away"):
+    with pytest.raises(FetchError, match=r"\.part belongs to another program: move it away"):
         fetch(["2013-01"], tmp_path, config(server))
     assert (tmp_path / f"{NAME}.part").read_bytes() == b"what a browser has so far"
 
@@ -311,7 +311,7 @@ def test_each_redirect_is_looked_at_before_it_is_followed(
 def test_a_file_that_is_here_and_is_another_is_left(server: Server, tmp_path: Path) -> None:
     server.publish(NAME, DATA)
     (tmp_path / NAME).write_bytes(OTHER)
-    with pytest.raises(FetchError, match="is here and is not what is published"):
+    with pytest.raises(FetchError, match="is here and differs from the published file"):
         fetch(["2013-01"], tmp_path, config(server))
     assert (tmp_path / NAME).read_bytes() == OTHER
 
@@ -367,8 +367,8 @@ def test_months_that_are_not_published_are_named_before_anything_is_fetched(serv
     with pytest.raises(FetchError, match=r"does not publish .*2013-02.pgn.zst: it has .*2013-01.pgn.zst to"):
         fetch(["2013-01..2013-02"], tmp_path, config(server))
     assert names(tmp_path) == []
-    assert published_months(config(server)) == ["2013-01"]
-    assert months("2013-11..2014-02") == ["2013-11", "2013-12", "2014-01", "2014-02"]
+    assert list_published_months(config(server)) == ["2013-01"]
+    assert parse_months("2013-11..2014-02") == ["2013-11", "2013-12", "2014-01", "2014-02"]
     server.files["/standard/sha256sums.txt"].data = b"<html>"
     with pytest.raises(FetchError, match="is no list of hashes"):
         fetch(["2013-01"], tmp_path, config(server))
