@@ -1,4 +1,4 @@
-"""Hashes that decide by chance: splitmix64's finaliser, and numbers in [0, 1) made of it."""
+"""Hashes for random but repeatable decisions: splitmix64's finalizer, and numbers in [0, 1) from it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ GOLDEN = 0x9E37_79B9_7F4A_7C15
 
 
 def splitmix64(words: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
-    """Return a hash of each word: the value of splitmix64 (Steele, Lea and Flood 2014) `seed` + 1 steps after that state."""
+    """Hash each word: the value of splitmix64 (Steele, Lea and Flood 2014) `seed` + 1 steps after that state."""
     with np.errstate(over="ignore"):
         out = words + np.uint64((seed + 1) * GOLDEN % (1 << 64))
         out ^= out >> np.uint64(30)
@@ -21,5 +21,5 @@ def splitmix64(words: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
 
 
 def unit_interval(hashes: NDArray[Any]) -> NDArray[np.float64]:
-    """Return evenly spread numbers in [0, 1) for hashes, from their upper 53 bits."""
+    """Return uniform numbers in [0, 1) for hashes, from their upper 53 bits."""
     return (hashes >> np.uint64(11)).astype(np.float64) / float(1 << 53)

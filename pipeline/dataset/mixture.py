@@ -1,12 +1,12 @@
-"""Human rows and self-play rows in one stream of batches: fixed shares, a fixed number of uses, resumable at any step.
+"""Mix human and self-play rows in one stream of batches, with fixed shares and a fixed number of uses; resumes at any step.
 
-    human datasets          -> Batches, row 7,000 and on -+
-    self-play, generation 4 -> Batches, row 0 and on     -+-> so many rows of each -> permuted -> a batch
-    self-play, generation 5 -> Batches, row 0 and on     -+
+    human datasets          -> Batches, from row 7,000 -+
+    self-play, generation 4 -> Batches, from row 0     -+-> a number of rows from each -> permuted -> a batch
+    self-play, generation 5 -> Batches, from row 0     -+
 
-Each source is an endless stream of shuffled rows, of which a batch takes the next ones; how many is fixed before the run
-begins. Batches 0 to k hold floor((k + 1) * batch_size * human_share) human rows, so each carries on the fraction of a row
-that the last one owed. The others' datasets are drawn without replacement from as many tickets as the run takes rows of each.
+Each source is an endless stream of shuffled rows, from which every batch takes the next ones. Batches 0 to k hold
+floor((k + 1) * batch_size * human_share) human rows in all. The source of each self-play row is drawn without replacement from
+tickets, as many per source as the run takes rows of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,28 +21,28 @@ from pipeline.dataset.files.shards import Batch
 from pipeline.errors import ConfigError
 
 TICKETS, PLACES = 1, 2
-"""What the seed is joined by, so that chances of different kinds differ: which dataset, and where in a batch."""
+"""Tags of the random streams: which source a row is from, and its place in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows come from."""
+    """A stream that rows are taken from."""
 
     batches: Batches
-    """The stream, of one process: it is read whole by each."""
+    """The stream, made for one process: every process reads all of it."""
     first: int = 0
-    """Row of the stream that the run begins with: those before it have been used."""
+    """Row of the stream that the run begins with."""
     takes: int = 0
-    """Self-play rows that the run takes in all; of human ones their share of a batch says it."""
+    """Self-play rows that the run takes in all; human rows follow from their share of a batch."""
 
 
 def human_rows(batches: int, batch_size: int, share: Fraction) -> int:
-    """Count the human rows of the first so many batches."""
+    """Return the number of human rows in the first `batches` batches."""
     return batches * batch_size * share.numerator // share.denominator
 
 
 class Mixture:
-    """The batches of one run; as many as the self-play sources' rows fill, together with their share of human ones."""
+    """The batches of one run: as many as the self-play rows fill, together with the share of human rows."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Mixture:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        """Draw which source each row is of; `rank` of `world` processes gets its equal part of every batch.
+        """Draw the source of each row; process `rank` of `world` gets its equal part of every batch.
 
-        Raises ConfigError for a batch that cannot be shared, a share that is none, or one of human rows without any.
+        Raises ConfigError for a batch that cannot be divided, or a share that is out of range or lacks human datasets.
         """
         if batch_size < 1 or not 0 <= rank < world or batch_size % world:
             raise ConfigError(
@@ -75,10 +75,10 @@ class Mixture:
         tickets = np.repeat(np.arange(self.humans, len(self.sources), dtype=np.uint16), takes)
         self.tickets_S = np.random.Generator(np.random.PCG64((seed, TICKETS))).permutation(tickets)
         self.steps = int(len(self.tickets_S) / (batch_size * (1 - human_share)))
-        """Whole batches that there are."""
+        """Number of whole batches."""
 
     def counts(self, first: int, last: int) -> NDArray[np.int64]:
-        """Count the rows of each source, the human one first, in batches `first` to `last`, the last left out."""
+        """Return the number of rows of each source, the human one first, in the batches from `first` to before `last`."""
         before, until = (human_rows(step, self.batch_size, self.human_share) for step in (first, last))
         mine = self.tickets_S[first * self.batch_size - before : last * self.batch_size - until]
         counts = np.bincount(mine, minlength=len(self.sources)).astype(np.int64)
@@ -87,40 +87,40 @@ class Mixture:
         return counts
 
     def from_step(self, step: int) -> Iterator[Batch]:
-        """Give the batches from that of `step` to the last."""
+        """Yield the batches from `step` to the last."""
         taken = self.counts(0, step)
-        taps: dict[int, _Tap] = {}
+        readers: dict[int, _Reader] = {}
         for number in range(step, self.steps):
             parts = []
             for index, count in enumerate(self.counts(number, number + 1).tolist()):
-                if count and index not in taps:
+                if count and index not in readers:
                     source = self.sources[index]
-                    taps[index] = _Tap(source.batches, source.first + int(taken[index]))
-                parts += taps[index].take(count) if count else []
-            chance = np.random.Generator(np.random.PCG64((self.seed, PLACES, number)))
-            places = chance.permutation(self.batch_size)[self.rank :: self.world]
+                    readers[index] = _Reader(source.batches, source.first + int(taken[index]))
+                parts += readers[index].take(count) if count else []
+            rng = np.random.Generator(np.random.PCG64((self.seed, PLACES, number)))
+            places = rng.permutation(self.batch_size)[self.rank :: self.world]
             yield {name: np.concatenate([part[name] for part in parts])[places] for name in parts[0]}
 
 
-class _Tap:
-    """The rows of a stream of batches, as many at a time as are asked for."""
+class _Reader:
+    """Reads any number of rows at a time from a stream of batches."""
 
     def __init__(self, batches: Batches, first: int) -> None:
         step, drop = divmod(first, batches.batch_size)
         self.stream = batches.from_step(step)
-        self.rest = _cut(next(self.stream), drop, None)
+        self.rest = _slice(next(self.stream), drop, None)
 
     def take(self, count: int) -> list[Batch]:
-        """Give the next rows, in parts."""
+        """Return the next rows, in parts."""
         parts = []
         while count > len(self.rest["planes"]):
             count -= len(self.rest["planes"])
             parts.append(self.rest)
             self.rest = next(self.stream)
-        parts.append(_cut(self.rest, 0, count))
-        self.rest = _cut(self.rest, count, None)
+        parts.append(_slice(self.rest, 0, count))
+        self.rest = _slice(self.rest, count, None)
         return parts
 
 
-def _cut(batch: Batch, first: int, last: int | None) -> Batch:
+def _slice(batch: Batch, first: int, last: int | None) -> Batch:
     return {name: column[first:last] for name, column in batch.items()}

@@ -71,7 +71,7 @@ class State:
             self._read()
 
     def _read(self) -> None:
-        from pipeline.dataset.files.schemas import FinetuneState
+        from pipeline.finetune.schemas import FinetuneState
 
         path, hint = self.out / STATE, ": it cannot be gone on from; choose a new --out"
         found = read_json(path, FinetuneError)

@@ -45,10 +45,10 @@ class Fetch(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sweep(Common):
-    """Delete what killed processes left in datasets: temporary files, unrecorded shards, incomplete uploads.
+    """Delete what killed processes left behind: temporary files, builds of finished datasets, incomplete uploads.
 
-    Datasets below the named folders are included at any depth; a dataset that is being written is left alone. Only files that
-    this program recorded, and temporary files whose process has ended on this machine or that are a day old, are deleted.
+    Folders below the named ones are included; a dataset that is being written is left alone. Temporary files are deleted if
+    their process has ended on this machine, or if they are a day old. An unfinished build stays: its command continues it.
     """
 
     arguments: ClassVar = {"places": "PATH..."}
@@ -61,11 +61,11 @@ class Sweep(Common):
 
     def run(self) -> dict[str, Any]:
         """Return what was deleted."""
-        from pipeline.dataset.files.sweep import sweep_below
+        from pipeline.dataset.files.sweep import sweep
 
         if not self.places:
             raise ConfigError("name at least one folder or address to sweep")
-        swept = {name: sweep_below(name, dry_run=self.dry_run) for name in self.places}
+        swept = {name: sweep(name, dry_run=self.dry_run) for name in self.places}
         result: dict[str, Any] = {name: asdict(one) | {"removed": not self.dry_run} for name, one in swept.items()}
         return result if self.json else {"text": "\n".join(self._describe(name, one) for name, one in swept.items())}
 
@@ -73,6 +73,6 @@ class Sweep(Common):
         """Return the lines about one folder."""
         verb = "would be deleted" if self.dry_run else "deleted"
         found = f"{len(swept.found)} leftover(s) {verb}" if swept.found else "nothing to remove"
-        lines = [f"{name}: {swept.datasets} dataset{'' if swept.datasets == 1 else 's'} looked at, {found}"]
+        lines = [f"{name}: {found}"]
         lines += [f"  {left}" for left in swept.found]
         return "\n".join([*lines, *(f"  {busy} is being written: left alone" for busy in swept.busy)])

@@ -1,8 +1,8 @@
-"""What the JSON files of datasets say, as schemas: whoever reads one knows that its fields are there, and within bounds.
+"""Schemas of the JSON files of datasets: once checked, a file's fields are there and within bounds.
 
-A file is read with `engine.json_files`, held against its schema once, and used as the plain object that it is. Fields that a
-schema does not name are let through: older versions wrote some that nobody reads.
-Stability: a field that is required here has been written since the format version that its file must have.
+A file is read with engine/json_files.py, checked against its schema once, and used as a plain dict. Fields that a schema does
+not name are allowed: some commands add their own.
+Stability: a required field has been written since the format version that its file must have.
 """
 
 from pathlib import PurePath
@@ -19,7 +19,7 @@ MOST_GAMES = 1 << 32
 
 
 def _file_name(value: object) -> object:
-    """Refuse what is no bare name of a file: it would lie outside the dataset."""
+    """Refuse anything but a bare file name: it would be outside the dataset."""
     bare = isinstance(value, str) and value not in ("", ".", "..") and PurePath(value).name == value
     if not bare or not str(value).isprintable() or "\\" in str(value):
         raise ValueError(f"names a file outside the dataset: {shown(value)}")
@@ -37,17 +37,17 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, BeforeValidator(_file_name), Field(max_length=200)]
 Name = Annotated[str, BeforeValidator(_one_line), Field(max_length=4096)]
-Said = Annotated[str, Field(max_length=1 << 16)]
+Text = Annotated[str, Field(max_length=1 << 16)]
 
 
 class Schema(BaseModel):
-    """A JSON object: no value is turned into another type, and fields besides are let through."""
+    """A JSON object: values are not converted to other types, and other fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class FileEntry(Schema):
-    """A file of a dataset, as its manifest and the notes of chunks name it."""
+    """A file of a dataset, in its manifest or in the note of a chunk."""
 
     name: FileName
     split: Literal["train", "val", "test"] | None
@@ -59,14 +59,14 @@ class FileEntry(Schema):
 class SourceEntry(Schema):
     """A dump that a dataset was made of."""
 
-    name: Said
+    name: Text
     bytes: Count
     sha256: Sha256
-    damage: Said
+    damage: Text
 
 
 class GameCounts(Schema):
-    """Games by what became of them."""
+    """Games that were read, used and dropped, by reason."""
 
     read: Annotated[int, Field(ge=0, le=MOST_GAMES)]
     used: Count
@@ -83,9 +83,7 @@ class PositionCounts(Schema):
 
 
 class Manifest(Schema):
-    """manifest.json of a dataset. Counts agree with each other; `pipeline.dataset.files.verify_files` holds the files against
-    them.
-    """
+    """manifest.json of a dataset. Its counts agree with each other."""
 
     planes: Form
     """How shards hold planes."""
@@ -152,7 +150,7 @@ class BothSides(Schema):
     val: Count
     test: Count
     latest: Count
-    examples: list[Said]
+    examples: list[Text]
 
 
 class JoinedPositions(Schema):
@@ -171,8 +169,8 @@ class Joined(Schema):
     path: Name
     manifest_sha256: Sha256
     held_out: bool
-    first_date: Said | None = None
-    last_date: Said | None = None
+    first_date: Text | None = None
+    last_date: Text | None = None
 
 
 class TrainingSet(Schema):
@@ -196,44 +194,3 @@ class ShardNote(Schema):
 
     plan: str
     files: list[FileEntry]
-
-
-class Verdict(Schema):
-    """What became of a generation's candidate."""
-
-    promoted: bool
-    undone: bool
-    reason: Said
-
-
-class Generation(Schema):
-    """A generation of a fine-tuning; what its stages found is theirs to say, by name."""
-
-    number: Count
-    stages: dict[str, dict[str, Any]]
-    seconds: dict[str, Number]
-    ended: dict[str, Said]
-    verdict: Verdict = Verdict(promoted=False, undone=False, reason="")
-
-
-class FinetuneRun(Schema):
-    """One start of a fine-tuning."""
-
-    began: Said
-    device: Said
-    host: Said
-
-
-class FinetuneState(Schema):
-    """state.json of a fine-tuning."""
-
-    format_version: int
-    seconds: Annotated[float, Field(ge=0.0, lt=1e12)]
-    runs: list[FinetuneRun]
-    generations: list[Generation]
-
-    @model_validator(mode="after")
-    def _follow(self) -> Self:
-        if [one.number for one in self.generations] != list(range(len(self.generations))):
-            raise ValueError("its generations are not numbered one after the other")
-        return self

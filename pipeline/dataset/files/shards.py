@@ -44,7 +44,6 @@ from pipeline.dataset.files.stored_planes import (
     whole_column,
 )
 from pipeline.dataset.files.stored_planes import number_array as number_array
-from pipeline.dataset.files.verify_files import hash_again
 from pipeline.errors import DatasetError
 from pipeline.storage.building import BUILDING, discard, files_folder, finish
 from pipeline.storage.stores import file_hash as file_hash
@@ -255,7 +254,7 @@ def verify(directory: Path) -> list[str]:
         path = directory / entry["name"]
         if not path.is_file():
             wrong.append(f"{path.name}: missing")
-        elif path.stat().st_size != entry["bytes"] or hash_again(path) != entry["sha256"]:
+        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
             wrong.append(f"{path.name}: differs from its hash")
         elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
             wrong.append(f"{path.name}: differs in rows")

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,15 +91,6 @@ def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progres
         _verified.add(key)
 
 
-def hash_again(path: Path) -> str:
-    """Hash a file whatever is cached, and remember the hash in this process."""
-    version = _versions(path.parent, [path.name]).get(path.name)
-    digest = _hash_file(path, lambda count: None, never)
-    if version is not None and version.can_be_cached():
-        _hashes[str(path)] = [version.size, version.tag, digest]
-    return digest
-
-
 def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
     return DatasetError(
         f"{directory / entry['name']} cannot be read: it is not the file that the manifest names ({why}): `fianchetto verify` "
@@ -163,36 +154,30 @@ def _write_cache(directory: Path, rows: Mapping[str, Any]) -> None:
 
 def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, stop: Stop) -> dict[str, str]:
     """Return the hashes of files by name; raises Stopped."""
-    total, done, ended, began = sum(entry["bytes"] for entry in entries), 0, False, time.monotonic()
-
-    def count(read: int) -> None:
-        nonlocal done
-        done += read
+    total, done, began, ended = sum(entry["bytes"] for entry in entries), 0, time.monotonic(), False
 
     def should_stop() -> bool:
         return ended or (time.monotonic() - began > PATIENCE and stop())
 
     found: dict[str, str] = {}
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), "hash") as pool:
-        names = {
-            pool.submit(_hash_file, directory / entry["name"], count, should_stop): entry["name"] for entry in entries
-        }
+        waiting = [pool.submit(_hash_file, directory / entry["name"], should_stop) for entry in entries]
         try:
-            for future in as_completed(names):
-                found[names[future]] = future.result()
+            for entry, future in zip(entries, waiting, strict=True):
+                found[entry["name"]] = future.result()
+                done += entry["bytes"]
                 progress(Tick(done, total, "B", {}))
         finally:
-            ended = True
+            ended = True  # the other threads stop too
     return found
 
 
-def _hash_file(path: Path, count: Callable[[int], None], stop: Stop) -> str:
-    """Return a file's sha256 in hex, passing each block's size to `count`; raises Stopped."""
+def _hash_file(path: Path, stop: Stop) -> str:
+    """Return a file's sha256 in hex; raises Stopped."""
     digest = hashlib.sha256()
     with reached(path), path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
-            count(len(block))
             if stop():
                 raise Stopped("stopped while the files were compared with their hashes; nothing was written")
     return digest.hexdigest()

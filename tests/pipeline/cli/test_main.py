@@ -354,14 +354,15 @@ def test_sweep_finds_datasets_below_and_always_says_what_it_did(
     (tmp_path / "tuned" / "manifest.json").write_text('{"of": "something else"}')
     (tmp_path / "tuned" / "val-00077-0.parquet").write_text("of somebody else")
     code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
-    assert (code, out) == (0, f"{tmp_path}: 2 datasets looked at, nothing to remove\n")
+    assert (code, out) == (0, f"{tmp_path}: nothing to remove\n")
     name = f".val-00077-0.parquet.fianchetto-{machine()}-{NOBODY}-0123abcd.tmp"
     left = tmp_path / "lichess" / "2013" / "01" / name
     left.write_bytes(b"")
     code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path), "--dry-run", "--json")
-    found = {"datasets": 2, "found": [f"lichess/2013/01/{name}"], "busy": [], "removed": False}
+    found = {"found": [f"lichess/2013/01/{name}"], "busy": [], "removed": False}
     assert json.loads(out) == {str(tmp_path): found}
     assert left.exists()
+    (tmp_path / "otb" / ".building").mkdir()
     with FileLock(tmp_path / "otb" / ".lock"):
         _, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
     assert "1 leftover(s) deleted" in out

@@ -116,7 +116,8 @@ def test_a_full_disk_is_not_called_a_damaged_shard(made: dict[str, Path], tmp_pa
     done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "fianchetto: [Errno 27] File too large: what was finished is kept, run the same command to continue"
+        f"fianchetto: [Errno 27] File too large: '{tmp_path / 'out' / '.building' / 'train-00000-0.parquet'}': "
+        "what was finished is kept, run the same command to continue"
     )
     convert(made["compact"], "all", tmp_path / "out")
     assert datasets.content(tmp_path / "out", "*-*.parquet") == datasets.content(made["all"], "*-*.parquet")

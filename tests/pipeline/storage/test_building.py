@@ -82,7 +82,7 @@ def test_a_folder_of_others_is_refused_and_left_as_it_is(dump: Path, tmp_path: P
         (out / name).write_bytes(THEIRS[name])
         with pytest.raises(DatasetError, match=f"holds '{name.partition('/')[0]}', which is not of a dataset"):
             ingest([str(dump)], out, config, workers=1)
-        assert sweep(out) == []
+        assert sweep(out).found == []
         assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == {name}
         check(out, {name: THEIRS[name]})
 
@@ -95,13 +95,13 @@ def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(
     killed(dump, out, config, shards=4)
     ours = {path.relative_to(out).as_posix() for path in out.rglob("*")}
     theirs = put(out)
-    assert set(sweep(out, dry_run=True)) <= ours
+    assert set(sweep(out, dry_run=True).found) <= ours
     with pytest.raises(DatasetError, match="an unfinished ingest of other sources, settings"):
         ingest([str(dump)], out, replace(config, seed=1), workers=1)
     check(out, theirs)
     ingest([str(dump)], out, config, workers=1)
     check(out, theirs)
-    assert sweep(out) == []
+    assert sweep(out).found == []
     check(out, theirs)
     ingest([str(dump)], tmp_path / "clean", config, workers=1)
     assert datasets.content(out).items() >= datasets.content(tmp_path / "clean").items()
@@ -153,7 +153,7 @@ def test_a_folder_of_somebody_else_with_the_builds_name_is_left(dump: Path, tmp_
     ingest([str(dump)], out, PLAIN, workers=1)
     (out / ".building").mkdir()
     (out / ".building" / "gearbox.step").write_bytes(b"of a program that builds too")
-    assert sweep(out) == []
+    assert sweep(out).found == []
     ingest([str(dump)], out, PLAIN, workers=1)
     assert (out / ".building" / "gearbox.step").read_bytes() == b"of a program that builds too"
 

@@ -225,11 +225,11 @@ def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -
     assert killed.returncode == -signal.SIGKILL
     assert content(store / "killed") == {}
     assert not (store / "killed" / "large").exists()
-    assert sweep("s3://chess/other") == []
-    (name,) = sweep("s3://chess/killed", dry_run=True)
+    assert sweep("s3://chess/other").found == []
+    (name,) = sweep("s3://chess/killed", dry_run=True).found
     assert name.startswith("large (upload of ")
-    assert sweep("s3://chess/killed") == [name]
-    assert sweep("s3://chess/killed") == []
+    assert sweep("s3://chess/killed").found == [name]
+    assert sweep("s3://chess/killed").found == []
 
 
 def test_uploads_are_swept_page_after_page(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,10 +237,10 @@ def test_uploads_are_swept_page_after_page(store: Any, monkeypatch: pytest.Monke
     for number in range(5):
         store.fs.call_s3("create_multipart_upload", Bucket="chess", Key=f"many/{number}")
     store.fs.call_s3("create_multipart_upload", Bucket="chess", Key="many-others/0")
-    swept = sweep("s3://chess/many")
+    swept = sweep("s3://chess/many").found
     assert [name.partition(" ")[0] for name in swept] == ["0", "1", "2", "3", "4"]
-    assert sweep("s3://chess/many") == []
-    assert len(sweep("s3://chess/many-others")) == 1, "another prefix is another's"
+    assert sweep("s3://chess/many").found == []
+    assert len(sweep("s3://chess/many-others").found) == 1, "another prefix is another's"
 
 
 def test_a_killed_ingest_is_continued_to_the_same_objects(store: Any, dump: Path, made: dict[str, str]) -> None:

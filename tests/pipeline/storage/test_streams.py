@@ -161,7 +161,7 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
     assert not (out / "manifest.json").exists()
     fs = out.fs  # type: ignore[attr-defined]
     (out / "train-00008-0.parquet").write_bytes(b"of somebody else")
-    assert sweep(str(out)) == []
+    assert sweep(str(out)).found == []
     assert (out / "train-00008-0.parquet").read_bytes() == b"of somebody else"
     (out / "train-00008-0.parquet").unlink()
     real, failing = fs.put_file, iter([True])
@@ -387,10 +387,10 @@ def test_sweeping_a_folder_takes_only_what_killed_writers_left(
     mine += ["val-00078-0.parquet", "lichess-2013-01.parquet", "train-00000-of-00016.parquet", f".y.{NOBODY}.tmp"]
     for name in mine:
         (out / name).write_text("of somebody who lives")
-    assert sweep(out, dry_run=True) == left
+    assert sweep(out, dry_run=True).found == left
     assert (out / left[0]).exists()
-    assert sweep(out) == left
-    assert sweep(out) == []
+    assert sweep(out).found == left
+    assert sweep(out).found == []
     for name in mine:
         assert (out / name).read_text() == "of somebody who lives"
         (out / name).unlink()
@@ -403,6 +403,6 @@ def test_shards_of_a_stopped_ingest_that_a_note_names_are_kept(dump: Path, tmp_p
     with pytest.raises(ValueError, match="run the same command"):
         ingest([str(dump)], tmp_path / "out", CONFIG, workers=1, stop=lambda: True)
     note = json.loads((tmp_path / "out" / PARTS / "00000.json").read_bytes())
-    assert sweep(tmp_path / "out") == []
+    assert sweep(tmp_path / "out").found == []
     for entry in note["files"]:
         assert pq.read_metadata(tmp_path / "out" / BUILDING / entry["name"]).num_rows == entry["rows"]

@@ -1,5 +1,6 @@
-"""Files are hashed once a version, whatever becomes of what is remembered, and nothing is written into the dataset."""
+"""Files are hashed once per version, whatever happens to the cache, and nothing is written into the dataset."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.pipeline.months import month
 
 
 class Looks:
-    """Vouches for a dataset as one process after the other would, and counts the files that each hashes."""
+    """Verifies a dataset as one process after the other would, and counts the files that each hashes."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, patch
@@ -102,10 +103,19 @@ def test_a_fresh_file_is_not_remembered_and_verify_believes_no_memory(
 ) -> None:
     monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", 3600.0)
     assert looks.again() == looks.again() > 0
-    looks.hashed.clear()
-    manifest = read_manifest(looks.folder)
-    assert files_differ(looks.folder, manifest) == []
-    assert len(looks.hashed) == len(manifest["files"])
+    monkeypatch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)
+    assert looks.again() > looks.again() == 0
+    shard = looks.folder / "train-00000-0.parquet"
+    about, data = shard.stat(), bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    (memory,) = (looks.folder.parent.parent / "cache" / "hashes").glob("*.json")
+    shard.write_bytes(data)
+    lying = json.loads(memory.read_bytes())
+    found = shard.stat()
+    lying[shard.name][:2] = [about.st_size, f"{found.st_ino}:{found.st_mtime_ns}:{found.st_ctime_ns}"]
+    memory.write_text(json.dumps(lying))
+    assert looks.again() == 0
+    assert files_differ(looks.folder, read_manifest(looks.folder)) == ["train-00000-0.parquet: differs from its hash"]
 
 
 def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
