@@ -1,11 +1,9 @@
-"""JSON files from unknown sources: parsed strictly and checked against a schema; an error is one line naming the file.
+"""JSON files from unknown sources: parsed strictly and checked against a schema; an error is one line that names the file.
 
-Python's own parser accepts NaN, the last of two equal keys, any depth and any size of number, which cause errors far from
-the file. Schemas are pydantic models, which stand where their files do (`pipeline/dataset/files/schemas.py`,
+Schemas are pydantic models, which stand beside the files that they describe (`pipeline/dataset/files/schemas.py`,
 `model/card.py`).
 """
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,75 +16,36 @@ if TYPE_CHECKING:
 
 LARGEST = 64 << 20
 """Largest file that is read by default, bytes."""
-DEEPEST = 200
-"""Deepest nesting; a card with a chain of twenty trainings has sixty levels."""
 SHOWN = 80
 """Characters of a file's own text in an error message."""
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value of a JSON text; raise ValueError, with a short reason, for one that is not strict JSON in UTF-8.
+    """Return the value of a JSON text; raise ValueError for one that is not strict JSON in UTF-8, at most 200 levels deep.
 
-    Also refused: equal keys, NaN and infinities, integers beyond 64 bits, DEEPEST, and halves of surrogate pairs.
+    NaN, infinities and integers beyond 64 bits are refused: they would cause errors far from the file.
     """
-    try:
-        text = data if isinstance(data, str) else data.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
-    except RecursionError:
-        raise ValueError(f"nested deeper than {DEEPEST}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8") from None
-    _check_values(value)
+    from pydantic_core import from_json
+
+    value = from_json(data, allow_inf_nan=False)
+    _check_numbers(value)
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {shown(twice)} stands twice in one object")
-    return found
-
-
-def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _check_values(value: Any) -> None:
-    """Raise ValueError for a value that JSON's grammar allows and nothing of ours can hold; without recursion."""
-    stack = [(value, 1)]
-    while stack:
-        one, depth = stack.pop()
-        if isinstance(one, (dict, list)):
-            if depth > DEEPEST:
-                raise ValueError(f"nested deeper than {DEEPEST}")
-            if isinstance(one, dict):
-                stack += [(name, depth) for name in one]
-                stack += [(item, depth + 1) for item in one.values()]
-            else:
-                stack += [(item, depth + 1) for item in one]
-        elif isinstance(one, str):
-            if not one.isascii():
-                _check_text(one)
-        elif isinstance(one, float):
-            if not math.isfinite(one):
-                raise ValueError("a number is too large")
-        elif isinstance(one, int) and not -(1 << 63) <= one < 1 << 63:
-            raise ValueError("an integer has more than 64 bits")
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("a text holds half of a surrogate pair") from None
+def _check_numbers(value: Any) -> None:
+    if isinstance(value, (dict, list)):
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_numbers(item)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is too large")
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ValueError("an integer has more than 64 bits")
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return the value of a JSON file, or raise `refusal`; FileNotFoundError passes.
+    """Return the value of a JSON file, local or in a store, or raise `refusal`; FileNotFoundError passes.
 
-    `path` may be of a store. Nothing of a file larger than `largest` bytes is read.
+    A file larger than `largest` bytes is refused before it is read.
     """
     try:
         if path.stat().st_size > largest:
@@ -99,7 +58,7 @@ def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -
     try:
         return parse_json(data)
     except ValueError as error:
-        raise refusal(f"{path} is not JSON: {shown(str(error), 200)}") from error
+        raise refusal(f"{path} is not JSON: {shown(str(error), 200, quote=False)}") from error
 
 
 def check(path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserError], hint: str = "") -> None:
@@ -113,23 +72,20 @@ def check(path: Path, value: Any, schema: "type[BaseModel]", refusal: type[UserE
 
 
 def first_error(error: "ValidationError") -> str:
-    """Return the first error of a validation in one line."""
+    """Return the first error of a validation in one line: field, reason, value."""
     found = error.errors(include_url=False, include_context=False)
     first = found[0]
-    field = _field(first["loc"])
+    field = _field_path(first["loc"])
     reason = first["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
     given = first["input"]
-    value = f", and is {shown(given)}" if first["type"] not in ("missing", "value_error") and _short(given) else ""
+    is_short = given is None or isinstance(given, (str, int, float))
+    value = f", and is {shown(given)}" if first["type"] not in ("missing", "value_error") and is_short else ""
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
 
 
-def _short(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float))
-
-
-def _field(place: Sequence[str | int]) -> str:
+def _field_path(place: Sequence[str | int]) -> str:
     """Return the path of a field: files[3].rows."""
     name = ""
     for part in place:

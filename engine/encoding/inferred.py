@@ -1,11 +1,11 @@
-"""Other columns inferred from stored planes, where nothing but a position's planes is at hand.
+"""Estimate castling and en-passant columns from the planes, where nothing else of a position is known.
 
-column       what is supposed
-castling     a right for each king and rook at home: what cannot be seen is whether one of them has moved and come back
-ep_file      the file of an en-passant capture that is legal; a double push that nobody can take is not seen
-halfmove, repetition, ply     0: planes hold nothing of them
+column       estimate
+castling     a right for each king and rook at home: planes do not show whether one of them has moved and come back
+ep_file      the file of a legal en-passant capture; a double push that no pawn can take is not seen
+halfmove     0
 
-Columns are `pipeline.dataset.files.shards`'s. Axes: B rows, P planes.
+Columns are those of `pipeline.dataset.files.columns`. Axes: B rows, P planes.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ _THIRD_FROM_TOP = np.uint64(0x0000_0000_00FF_0000)
 _NE, _NW = MOVE_PLANES + 1, MOVE_PLANES + 7
 NO_EP_FILE = 255
 """`ep_file` of a position without an en-passant square."""
-SUPPOSED = ("castling", "ep_file", "halfmove", "repetition", "ply")
+INFERRED = ("castling", "ep_file", "halfmove")
 
 
 def _castling(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
@@ -38,19 +38,13 @@ def _ep_file(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     pawns_B = planes_BP[:, PAWN]
     opponent_B = np.bitwise_or.reduce(planes_BP[:, 1:PIECE_PLANES:2], axis=1)
     reached_B = (planes_BP[:, _NE] & pawns_B) >> np.uint64(7) | (planes_BP[:, _NW] & pawns_B) >> np.uint64(9)
-    taken_B = reached_B & ~opponent_B & _THIRD_FROM_TOP  # a pawn that moves aslant to an empty square
+    taken_B = reached_B & ~opponent_B & _THIRD_FROM_TOP  # a diagonal pawn move to an empty square
     row_B = (taken_B >> np.uint64(16)).astype(np.uint8)
     files_B = np.log2(np.maximum(row_B, 1)).astype(np.uint8)
     return np.where(row_B != 0, files_B, np.uint8(NO_EP_FILE))
 
 
-def inferred(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Suppose the columns of SUPPOSED, `[B]`, from stored planes uint64[B, 77]."""
-    zeros_B = np.zeros(len(planes_BP), dtype=np.uint16)
-    return {
-        "castling": _castling(planes_BP),
-        "ep_file": _ep_file(planes_BP),
-        "halfmove": zeros_B.astype(np.uint8),
-        "repetition": zeros_B.astype(np.uint8),
-        "ply": zeros_B,
-    }
+def infer_columns(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
+    """Return the columns of INFERRED, `[B]`, of stored planes uint64[B, 77]."""
+    halfmove_B = np.zeros(len(planes_BP), dtype=np.uint8)
+    return {"castling": _castling(planes_BP), "ep_file": _ep_file(planes_BP), "halfmove": halfmove_B}

@@ -1,8 +1,8 @@
-"""Views: what other systems' encodings see, made from the stored rows by tables.
+"""Views: the input planes of other systems, made from the stored rows by tables.
 
-A view is a row, not a class: which stored planes it shows (and which when Black is to move, after a top-to-bottom mirror),
-which planes it makes of a row's other columns, and which label each label becomes. Nothing is stored twice, and a batch is
-turned when it is made.
+A view is a row of a table: which stored planes it shows (and which when Black is to move, after a top-to-bottom mirror), which
+planes it makes of a row's other columns, and which label each label becomes. Batches are converted when they are made, so
+nothing is stored twice.
 
 view           planes, in this order
 marro77        as stored: 12 pieces, turn, 64 move types; the mover's view
@@ -13,20 +13,14 @@ planes18       absolute board: white P N B R Q K, black likewise; all ones when 
 planes19       planes18 and the halfmove clock
 
 option         adds, behind those
-+state         castling (own king's side, own queen's, opponent's likewise; K Q k q of an absolute board) and en-passant file
 +last          where the opponent's last move began and where it ended, a plane each; zeros where it is unknown
 +lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and the mover's own in turn
-+historyN      12 piece planes of each of the N - 1 positions before, the last one first
 +attacks       the squares that each of the 12 piece planes' pieces attack (engine.encoding.attacks), in the same order
-+counters      halfmove clock / 100, earlier occurrences / 2, ply / 200, each at most 1, each a constant plane
 
-Options are added to a name: `planes18+counters`, `marro13+state`. Planes that are no zeros and ones come last.
+Options are added to a name: `marro13+last8+attacks`. Counters (the halfmove clock / 100, at most 1) are constant planes and
+come last. A row needs the columns that `View.columns` names.
 
-A row needs the columns that `View.columns` names. Shards hold all but `history`: uint64[B, N - 1, 12], planes 0..11 of the
-positions before in the view of the row's mover, zeros before the game began. Their rows are shuffled, so whoever reads
-shards is refused such a view by name; a game in hand, or self-play, can supply it.
-
-Axes: B rows, P planes, Y rows of a board, C counters, T earlier positions.
+Axes: B rows, P planes, Y rows of a board, C counters.
 """
 
 from collections.abc import Callable, Mapping
@@ -46,9 +40,8 @@ from engine.errors import UserError, did_you_mean
 STATE = ("castling", "ep_file")
 """Columns that make five planes: four rights and the en-passant file."""
 STATE_PLANES = 5
-COUNTERS: Mapping[str, float] = {"halfmove": 100.0, "repetition": 2.0, "ply": 200.0}
+COUNTERS: Mapping[str, float] = {"halfmove": 100.0}
 """Columns that are constant planes, and what each is divided by."""
-LONGEST_HISTORY = 16
 LAST_PLANES = 2
 LAST_MOVES = ("last_move", *(f"last_move_{back}" for back in range(2, 9)))
 """Columns of the half-moves before a row, the last one first; each as `last_move` is, in the view of the row's mover."""
@@ -56,7 +49,7 @@ NO_LAST_MOVE = 65535
 """In LAST_MOVES, in place of from * 64 + to in the view of the row's mover: none, or unknown."""
 PAST_LENGTHS = tuple(str(length) for length in range(2, len(LAST_MOVES) + 1))
 TURNED_SQUARES = 56 * 64 + 56
-"""What a last move is XORed with to be seen by the other side."""
+"""XOR a last move with this to see it from the other side."""
 
 
 class UnknownViewError(UserError):
@@ -64,7 +57,7 @@ class UnknownViewError(UserError):
 
 
 class MissingColumnError(UserError):
-    """A view, or a preset, that needs a column which the data do not hold."""
+    """A view or a preset needs a column that the data do not have."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -87,10 +80,8 @@ class View:
     """Columns that are constant planes at the end."""
     last: int = 0
     """Last half-moves shown."""
-    history: int = 0
-    """Earlier positions shown."""
     attacks: bool = False
-    """Whether the squares that pieces attack follow."""
+    """Whether attack planes follow."""
 
     @property
     def rows(self) -> NDArray[np.int64]:
@@ -105,15 +96,13 @@ class View:
     @property
     def planes(self) -> int:
         """Planes a position has in this view."""
-        shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * (self.history + self.attacks)
+        shown = STATE_PLANES * self.state + LAST_PLANES * self.last + PIECE_PLANES * self.attacks
         return self.stored + shown + len(self.counters)
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a row that it needs beside `planes`."""
-        state = STATE if self.state else ()
-        past = (*LAST_MOVES[: self.last], *(("history",) if self.history else ()))
-        return (*state, *past, *self.counters)
+        return (*(STATE if self.state else ()), *LAST_MOVES[: self.last], *self.counters)
 
     @property
     def absolute(self) -> bool:
@@ -156,40 +145,28 @@ def view(name: str) -> View:
     if base not in views():
         raise UnknownViewError(f"no view {base[:40]!r}: {did_you_mean(base, views())}")
     row = views()[base]
-    state, last, counters, history, attacks = row.state, row.last, row.counters, row.history, row.attacks
+    last, attacks = 0, False
     for option in options:
-        number, past = option.removeprefix("history"), option.removeprefix("last")
-        if option == "state" and not state:
-            state = True
+        length = option.removeprefix("last")
+        if option == "attacks" and not attacks:
+            attacks = True
         elif option == "last" and not last:
             last = 1
-        elif past != option and not last and past in PAST_LENGTHS:
-            last = int(past)
-        elif option == "attacks" and not attacks:
-            attacks = True
-        elif option == "counters" and counters != tuple(COUNTERS):
-            counters = tuple(COUNTERS)
-        elif number != option and not history and number.isdecimal() and 2 <= int(number[:3]) <= LONGEST_HISTORY:
-            history = int(number) - 1
+        elif length != option and length in PAST_LENGTHS and not last:
+            last = int(length)
         else:
             raise UnknownViewError(
                 f"the view {base!r} takes no option {option[:40]!r}, or has it already; "
-                f"there are state, last, last2 to last{len(LAST_MOVES)}, history2 to history{LONGEST_HISTORY}, attacks "
-                "and counters"
+                f"there are last, last2 to last{len(LAST_MOVES)}, and attacks"
             )
-    return replace(row, name=name, state=state, last=last, counters=counters, history=history, attacks=attacks)
+    return replace(row, name=name, last=last, attacks=attacks)
 
 
 def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
-    """Raise MissingColumnError for the first column that `who` needs and the data do not hold."""
+    """Raise MissingColumnError for the first column that `who` needs and the data do not have."""
     for name in needed:
         if name not in columns:
-            why = (
-                "shards hold shuffled rows without the positions before them: leave +history out"
-                if name == "history"
-                else "choose data that has it"
-            )
-            raise MissingColumnError(f"{who} needs the column {name!r}, which is not in these data: {why}")
+            raise MissingColumnError(f"{who} needs the column {name!r}, which these data do not have: choose others")
 
 
 def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
@@ -216,9 +193,8 @@ def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
 def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[str], Any]) -> Any:
     """Return the view's planes, all but its counters, as bytes: uint8[B, P, Y], of which bit X of byte Y is column X of row Y.
 
-    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes`, `history` and `attacks`,
-    which `attack_planes` gives, as bytes), and `table` returns the View's array of a name as one of `xp`, on the device of the
-    columns.
+    One implementation for NumPy and torch: `xp` is the module, `columns` are its arrays (`planes` and `attacks` as bytes), and
+    `table` returns the View's array of a name as one of `xp`, on the device of the columns.
     """
     black_B = columns["planes"][:, TURN_PLANE, 0] != 0
     turned_B = black_B & shown.absolute
@@ -227,10 +203,6 @@ def packed(shown: View, columns: Mapping[str, Any], xp: Any, table: Callable[[st
         parts.append(_state(columns, turned_B, xp))
     if shown.last:
         parts += [_last(columns[name], turned_B, xp, table("rows")) for name in LAST_MOVES[: shown.last]]
-    if shown.history:
-        past_BTPY = columns["history"][:, : shown.history]
-        drawn_BTPY = _arranged(shown, past_BTPY, black_B, PIECE_PLANES, xp, table)
-        parts.append(drawn_BTPY.reshape(len(drawn_BTPY), shown.history * PIECE_PLANES, 8))
     if shown.attacks:
         parts.append(_arranged(shown, columns["attacks"], black_B, PIECE_PLANES, xp, table))
     return parts[0] if len(parts) == 1 else xp.concatenate(parts, 1)
@@ -245,14 +217,14 @@ def stored_planes(shown: View, planes_BPY: Any, xp: Any, table: Callable[[str], 
     return out
 
 
-def _arranged(shown: View, planes: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]) -> Any:
-    """Return the first `most` of the view's planes, uint8[B, ..., P, Y], of stored ones: mirrored where Black is to move."""
-    out = planes
+def _arranged(shown: View, planes_BPY: Any, black_B: Any, most: int, xp: Any, table: Callable[[str], Any]) -> Any:
+    """Return the first `most` of the view's planes, uint8[B, P, Y], of stored ones: mirrored where Black is to move."""
+    out = planes_BPY
     if shown.white_planes is not None:
-        out = planes[..., table("white_planes")[:most], :]
+        out = planes_BPY[:, table("white_planes")[:most]]
     if shown.black_planes is not None:
-        mirrored = xp.flip(planes[..., table("black_planes")[:most], :], (planes.ndim - 1,))
-        out = xp.where(black_B.reshape(-1, *(1,) * (planes.ndim - 1)), mirrored, out)
+        mirrored = xp.flip(planes_BPY[:, table("black_planes")[:most]], (2,))
+        out = xp.where(black_B[:, None, None], mirrored, out)
     return out
 
 
@@ -286,7 +258,7 @@ def apply(
     found = {name: columns[name] for name in shown.columns} | {"planes": planes_BP.copy()}
     if shown.attacks:
         found["attacks"] = attack_planes(planes_BP)
-    for name in {"planes", "history", "attacks"} & found.keys():
+    for name in {"planes", "attacks"} & found.keys():
         found[name] = np.ascontiguousarray(found[name], "<u8").view(np.uint8).reshape(*found[name].shape, 8)
     out_BPY = packed(shown, found, np, partial(getattr, shown))
     return np.ascontiguousarray(out_BPY).view("<u8")[..., 0].astype(np.uint64, copy=False)

@@ -40,9 +40,8 @@ def input_columns(preset: Preset) -> tuple[str, ...]:
 
 
 def column_defaults(preset: Preset) -> dict[str, int]:
-    """Return what stands for unknown in each of the `input_columns`; of `history`, the number of positions it has."""
-    history = {"history": view(preset.view).history}
-    return {name: history.get(name, UNKNOWN.get(name, 0)) for name in input_columns(preset)}
+    """Return the value that stands for unknown in each of the `input_columns`."""
+    return {name: UNKNOWN.get(name, 0) for name in input_columns(preset)}
 
 
 def training_columns(preset: Preset) -> tuple[str, ...]:
@@ -69,9 +68,7 @@ def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch
     require(input_columns(preset), batch, f"the preset {preset.name!r}")
     columns = {"planes": bytes_of(batch["planes"])}
     for name in (*input_columns(preset), *(("game", "ply") if _hideable(preset) else ())):
-        if name == "history":
-            columns[name] = bytes_of(batch[name])
-        elif name in batch:
+        if name in batch:
             columns[name] = tensor(batch[name].astype(np.int64))
     if view(preset.view).attacks:
         columns["attacks"] = bytes_of(attack_planes(batch["planes"]))

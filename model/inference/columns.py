@@ -1,7 +1,7 @@
 """What evaluators are called with besides planes, shared by torch and ONNX (no torch is imported).
 
 A column that a network reads is, from the first that has it: an argument of the call; what planes imply
-(engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown. Unknown history has no pieces.
+(engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown.
 
 Axes: B batch, P plane (77), L label (4096).
 """
@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.encoding.inferred import SUPPOSED, inferred
-from engine.encoding.planes import LABELS, PIECE_PLANES, legal_mask
+from engine.encoding.inferred import INFERRED, infer_columns
+from engine.encoding.planes import LABELS, legal_mask
 from engine.errors import UserError
 
 Rows = dict[str, NDArray[Any]]
@@ -40,18 +40,13 @@ def check_known(name: str, columns: Mapping[str, int], known: Mapping[str, int])
 
 
 def complete(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]) -> Rows:
-    """Return `planes` and all columns that a network reads; `defaults` says what stands for unknown in each of them.
-
-    Of `history`, the default is the number of positions that are read.
-    """
+    """Return `planes` and all columns that a network reads; `defaults` says what stands for unknown in each of them."""
     rows: Rows = {"planes": planes_BP}
-    if any(name in SUPPOSED and name not in given for name in defaults):
-        given = inferred(planes_BP) | dict(given)
+    if any(name in INFERRED and name not in given for name in defaults):
+        given = infer_columns(planes_BP) | dict(given)
     for name, default in defaults.items():
         if name in given:
             rows[name] = given[name]
-        elif name == "history":
-            rows[name] = np.zeros((len(planes_BP), default, PIECE_PLANES), dtype=np.uint64)
         else:
             rows[name] = np.full(len(planes_BP), default, dtype=np.int64)
     return rows

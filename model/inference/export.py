@@ -116,9 +116,8 @@ def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], pa
     import onnx
 
     rows = 2  # a batch of one would be taken for a constant
-    shapes = {"history": (rows, view(network.preset.view).history, 12, 8), "facts": (5, len(FEATURES))}
-    shapes |= {"attacks": (rows, 12, 8), "moves": shapes["facts"][:1]}
-    packed = ("history", "attacks", "facts")
+    shapes = {"attacks": (rows, 12, 8), "facts": (5, len(FEATURES)), "moves": (5,)}
+    packed = ("attacks", "facts")
     examples = [torch.zeros(rows, 77, 8, dtype=torch.uint8)]
     examples += [torch.zeros(shapes.get(n, (rows,)), dtype=torch.uint8 if n in packed else torch.int64) for n in names]
     whole = _Whole(network, names).eval()

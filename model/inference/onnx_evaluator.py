@@ -29,8 +29,6 @@ METADATA = "fianchetto"
 """Under this name the file holds its JSON."""
 LARGEST_FILE = 1 << 30
 """Bytes of the largest file that is opened; that of fianchetto-l has 0.1 GB."""
-LONGEST_HISTORY = 64
-"""Most earlier positions that a network may read."""
 
 
 class OnnxError(UserError):
@@ -80,8 +78,6 @@ class OnnxEvaluator:
         except ValueError as error:
             raise OnnxError(f"{path} has metadata that are not JSON: {shown(str(error), 200)}") from error
         check(path, self.card, Exported, OnnxError, hint=": export it again")
-        if not 0 <= self.card["columns"].get("history", 0) <= LONGEST_HISTORY:
-            raise OnnxError(f"{path} reads a history of {self.card['columns']['history']} positions: export it again")
         if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
             raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
         self.reads_features = self.card.get("facts_version", 0)
@@ -114,9 +110,8 @@ class OnnxEvaluator:
         return self._inputs(complete(planes_BP, columns, self.columns))
 
     def _inputs(self, rows: Rows) -> dict[str, NDArray[Any]]:
-        """Return planes, history and attacks as bytes, other columns as int64; move features."""
-        packed = ("planes", "history")
-        read = {n: _bytes(rows[n]) if n in packed else np.asarray(rows[n], dtype=np.int64) for n in rows}
+        """Return planes and attacks as bytes, other columns as int64; move features."""
+        read = {n: _bytes(rows[n]) if n == "planes" else np.asarray(rows[n], dtype=np.int64) for n in rows}
         if self.reads_attacks:
             read["attacks"] = _bytes(attack_planes(rows["planes"]))
         if self.reads_features:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import chess
-import chess.polyglot
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.movegen import legal_planes
-from engine.board.position import castling_bits, en_passant_file, from_board, mirror
-from engine.encoding.planes import PIECE_PLANES, PLANES, TURN_PLANE, label_of
+from engine.board.position import castling_bits, en_passant_file, from_board
+from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES, last_moves_of, view
 from engine.errors import UserError
 from model.inference.columns import check_known
@@ -63,7 +62,7 @@ class Player:
         """Choose a move by the policy at a temperature: 1 draws by its probabilities, 0 takes the likeliest.
 
         Ratings, and the mover's clock in seconds, are for networks that read them (KnownError for others); None is unknown.
-        The board's move stack is used where the network reads history or repetitions. Raises GameOverError.
+        The board's move stack is used where the network reads the last moves. Raises GameOverError.
         """
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
         if not moves:
@@ -87,7 +86,6 @@ class Player:
 
     def _columns(self, board: chess.Board, told: dict[str, int]) -> dict[str, NDArray[Any]]:
         """Write a board as one row of a shard, with all that the network reads and a board tells."""
-        names = self.evaluator.columns
         check_known(f"the network {self.evaluator.preset.name}", self.evaluator.columns, told)
         position = from_board(board)
         planes_BP = np.zeros((1, PLANES), dtype=np.uint64)
@@ -97,43 +95,16 @@ class Player:
             "castling": np.array([castling_bits(position)], np.int64),
             "ep_file": np.array([en_passant_file(position)], np.int64),
             "halfmove": np.array([min(board.halfmove_clock, 255)], np.int64),
-            "ply": np.array([board.ply()], np.int64),
         }
-        if "repetition" in names:
-            columns["repetition"] = np.array([_earlier_occurrences(board)], np.int64)
         last = view(self.evaluator.preset.view).last
         for name, move in zip(LAST_MOVES, last_moves_of(board, last), strict=False):
             columns[name] = np.array([move], np.int64)
-        if "history" in names:
-            columns["history"] = _history(board, view(self.evaluator.preset.view).history)
         return columns | {name: np.array([value], np.int64) for name, value in told.items()}
 
 
 def _softmax(scores_A: NDArray[np.float64]) -> NDArray[np.float64]:
     powers_A = np.exp(scores_A - scores_A.max())
     return powers_A / powers_A.sum()  # type: ignore[no-any-return]
-
-
-def _earlier_occurrences(board: chess.Board) -> int:
-    """Count how often the board's position has stood before in its game."""
-    here, past, count = chess.polyglot.zobrist_hash(board), board.copy(), 0
-    while past.move_stack and past.halfmove_clock:
-        past.pop()
-        count += chess.polyglot.zobrist_hash(past) == here
-    return count
-
-
-def _history(board: chess.Board, steps: int) -> NDArray[np.uint64]:
-    """Return the pieces of earlier positions, uint64[1, T, 12], the last one first, in the view of the board's mover."""
-    past_TP = np.zeros((1, steps, PIECE_PLANES), dtype=np.uint64)
-    past, turn = board.copy(), from_board(board)[TURN_PLANE]
-    for step in range(min(steps, len(board.move_stack))):
-        past.pop()
-        position = from_board(past)
-        if position[TURN_PLANE] != turn:
-            mirror(position)
-        past_TP[0, step] = position[:PIECE_PLANES]
-    return past_TP
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:

@@ -44,7 +44,7 @@ VALUES += [
     7,
     "marro77",
     "marro13+last8+attacks",
-    "planes18+history64",
+    "planes18+last8",
     "attention",
     "F64",
     "I8",

@@ -9,7 +9,7 @@ import pytest
 
 from engine.board.movegen import legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board
-from engine.encoding.inferred import inferred
+from engine.encoding.inferred import infer_columns
 from engine.encoding.planes import label_of, unpack
 from engine.encoding.views import (
     NO_LAST_MOVE,
@@ -44,8 +44,6 @@ def rows(boards: list[chess.Board]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         "castling": np.array([int(castling_bits(position)) for position in positions], np.uint8),
         "ep_file": np.array([int(en_passant_file(position)) for position in positions], np.uint8),
         "halfmove": np.array([min(board.halfmove_clock, 255) for board in boards], np.uint8),
-        "repetition": np.zeros(len(boards), np.uint8),
-        "ply": np.array([board.ply() for board in boards], np.uint16),
     }
     return planes, columns
 
@@ -81,52 +79,6 @@ def test_planes19_add_the_fifty_move_plane() -> None:
     assert shown.planes == 19
     assert apply(shown, planes, columns).tolist() == apply(view("planes18"), planes, columns).tolist()
     assert counters(shown, columns)[:, 0].tolist() == pytest.approx([0, 0, 0, 0.42, 1, 0])
-
-
-def test_counters_are_scaled_and_bounded() -> None:
-    columns = {"halfmove": np.array([50, 255]), "repetition": np.array([1, 9]), "ply": np.array([20, 900])}
-    shown = view("planes18+counters")
-    assert shown.planes == 21
-    assert counters(shown, columns).tolist() == [pytest.approx([0.5, 0.5, 0.1]), [1, 1, 1]]
-
-
-def test_the_movers_state_is_his_own_first() -> None:
-    planes, columns = rows([chess.Board(fen) for fen in FENS[3:5]])
-    shown = apply(view("marro13+state"), planes, columns)
-    assert shown.shape == (2, 18)
-    assert shown[:, :13].tolist() == planes[:, :13].tolist()
-    # White has the queen's side, Black the king's: seen by each, own K, own Q, theirs K, theirs Q
-    assert (shown[:, 13:17] != 0).tolist() == [[False, True, True, False], [True, False, False, True]]
-
-
-@pytest.mark.parametrize("base", ["marro13", "planes18"])
-def test_history_shows_earlier_boards_as_the_mover_of_the_last_sees_them(base: str) -> None:
-    game = chess.Board()
-    boards = [game.copy()]
-    for san in ("e4", "c5", "Nf3"):
-        game.push_san(san)
-        boards.append(game.copy())
-    turn = boards[-1].turn
-    assert turn == chess.BLACK
-    history = np.zeros((1, 3, 12), dtype=np.uint64)
-    for step, board in enumerate(boards[-2::-1]):
-        for square, piece in board.piece_map().items():
-            plane = 2 * (piece.piece_type - 1) + (piece.color != turn)
-            history[0, step, plane] |= np.uint64(1 << oracle.bit(square, turn))
-    planes, columns = rows([boards[-1]])
-    shown = view(f"{base}+history4")
-    got = unpack(apply(shown, planes, columns | {"history": history}))[0]
-    assert shown.planes == len(got)
-    for step, board in enumerate(boards[-2::-1]):
-        if base == "planes18":
-            expected = drawn18(board)[:12]
-        else:
-            expected = np.zeros((12, 8, 8), dtype=np.uint8)
-            for square, piece in board.piece_map().items():
-                plane = 2 * (piece.piece_type - 1) + (piece.color != turn)
-                expected[(plane, *oracle.row_col(square, turn))] = 1
-        start = view(base).planes + 12 * step
-        assert np.array_equal(got[start : start + 12], expected), step
 
 
 @pytest.mark.parametrize("base", ["marro13", "planes18", "chessmarro77"])
@@ -204,29 +156,17 @@ def test_lengths_that_the_past_does_not_have_are_refused(option: str) -> None:
         view(f"marro13+{option}")
 
 
-@pytest.mark.parametrize("name", ["marro77+last", "planes18+history8", "planes19", "marro13+state", "marro77+counters"])
+@pytest.mark.parametrize("name", ["marro77+last", "planes18", "planes19", "marro13+last3"])
 def test_a_column_that_is_not_there_is_named_with_the_view(name: str) -> None:
     planes, columns = rows([chess.Board()])
-    needed = view(name).columns
-    lacking = (
-        {key: value for key, value in columns.items() if key != needed[-1]} if "history" not in needed else columns
-    )
-    missing = "history" if "history" in needed else needed[-1]
+    columns |= {"last_move": np.zeros(1, np.uint16), "last_move_2": np.zeros(1, np.uint16)}
+    missing = view(name).columns[-1]
+    columns.pop(missing, None)
     with pytest.raises(MissingColumnError, match=rf"{name.replace('+', '.')}' needs the column '{missing}'"):
-        apply(view(name), planes, lacking)
+        apply(view(name), planes, columns)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "planes18+state",
-        "planes18+history1",
-        "planes18+history17",
-        "planes18+histories",
-        "marro77+counters+counters",
-        "marro13+attacks+attacks",
-    ],
-)
+@pytest.mark.parametrize("name", ["planes18+state", "planes18+histories", "planes18+", "marro13+attacks+attacks"])
 def test_an_option_that_is_none_is_named(name: str) -> None:
     with pytest.raises(UnknownViewError, match="takes no option"):
         view(name)
@@ -234,12 +174,12 @@ def test_an_option_that_is_none_is_named(name: str) -> None:
 
 def test_an_unknown_base_names_the_nearest() -> None:
     with pytest.raises(UnknownViewError, match="did you mean 'planes18'"):
-        view("plane18+counters")
+        view("plane18+last")
 
 
 def test_planes_alone_tell_rights_and_captures_that_can_be_seen() -> None:
     planes, _ = rows([chess.Board(fen) for fen in FENS])
-    got = inferred(planes)
+    got = infer_columns(planes)
     # In the last but one pair the rook on h8 and a1 are at home with their kings, the rook on g1 is not.
     assert got["castling"].tolist() == [15, 15, 15, 2 | 4 | 8, 8 | 1 | 2, 0]
     assert got["ep_file"].tolist() == [255, 255, 4, 255, 255, 1]
@@ -253,7 +193,7 @@ def test_supposed_columns_are_nearly_always_the_true_ones() -> None:
             boards.append(board.copy(stack=False))
             board.push(move)
     planes, columns = rows(boards)
-    got = inferred(planes)
+    got = infer_columns(planes)
     takes = np.array([board.has_legal_en_passant() for board in boards])
     assert takes.any()
     assert np.array_equal(got["ep_file"] != 255, takes)

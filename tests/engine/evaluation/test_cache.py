@@ -1,22 +1,19 @@
-"""The evaluation cache says to the bit what the evaluator behind it says, in memory that does not grow."""
+"""The evaluation cache answers to the bit what the evaluator behind it answers, in memory that does not grow."""
 
 import random
-from typing import Any
+import tracemalloc
 
 import chess
 import numpy as np
 import pytest
-from numba import njit
 
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board, from_fen
 from engine.encoding.planes import PLANES, legal_mask
-from engine.evaluation import cache as evaluation_cache
 from engine.evaluation import handwritten
-from engine.evaluation.cache import Cached, CacheSizeError, row_key
+from engine.evaluation.cache import Cached, CacheSizeError
 from engine.evaluation.evaluator import Evaluator, uniform
 from tests.conftest import shared_data
-from tests.engine.compiled import kernels, not_unsigned
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
@@ -119,41 +116,6 @@ def test_rows_that_differ_in_one_bit_are_told_apart():
     one_of_each = Cached(by_content)
     one_of_each(rows_BP[::7])
     assert one_of_each.misses == len(rows_BP[::7])
-    keys = np.array([row_key(row) for row in rows_BP], dtype=np.uint64)
-    assert [len(np.unique(half)) for half in keys.T] == [len(rows_BP)] * 2, "each half alone tells them apart"
-    flips = np.unpackbits((keys[:-1] ^ keys[-1]).view(np.uint8)).mean() * 64
-    assert 31.9 < flips < 32.1, "a flipped bit flips half of a hash"
-
-
-@njit
-def keys_of_pairs(row: Any, bits: Any) -> Any:
-    """Hash a row with each two of `bits` flipped, and with none, one or both of bits 31 and 63 of the last plane."""
-    flipped = len(bits)
-    keys = np.empty((2 * flipped * (flipped - 1), 2), dtype=np.uint64)
-    count = 0
-    for one in range(flipped):
-        row[bits[one] >> 6] ^= np.uint64(1) << np.uint64(bits[one] & 63)
-        for other in range(one):
-            row[bits[other] >> 6] ^= np.uint64(1) << np.uint64(bits[other] & 63)
-            for low in (np.uint64(0), np.uint64(1 << 31)):
-                for high in (np.uint64(0), np.uint64(1 << 63)):
-                    row[76] ^= low | high
-                    keys[count, 0], keys[count, 1] = row_key(row)
-                    row[76] ^= low | high
-                    count += 1
-            row[bits[other] >> 6] ^= np.uint64(1) << np.uint64(bits[other] & 63)
-        row[bits[one] >> 6] ^= np.uint64(1) << np.uint64(bits[one] & 63)
-    return keys
-
-
-def test_rows_that_differ_in_two_to_four_bits_are_told_apart():
-    row = rows_of_random_games(1, seed=4)[0]
-    draws = np.random.default_rng(10)
-    tops = np.arange(PLANES - 1) * 64 + 63  # a product carries upwards: topmost bits are stirred least
-    bits = np.unique(np.concatenate([tops, tops - 32, draws.integers((PLANES - 1) * 64, size=400)]))
-    keys = keys_of_pairs(row, bits)
-    assert len(keys) > 500_000
-    assert [len(np.unique(half)) for half in keys.T] == [len(keys)] * 2, "each half alone tells them apart"
 
 
 @pytest.mark.parametrize(
@@ -185,54 +147,52 @@ def random_rows(rows: int, seed: int) -> np.ndarray:
     return planes_BP
 
 
-def test_memory_is_what_was_given_and_the_newest_rows_stay():
-    cached = Cached(uniform, mebibytes=1)
-    room = cached.nbytes
-    assert 0.98 < room / 2**20 <= 1
-    planes_BP = random_rows(20_000, seed=5)
-    for start in range(0, 20_000, 500):
-        cached(planes_BP[start : start + 500])
-    assert cached.nbytes == room
-    assert cached.misses == 20_000
-    cached(planes_BP[-3000:])
-    newest = cached.hits
-    assert newest > 2900, "what came last is there, but for the few whose bucket is full"
-    cached(planes_BP[:3000])
-    assert cached.hits == newest, "what came first has been written over"
-
-
-def test_the_ring_wraps_without_a_wrong_word():
+def test_the_least_recently_used_positions_are_dropped():
     cached = Cached(by_content, mebibytes=1)
-    planes_BP = random_rows(9_000, seed=6)
-    draws = np.random.default_rng(7)
-    for start in range(0, 9_000, 300):
-        cached(planes_BP[start : start + 300])
-        again = planes_BP[draws.integers(start + 300, size=20)]
-        assert_same(again, cached(again), by_content(again))
-    assert cached.hits > 100
+    planes_BP = random_rows(cached.capacity + 500, seed=5)
+    first, middle, last = planes_BP[:500], planes_BP[500:1000], planes_BP[-500:]
+    for start in range(0, cached.capacity, 500):
+        cached(planes_BP[start : start + 500][: cached.capacity - start])
+    assert_same(first, cached(first), by_content(first))
+    assert (cached.hits, cached.misses) == (500, cached.capacity), "full, and the first are the last used now"
+    cached(last)
+    for known, rows in ((True, first), (True, last), (False, middle)):
+        before = cached.misses
+        assert_same(rows, cached(rows), by_content(rows))
+        assert cached.misses == before + 500 * (not known)
 
 
-def test_clear_forgets_and_counts_from_zero():
-    cached = Cached(uniform)
-    planes_BP = rows_of_random_games(20, seed=8)
-    cached(planes_BP)
-    cached.clear()
-    assert (cached.hits, cached.misses, cached.hit_rate) == (0, 0, 0.0)
+def test_memory_is_about_what_was_given():
+    planes_BP = rows_of_random_games(Cached(uniform, mebibytes=1).capacity, seed=6)
+    planes_BP[:, 12] = np.arange(len(planes_BP))  # no two rows alike
+    cached = Cached(uniform, mebibytes=1)
+    tracemalloc.start()
+    cached(planes_BP[:1])
+    before = tracemalloc.get_traced_memory()[0]
+    for start in range(1, len(planes_BP), 256):
+        cached(planes_BP[start : start + 256])
+    held = tracemalloc.get_traced_memory()[0] - before - cached._logits_BA.nbytes
+    tracemalloc.stop()
+    assert 0.7 * 2**20 < held < 1.1 * 2**20
+
+
+def test_an_evaluator_that_raises_leaves_the_cache_as_it_was():
+    planes_BP = np.unique(rows_of_random_games(40, seed=8), axis=0)
+    cached = Cached(by_content)
+    cached(planes_BP[:10])
+
+    def broken(planes_BP: np.ndarray) -> Arrays:
+        raise KeyError("out of memory")
+
+    cached.evaluator = broken
+    with pytest.raises(KeyError):
+        cached(planes_BP)
+    assert_same(planes_BP[:10], cached(planes_BP[:10]), by_content(planes_BP[:10]))
     cached.evaluator = by_content
     assert_same(planes_BP, cached(planes_BP), by_content(planes_BP))
+    assert cached.misses == len(planes_BP)
 
 
 def test_no_room_is_said():
     with pytest.raises(CacheSizeError, match="1 or more"):
         Cached(uniform, mebibytes=0)
-
-
-def test_no_kernel_mixes_signed_and_unsigned():
-    Cached(handwritten.evaluate, mebibytes=1)(rows_of_random_games(3, seed=9))
-    found = kernels(evaluation_cache)
-    unsigned = [kernel for kernel in found.values() if kernel.signatures]
-    assert len(unsigned) >= 3
-    for kernel in unsigned:
-        for signature in kernel.signatures:
-            mixed = [line for line in not_unsigned(kernel, signature) if line.endswith("is int64")]
-            assert not mixed, f"{kernel.__name__}: {mixed}"

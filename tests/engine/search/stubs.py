@@ -11,8 +11,8 @@ from numba import njit
 from engine.board.bitboard import EMPTY, U, lowest
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
+from engine.board.rng import scrambled
 from engine.encoding.planes import LABELS, PLANES, label_of, move_of
-from engine.evaluation.cache import row_key
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
@@ -54,15 +54,22 @@ class Laid:
 @njit
 def _unit(word: Any) -> Any:
     """Give a number in 0..1 that looks random, from a word."""
-    word = (word ^ (word >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
-    word = (word ^ (word >> U(27))) * U(0x94D0_49BB_1331_11EB)
-    return np.float64((word ^ (word >> U(31))) >> U(40)) / 2.0**24
+    return np.float64(scrambled(word) >> U(40)) / 2.0**24
+
+
+@njit
+def _name(planes: Any) -> Any:
+    """Hash a row, planes uint64[77], uint64."""
+    name = U(0)
+    for plane in planes:
+        name = scrambled(name ^ plane)
+    return name
 
 
 @njit
 def _fill(planes_BP: Any, spread: Any, salt: Any, logits_BA: Any, wdl_B3: Any) -> None:
     for row in range(len(planes_BP)):
-        name = row_key(planes_BP[row])[0] + U(salt) * U(0x9E37_79B9_7F4A_7C15)
+        name = _name(planes_BP[row]) + U(salt) * U(0x9E37_79B9_7F4A_7C15)
         for kind in range(64):
             sources = planes_BP[row, 13 + kind]
             while sources != EMPTY:

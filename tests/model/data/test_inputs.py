@@ -24,23 +24,13 @@ from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS, EARLIER_MOV
 from tests.model.synthetic import TINY, TINY_SEED, batch, bits
 
 CPU = torch.device("cpu")
-VIEWS = (
-    "planes18",
-    "planes19",
-    "planes18+counters+history4",
-    "marro13+state",
-    "marro77+state+counters",
-    "marro13+history2",
-    "marro77+last",
-    "planes18+last+counters",
-)
+VIEWS = ("planes18", "planes19", "marro13+attacks", "marro77+last", "planes19+last+attacks")
 
 
 @cache
 def rows() -> dict[str, Any]:
-    """Give rows of every kind of move, with earlier positions that are drawn by lot."""
-    some = playout_rows(400, seed=3)
-    return some | {"history": np.random.default_rng(0).integers(0, 2**63, (400, 3, 12), dtype=np.uint64)}
+    """Give rows of every kind of move."""
+    return playout_rows(400, seed=3)
 
 
 @pytest.mark.parametrize("name", ["marro77", "chessmarro77"])
@@ -147,13 +137,6 @@ def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
         if name != "planes":
             with pytest.raises(MissingColumnError, match=f"needs the column '{name}'"):
                 step_columns(config, row, lacking, CPU)
-
-
-def test_history_is_refused_by_name_where_shards_are_read() -> None:
-    with pytest.raises(MissingColumnError, match=r"the preset .tiny. needs the column 'history'.*shuffled"):
-        to_device(
-            batch(2) | {"castling": np.zeros(2), "ep_file": np.zeros(2)}, replace(TINY, view="planes18+history8"), CPU
-        )
 
 
 def test_a_label_outside_the_vocabulary_is_named() -> None:

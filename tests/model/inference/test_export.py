@@ -47,7 +47,7 @@ Exported = tuple[dict[str, Any], list[list[int]]]
 OTHER = replace(
     TINY,
     name="tiny-other",
-    view="planes18+counters",
+    view="planes19",
     moves="az4672",
     block="pre",
     activation="mish",

@@ -142,22 +142,6 @@ def test_the_last_move_comes_from_the_boards_own_moves() -> None:
     assert four._columns(board, {})["last_move"].tolist() == [65535]
 
 
-def test_history_and_repetitions_come_from_the_boards_own_moves() -> None:
-    row = replace(TINY, name="past", view="planes18+counters+history3")
-    board = chess.Board()
-    for san in ("Nf3", "Nf6", "Ng1", "Ng8"):
-        board.push_san(san)
-    columns = player(row)._columns(board, {})
-    assert columns["repetition"].tolist() == [1]
-    assert columns["ply"].tolist() == [4]
-    # One move before, Black to move had his knight on f6: for White an opponent's knight, bit 8 * 2 + 5.
-    assert int(columns["history"][0, 0, 3]) >> 21 & 1
-    assert int(columns["history"][0, 1, 2]) >> 45 & 1  # two before, White's knight was on f3
-    fresh = chess.Board(board.fen())
-    same, other = (player(row).choose(it, 0.0) for it in (board, fresh))
-    assert same.value != other.value
-
-
 @torch.inference_mode()
 def test_rows_are_evaluated_alike_alone_and_together(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, network = playout_rows(7), NetworkEvaluator(build(TOLD, 1), device="cpu", amp="off")
