@@ -1,7 +1,6 @@
-"""Announce that kernels are compiled: Numba does so at a kernel's first call on a machine, a minute or two in all.
+"""Announce and interrupt Numba's compilation, which happens at a kernel's first call on a machine, a minute or two in all.
 
-The message is a warning of this module's logger, which is shown without any setting; the command line and the Dagster child
-decide where. `engine.jit_cache` decides where kernels are kept.
+The message is a warning of this module's logger, which is shown by default.
 """
 
 import logging
@@ -14,23 +13,23 @@ from numba.core import event
 from engine.jit_cache import are_compiled
 
 LOG = logging.getLogger(__name__)
-MESSAGE = "compiling kernels (once): this takes a minute or two, and is kept for the next time"
+MESSAGE = "compiling kernels: this takes a minute or two, and happens only once"
 
 
 @cache
-def say_once() -> None:
+def log_once() -> None:
     """Log the message, once a process."""
     LOG.warning(MESSAGE)
 
 
-def say_for_workers(module: str) -> None:
-    """Log the message where worker processes will compile, since none of a module's kernels is kept."""
+def announce_to_workers(module: str) -> None:
+    """Log the message if worker processes are going to compile, since no kernel of a module is cached."""
     if not are_compiled(module):
-        say_once()
+        log_once()
 
 
 class _Starts(event.Listener):
-    """Calls a function at the beginning of each event."""
+    """Calls a function at the start of each event."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call = call
@@ -44,17 +43,17 @@ class _Starts(event.Listener):
 
 
 @contextmanager
-def announced() -> Iterator[None]:
-    """Log the message when this process compiles a kernel meanwhile; loading one does not count."""
-    with event.install_listener("numba:compile", _Starts(say_once)):
+def announce_compiling() -> Iterator[None]:
+    """Log the message when a kernel is compiled inside the block; loading a cached one does not count."""
+    with event.install_listener("numba:compile", _Starts(log_once)):
         yield
 
 
 @contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Call `check` at each pass of the compiler meanwhile; what it raises ends the compilation.
+    """Call `check` at each compiler pass inside the block; an exception that it raises ends the compilation.
 
-    It must raise a BaseException that is no Exception: Numba treats those as errors of the kernel.
+    It must not be an `Exception`, which Numba would report as an error of the kernel.
     """
     with event.install_listener("numba:run_pass", _Starts(check)):
         yield

@@ -1,12 +1,12 @@
-"""Errors that a user caused and can correct."""
+"""Errors that a user can correct."""
 
 from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """Its message says in one line what was wrong and what to do about it.
+    """The message says in one line what is wrong and what to do.
 
-    The command line prints it and exits 2; anything else that is raised is a bug of ours.
+    The command line prints it and exits with 2; any other exception is a bug in this program.
     """
 
 

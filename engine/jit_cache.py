@@ -1,10 +1,9 @@
-"""Where compiled kernels are kept: a folder named by the hash of every source that they may depend on.
+"""The cache of compiled kernels: a folder named by the hash of every source that they may depend on.
 
-Numba's own cache watches the file of the cached function alone, so after an edit to `engine/board/movegen.py` (or a
-`git pull`) the cached `pipeline/pgn/replay.py` would go on running the old move generator, silently. Machine code also
-holds the constants of modules that compile nothing, such as `engine/evaluation/piece_squares.py`. A folder a state of
-the sources cannot be stale, and an edit of a module that no kernel imports (the command line's, Dagster's) moves
-nothing. Numba's own index of a folder holds its version, and the processor's name and features.
+Numba's cache checks only the file of the cached function. After an edit of `engine/board/movegen.py` (or a `git pull`) the
+cached `pipeline/pgn/replay.py` would silently run the old move generator. Machine code also contains constants of modules
+without kernels, such as `engine/evaluation/piece_squares.py`. An edit of a module that no kernel imports recompiles nothing.
+Numba's index in the folder covers its version and the processor.
 """
 
 import hashlib
@@ -16,7 +15,7 @@ from pathlib import Path
 
 VARIABLE = "NUMBA_CACHE_DIR"
 OURS = "FIANCHETTO_KERNELS"
-"""Holds the value of VARIABLE that this module set, so that a child with newer sources does not take it for the user's."""
+"""Holds the value of VARIABLE that this module set, so that a subprocess does not take it for the user's."""
 
 ROOMS = ("engine", "model", "pipeline")
 
@@ -28,10 +27,10 @@ _IMPORTS = re.compile(rf"^[ \t]*(?:{_FROM}|{_IMPORT})".encode(), re.MULTILINE)
 
 
 def kernel_sources(root: Path) -> dict[str, bytes]:
-    """Return the modules that compile something and all of ours that they import, directly or not: path to content.
+    """Return the modules with kernels and all of this project that they import, directly or not: path to content.
 
-    Import statements are found by a pattern, in a hundredth of the time of parsing, since this runs at every start. What
-    only looks like an import adds a module and removes none.
+    Import statements are found by a regular expression, in a hundredth of the time of parsing, since this runs at every start.
+    A false match only adds a module.
     """
     every: dict[str, bytes] = {}
     for path in (path for room in ROOMS for path in _python_files(f"{root}/{room}")):
@@ -57,7 +56,7 @@ def _python_files(folder: str) -> Iterator[str]:
 
 
 def _imported(text: bytes, every: dict[str, bytes]) -> set[str]:
-    """Return the paths of our modules that a source imports, and of the packages that they lie in."""
+    """Return the paths of this project's modules that a source imports, and of their packages."""
     named: set[bytes] = set()
     for module, names, modules in _IMPORTS.findall(text):
         named |= {module + b"." + name for name in re.findall(rb"\w+", names)} if module else set()
@@ -80,7 +79,7 @@ def sources_hash(root: Path) -> str:
 
 
 def key_cache_by_sources() -> None:
-    """Point Numba's cache at a folder of these sources; a folder that the user named is left alone."""
+    """Point Numba's cache at the folder of these sources, unless the user has set another one."""
     if os.environ.get(VARIABLE) != os.environ.get(OURS):
         return
     here = Path(__file__).parent
@@ -96,6 +95,6 @@ def key_cache_by_sources() -> None:
 
 
 def are_compiled(module: str) -> bool:
-    """Return whether kernels of a module are kept for these sources; `module` is its name without its packages."""
+    """Return whether kernels of a module are cached for these sources; `module` is its name without its packages."""
     folder = os.environ.get(VARIABLE)
     return folder is not None and any(Path(folder).glob(f"*/{module}.*.nbi"))

@@ -1,9 +1,8 @@
-"""How kernels are compiled that make no array: `@njit(**BORROWING)`.
+"""`@njit(**BORROWING)` compiles kernels that allocate no array, without Numba's reference counts.
 
-Numba counts references to each array that is handed to a function: two atomic operations an array and call, which were half of
-the time of replay (docs/log.md). A kernel that borrows its arrays from the caller needs no counts. It returns none of them.
-Numba refuses to compile one that makes an array (copying a slice into another does: `child[:] = position`), or that calls
-a kernel that does. `_nrt` is an option of Numba's own; a version without it would refuse it, and nothing else would change.
+Counting costs two atomic operations for each array argument of each call, which was half of the time of replay. Such a kernel
+must not return its arrays. Numba refuses to compile one that allocates (`child[:] = position` does), or that calls a kernel
+that does. `_nrt` is an undocumented option of Numba.
 """
 
 from typing import Any

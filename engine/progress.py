@@ -1,4 +1,4 @@
-"""How long work reports its progress and asks whether to stop: two callbacks that know nothing of who listens."""
+"""Callbacks of long work: report progress, and poll whether to stop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ class Tick:
     total: int | None
     """Units in all, None while unknown."""
     unit: str
-    """What is counted: positions, bytes, steps."""
+    """Unit of `done` and `total`: positions, bytes, steps."""
     values: Mapping[str, float] = field(default_factory=dict)
     """Figures worth showing beside the bar, such as loss or positions/s."""
     stage: str = ""
@@ -24,7 +24,7 @@ Progress = Callable[[Tick], None]
 
 
 Stop = Callable[[], bool]
-"""Returns True when the work should end early; it is asked often, and work that was stopped leaves nothing half-made."""
+"""Returns True when the work should end early; polled often. Stopped work leaves no partial files."""
 
 
 def silent(tick: Tick) -> None:

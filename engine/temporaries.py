@@ -1,11 +1,11 @@
-"""Files that appear under their name whole or not at all: temporary names, the rename, and what killed writers leave.
+"""Atomic file writes: temporary names, the rename, and temporary files of killed writers.
 
     .train-00000-0.parquet.fianchetto-5f0e11c2-4711-9d0c27aa.tmp
 
 A temporary name holds the file's name, the project's, the machine, the process and a random part, so no two writers share a
-file, wherever they run. The file is abandoned when its process is gone, or when nobody has written to it for a day. Only its
-own machine can tell that a process is gone: one boot of one host, and one namespace of process ids, so that a container does
-not delete what another container of its host is writing.
+file, wherever they run. The file is abandoned when its process is gone, or when it has not been written for a day. Only the
+same machine can tell that a process is gone: one boot of one host, and one namespace of process ids, so that a container does
+not delete the files of another container on its host.
 """
 
 import hashlib
@@ -32,10 +32,10 @@ DAY = 86_400.0
 @cache
 def machine() -> str:
     """Return a hash of what makes process ids unique (host, boot, process namespace), 8 hex digits."""
-    told = [platform.node(), str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip()]
+    parts = [platform.node(), str(psutil.boot_time() // 60) if not _BOOT.exists() else _BOOT.read_text().strip()]
     if _NAMESPACE.exists():  # Linux: each container numbers its own processes
-        told.append(str(_NAMESPACE.stat().st_ino))
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+        parts.append(str(_NAMESPACE.stat().st_ino))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -54,7 +54,7 @@ def is_temporary(name: str) -> bool:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether a file is one of our temporary files and provably nobody will finish it."""
+    """Return whether a file is one of these temporary files and its writer is gone."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False
@@ -62,7 +62,7 @@ def is_abandoned(path: Path) -> bool:
         return True
     try:
         return time.time() - path.lstat().st_mtime > DAY
-    except OSError:  # renamed to its final name meanwhile
+    except OSError:  # renamed to its final name since
         return False
 
 

@@ -40,7 +40,7 @@ RANK_3 = U(0x0000_FF00_0000_0000)
 RANK_8 = U(0x0000_0000_0000_00FF)
 """The mover's eighth rank, row 0: where own pawns promote."""
 
-# Not wrapped round the edge: squares that a step with an eastward (westward) part may land on.
+# Masks against wrapping round the edge: where a step with an eastward (westward) part may land.
 NOT_A = U(~int(FILE_A) & int(ALL))
 NOT_H = U(~int(FILE_H) & int(ALL))
 NOT_AB = U(~(int(FILE_A) | int(FILE_A) << 1) & int(ALL))

@@ -62,7 +62,7 @@ _CASTLE_EAST_SAFE, _CASTLE_WEST_SAFE = U(0b110 << 60), U(0b1100 << 56)
 def attacked_by(position: Any, side: Any, pawns: Any, occupied: Any) -> Any:
     """Return every square that `side` (0 mover, 1 opponent) attacks when the board holds `occupied`, uint64.
 
-    What its pawns attack, `pawns`, is given: they alone have a direction.
+    `pawns` are the squares that its pawns attack, which depend on the direction they move in.
     """
     queens = position[QUEEN + side]
     current = alternate(position[ROOK + side] | queens, position[BISHOP + side] | queens)
@@ -91,8 +91,8 @@ def pawns_up(pawns: Any) -> Any:
 def rays(position: Any, own: Any, occupied: Any) -> Any:
     """Walk the eight rays out of the king: return (check mask, checkers, pinned), boards and Lanes.
 
-    The check mask holds the squares that answer a sliding check: those between, and the checker. What is pinned in a lane
-    (own pieces between the king and a slider) may move along that line alone.
+    The check mask holds the squares that answer a sliding check: those between, and the checker. Pinned pieces of a lane (own
+    pieces between the king and a slider) may move only along that line.
     """
     sliders = alternate(position[ROOK + 1] | position[QUEEN + 1], position[BISHOP + 1] | position[QUEEN + 1])
     empty, mine = everywhere(~occupied), everywhere(own)
@@ -112,8 +112,8 @@ def rays(position: Any, own: Any, occupied: Any) -> Any:
 def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> None:
     """Add the en-passant capture in one direction (NE or NW) if the king is not left in check.
 
-    Both pawns leave their squares at once, so it is tried on the board: this is the one capture that can uncover an attack
-    along the rank that no pin shows.
+    Both pawns leave their squares at once, so the capture is tried on the board: it can uncover an attack along the rank that
+    no pin shows.
     """
     target = position[EN_PASSANT]
     captured = target << U(8)
@@ -128,7 +128,7 @@ def _en_passant(position: Any, occupied: Any, planes: Any, direction: Any) -> No
 
 @njit(**BORROWING)
 def _pawns(position: Any, planes: Any, empty: Any, captures: Any, target: Any, stuck: Any) -> None:
-    """Add pushes and captures of the mover's pawns; `stuck` (Lanes) may not move in the lane's direction."""
+    """Add pushes and captures of the mover's pawns; those in `stuck` (Lanes) may not move in the lane's direction."""
     pawns = position[PAWN]
     one = ((pawns & ~lane(stuck, NORTH)) >> U(8)) & empty
     two = ((one & RANK_3) >> U(8)) & empty
@@ -177,7 +177,7 @@ def _castling(position: Any, planes: Any, occupied: Any, attacked: Any) -> None:
 def legal_planes(position: Any, planes: Any) -> Any:
     """Write planes 0..76 of a position into `planes` (uint64[77]) and return the number of checkers (0, 1, 2).
 
-    Mover's view. The position must be playable (engine.board.position.FenError says what is not).
+    Mover's view. The position must be playable: `from_fen` refuses those that are not.
     """
     own = opponent = EMPTY
     for index in range(0, 12, 2):

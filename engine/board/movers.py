@@ -1,7 +1,7 @@
-"""Which pieces may move to one square: what reading SAN asks, for a quarter of what all legal moves cost.
+"""Find the pieces that may move to one square, which reading SAN needs, in a quarter of the time of all legal moves.
 
-Lines that end on the square find the pieces that reach it; lines out of the king, on the board after the move, say whether it
-may be played. Castling and en passant are left to `legal_planes`.
+Lines from the square find the pieces that reach it; lines from the king, on the board after the move, show whether the move is
+legal. Castling and en passant are left to `legal_planes`.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any
 
 @njit(**BORROWING)
 def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
-    """Return the mover's pieces of a word that could move to a square without an own piece, but for pins and checks."""
+    """Return the mover's pieces of a word that reach a square without an own piece; pins and checks are ignored."""
     pieces = position[word]
     if word == PAWN:
         if square & occupied != EMPTY:
@@ -59,7 +59,7 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
 def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
     """Return which of the mover's pieces of a word, on `sources`, may move to a square (a board with one bit), uint64.
 
-    Castling and en passant are not among the moves. The position must be playable.
+    Castling and en passant are not considered. The position must be playable.
     """
     own = opponent = EMPTY
     for index in range(0, 12, 2):
@@ -85,7 +85,7 @@ def legal_movers(position: Any, word: Any, square: Any, sources: Any) -> Any:
 
 @njit(**BORROWING)
 def may_capture_en_passant(position: Any, planes: Any) -> Any:
-    """Return whether an en-passant capture is legal; `planes` (uint64[77]) are filled where that has to be looked at."""
+    """Return whether an en-passant capture is legal; `planes` (uint64[77]) is scratch."""
     if pawns_down(position[EN_PASSANT]) & position[PAWN] == EMPTY:
         return False
     legal_planes(position, planes)

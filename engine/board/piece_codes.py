@@ -7,12 +7,12 @@ from numba import njit
 from engine.kernels import BORROWING
 
 CODE_BITS = 4
-"""Words that the pieces take."""
+"""Words that hold the pieces."""
 
 
 @njit(**BORROWING, inline="always")
 def piece_codes(board: Any) -> Any:
-    """Return the four words (uint64) of a board's twelve (words 0..11 of a position or of planes)."""
+    """Return the four words (uint64) of twelve piece boards (words 0..11 of a position or of planes)."""
     p1, p2, p3, p4, p5, p6 = board[0], board[1], board[2], board[3], board[4], board[5]
     p7, p8, p9, p10, p11, p12 = board[6], board[7], board[8], board[9], board[10], board[11]
     return (

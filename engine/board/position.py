@@ -34,9 +34,9 @@ PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = 0, 2, 4, 6, 8, 10
 HALFMOVE_MASK = U(0xFFFF)
 
 MAX_MOVES = 256
-"""Legal moves of a position at most, promotions as four: no game leads to more than 218, and arrays have this size."""
+"""Most legal moves of a position, promotions as four: games lead to 218 at most, and arrays have this size."""
 _MOST_STEPS = (12, 8, 13, 14, 27, 10)
-"""Moves of a man at most, pawn to king, castling and promotions included."""
+"""Most moves of one piece, pawn to king, castling and promotions included."""
 
 _UNPLAYABLE = {
     chess.STATUS_EMPTY: "there are no pieces",
@@ -51,7 +51,7 @@ Position = NDArray[np.uint64]
 
 
 class FenError(UserError):
-    """A FEN that is not a standard-chess position that can be played."""
+    """A FEN that is malformed, or not a position that standard chess can be played from."""
 
 
 def from_board(board: chess.Board) -> Position:
@@ -68,7 +68,7 @@ def from_board(board: chess.Board) -> Position:
     most = sum(steps * word.bit_count() for steps, word in zip(_MOST_STEPS, words[::2], strict=True))
     if most > MAX_MOVES and (moves := board.legal_moves.count()) > MAX_MOVES:
         raise FenError(
-            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and there is room for {MAX_MOVES}"
+            f"no game leads to {board.fen()!r}: it has {moves} legal moves, and at most {MAX_MOVES} are supported"
         )
     words += [0, int(board.clean_castling_rights()), 0 if board.ep_square is None else 1 << board.ep_square]
     for index, word in enumerate(words):
@@ -80,27 +80,27 @@ def from_board(board: chess.Board) -> Position:
 
 
 def parse_fen(fen: str) -> chess.Board:
-    """Return the board of a FEN, castling rights of Chess960 as they are; raises FenError for what is none."""
+    """Parse a FEN, keeping castling rights of Chess960; raises FenError for malformed text."""
     try:
         return chess.Board(fen, chess960=True)
     except ValueError as error:
-        reason = str(error).partition(":")[0]  # behind the colon it repeats the whole text, however long
+        reason = str(error).partition(":")[0]  # after the colon it repeats the whole text
         raise FenError(f"not a FEN: {fen[:100]!r}: {reason}") from error
 
 
 def from_fen(fen: str) -> Position:
     """Make a position (uint64[16]) from a FEN.
 
-    Raises FenError when the text is no FEN, or when standard chess cannot be played from it: not one king a side, the side
-    that has moved in check, pawns on a last rank, more than MAX_MOVES legal moves. Castling rights without king and rook at
-    home are dropped, as are en-passant squares that no double push can have left. Odd material (nine queens, ten pawns) is
-    let through.
+    Raises FenError when the text is malformed, or when standard chess cannot be played from it: not one king per side, the
+    side that has moved in check, pawns on a last rank, more than MAX_MOVES legal moves. Castling rights without king and rook
+    at home are dropped, as are en-passant squares that no double push can have left. Impossible material (nine queens, ten
+    pawns) is accepted.
     """
     return playable(parse_fen(fen), fen)
 
 
 def playable(board: chess.Board, fen: str) -> Position:
-    """Make a position of what `parse_fen` returned, as `from_fen` does; the board is changed."""
+    """Make a position from `parse_fen`'s board, as `from_fen` does; the board is changed."""
     board.chess960 = False
     board.castling_rights = board.clean_castling_rights()
     if board.status() & chess.STATUS_INVALID_EP_SQUARE:
@@ -160,7 +160,7 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
     """Play a legal move in place; the position is the opponent's view after it.
 
     `source` and `target` are bit indices in the mover's view; castling is the king's two-square move; `promotion` is a
-    python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal move leaves a position without meaning.
+    python-chess piece type (2 knight .. 5 queen), 0 for none. An illegal move gives a meaningless position.
     """
     start, end = bit(source), bit(target)
     word = 0
@@ -200,8 +200,8 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 
 
 @njit(**BORROWING, inline="always")
-def _mixed(total: Any, word: Any) -> Any:
-    """Stir a word into a running hash: a bijection of `total` for each word (splitmix64's multiplier)."""
+def _mix(total: Any, word: Any) -> Any:
+    """Add a word to a running hash: a bijection of `total` for each word (splitmix64's multiplier)."""
     total = (total ^ word) * U(0xBF58_476D_1CE4_E5B9)
     return total ^ (total >> U(29))
 
@@ -210,21 +210,21 @@ def _mixed(total: Any, word: Any) -> Any:
 def key(position: Any, en_passant_legal: Any) -> Any:
     """Hash what makes two positions the same: pieces, turn, castling rights and a *legal* en-passant capture, uint64.
 
-    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Repetitions, duplicates and
-    caches compare keys. Four lanes are stirred side by side, since one chain of fifteen
-    multiplications is what a processor waits for; the last step is splitmix64's (Steele, Lea and Flood 2014).
+    `en_passant_legal` is 1 or 0, uint64: as a bool it cost replay a quarter of its speed. Four lanes are mixed side by side,
+    since a processor would wait for one chain of fifteen multiplications; the last step is splitmix64's (Steele, Lea and Flood
+    2014).
     """
     first, second = U(0x9E37_79B9_7F4A_7C15), U(0xD1B5_4A32_D192_ED03)
     third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)
     for index in range(0, 12, 4):
-        first = _mixed(first, position[index])
-        second = _mixed(second, position[index + 1])
-        third = _mixed(third, position[index + 2])
-        fourth = _mixed(fourth, position[index + 3])
-    first = _mixed(first, position[TURN])
-    second = _mixed(second, position[CASTLING])
-    third = _mixed(third, position[EN_PASSANT] * U(en_passant_legal))
-    total = _mixed(_mixed(_mixed(first, second), third), fourth)
+        first = _mix(first, position[index])
+        second = _mix(second, position[index + 1])
+        third = _mix(third, position[index + 2])
+        fourth = _mix(fourth, position[index + 3])
+    first = _mix(first, position[TURN])
+    second = _mix(second, position[CASTLING])
+    third = _mix(third, position[EN_PASSANT] * U(en_passant_legal))
+    total = _mix(_mix(_mix(first, second), third), fourth)
     total = (total ^ (total >> U(30))) * U(0x94D0_49BB_1331_11EB)
     return total ^ (total >> U(31))
 

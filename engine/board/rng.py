@@ -1,7 +1,7 @@
-"""Random numbers inside compiled code: a stream a game, so that neighbours in a batch cannot change what a game draws.
+"""Random numbers inside compiled code: one stream for each game, so that a game does not depend on its neighbours in a batch.
 
-A stream is a uint64[1] that splitmix64 advances (Steele, Lea and Flood 2014). Integers are exact on every machine; what goes
-through logarithms is as exact as the machine's own.
+A stream is a uint64[1] that splitmix64 advances (Steele, Lea and Flood 2014). Integers are the same on every machine; numbers
+that go through logarithms differ as much as the machines' logarithms do.
 """
 
 from math import cos, log, pi, sqrt
@@ -18,43 +18,36 @@ _TINY = 2.0**-53
 
 
 @njit(**BORROWING)
-def scrambled(word: Any) -> Any:
-    """Stir a word, uint64 -> uint64: splitmix64's last step, a bijection."""
+def splitmix64(word: Any) -> Any:
+    """Return splitmix64's hash of a word, uint64 -> uint64: a bijection."""
     word = (word ^ (word >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
     word = (word ^ (word >> U(27))) * U(0x94D0_49BB_1331_11EB)
     return word ^ (word >> U(31))
 
 
 @njit(**BORROWING)
-def seeded(state: Any, seed: Any, game: Any) -> None:
+def seed_stream(state: Any, seed: Any, game: Any) -> None:
     """Begin the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
-    state[0] = scrambled(scrambled(seed + _GOLDEN) ^ (game * _GOLDEN + U(1)))
+    state[0] = splitmix64(splitmix64(seed + _GOLDEN) ^ (game * _GOLDEN + U(1)))
 
 
 @njit(**BORROWING)
-def draw(state: Any, below: Any) -> Any:
-    """Return a random number in 0..below-1 (int64) and advance the stream."""
-    state[0] += _GOLDEN
-    return np.int64(scrambled(state[0]) % U(below))
-
-
-@njit(**BORROWING)
-def share(state: Any) -> Any:
+def uniform(state: Any) -> Any:
     """Return a random float64 in the open interval (0, 1) and advance the stream."""
     state[0] += _GOLDEN
-    return (np.float64(scrambled(state[0]) >> U(11)) + 0.5) * _TINY
+    return (np.float64(splitmix64(state[0]) >> U(11)) + 0.5) * _TINY
 
 
 @njit(**BORROWING)
 def gumbel(state: Any) -> Any:
     """Return a standard Gumbel number, float64."""
-    return -log(-log(share(state)))
+    return -log(-log(uniform(state)))
 
 
 @njit(**BORROWING)
 def _normal(state: Any) -> Any:
     """Return a standard normal number, float64 (Box and Muller 1958)."""
-    return sqrt(-2.0 * log(share(state))) * cos(2.0 * pi * share(state))
+    return sqrt(-2.0 * log(uniform(state))) * cos(2.0 * pi * uniform(state))
 
 
 @njit(**BORROWING)
@@ -62,14 +55,14 @@ def gamma(state: Any, alpha: Any) -> Any:
     """Return a Gamma(alpha, 1) number, float64 (Marsaglia and Tsang 2000; below 1 by their power of a uniform)."""
     boost = 1.0
     if alpha < 1.0:
-        boost = share(state) ** (1.0 / alpha)
+        boost = uniform(state) ** (1.0 / alpha)
         alpha += 1.0
     wide = alpha - 1.0 / 3.0
     scale = 1.0 / sqrt(9.0 * wide)
     while True:
         normal = _normal(state)
         cube = (1.0 + scale * normal) ** 3
-        if cube > 0.0 and log(share(state)) < 0.5 * normal * normal + wide - wide * cube + wide * log(cube):
+        if cube > 0.0 and log(uniform(state)) < 0.5 * normal * normal + wide - wide * cube + wide * log(cube):
             return boost * wide * cube
 
 

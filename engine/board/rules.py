@@ -1,4 +1,4 @@
-"""How the rules of chess end a game; python-chess's `is_insufficient_material` is the oracle of what cannot be won."""
+"""How the rules of chess end a game; insufficient material is as python-chess defines it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from engine.kernels import BORROWING
 
 GOES_ON = -1
 MATE, STALEMATE, MATERIAL, REPETITION, FIFTY = range(5)
-"""How the rules end a game: the side to move is mated; it cannot move; nobody can mate; third occurrence; fifty moves."""
+"""Mate, no legal move, insufficient material for either side, third occurrence, fifty moves."""
 
 ENDINGS = {
     MATE: "checkmate",
@@ -20,10 +20,10 @@ ENDINGS = {
     REPETITION: "repetition",
     FIFTY: "fifty moves",
 }
-"""The names of these endings in records of games."""
+"""Names of these endings in game records."""
 
 FIFTY_MOVES = 100
-"""Half-moves without capture or pawn move after which a game is drawn (the players may claim it; ours always do)."""
+"""Half-moves without capture or pawn move after which a game is drawn (players may claim this; ours always do)."""
 
 _LIGHT = U(0xAA55_AA55_AA55_AA55)
 
@@ -43,7 +43,7 @@ def insufficient(position: Any) -> Any:
 
 @njit(**BORROWING)
 def ending_of_position(position: Any, planes: Any, checkers: Any) -> Any:
-    """Return how the rules end the game here, or GOES_ON; repetition, which takes the game's history, is left to the caller.
+    """Return how the rules end the game here, or GOES_ON; repetition, which needs the game's history, is left to the caller.
 
     `planes` (uint64[77]) and `checkers` are what `legal_planes` gives of the position (uint64[16]). Where several rules
     apply, the order is python-chess's: mate or stalemate, material, fifty moves, and repetition last.

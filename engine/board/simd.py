@@ -1,11 +1,11 @@
-"""Eight bitboards side by side, one a direction: what legal moves are computed with, eight directions at a time.
+"""Eight bitboards side by side, one per direction, so that legal moves are computed in eight directions at a time.
 
 `Lanes` is a Numba type for compiled code only: an LLVM vector of eight uint64, which is one register where the processor
 has AVX-512 and a few elsewhere. Lane i belongs to direction i (N NE E SE S SW W NW), or to knight step i: as the move
 planes are distance-major, the lanes of one distance are eight planes that follow each other in memory.
 
-A step is a rotation and a mask, so that all directions take the same instruction. Lanes know `&`, `|` and `~` (between
-lanes); everything here is unsigned, as in engine/board/bitboard.py.
+A step is a rotation and a mask, so that all directions take the same instruction. Lanes support `&`, `|` and `~` between
+lanes; everything here is unsigned, as in engine/board/bitboard.py.
 """
 
 import operator
@@ -35,7 +35,7 @@ LANES = LanesType("Lanes")
 
 @register_model(LanesType)
 class _LanesModel(models.PrimitiveModel):
-    """Say that a value of the type is an LLVM vector."""
+    """Represents a value of the type as an LLVM vector."""
 
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, _VECTOR)  # type: ignore[no-untyped-call]
@@ -47,7 +47,7 @@ def turns(steps: tuple[tuple[int, int], ...]) -> list[int]:
 
 
 def _landing(steps: tuple[tuple[int, int], ...]) -> list[int]:
-    """Return the squares that each step may land on: files beyond the edge come back in on the other side."""
+    """Return the squares that each step may land on, without those that it reaches by wrapping round the edge."""
     files = {-2: NOT_GH, -1: NOT_H, 0: ALL, 1: NOT_A, 2: NOT_AB}
     rows = {rank: sum(0xFF << 8 * row for row in range(8) if 0 <= row + rank < 8) for rank in range(-2, 3)}
     return [int(files[file]) & rows[rank] for file, rank in steps]
@@ -62,29 +62,29 @@ _ONES = _constant([int(ALL)] * WIDTH)
 
 
 def _call(builder: Any, name: str, kind: Any, values: tuple[Any, ...]) -> Any:
-    """Call LLVM's own function `name` (llvmlite cannot spell those of vectors)."""
+    """Call LLVM's intrinsic `name` (llvmlite has no names for those of vectors)."""
     declare: Any = cgutils.get_or_insert_function
     return builder.call(declare(builder.module, kind, name), values)
 
 
-def _rotated(builder: Any, name: str, lanes: Any, amounts: Any) -> Any:
+def _rotate(builder: Any, name: str, lanes: Any, amounts: Any) -> Any:
     """Rotate each lane by its own amount: `name` is fshl (to the left) or fshr."""
     return _call(builder, f"llvm.{name}.v8i64", ir.FunctionType(_VECTOR, [_VECTOR] * 3), (lanes, lanes, amounts))
 
 
-def _spread(builder: Any, words: tuple[Any, ...], order: list[int]) -> Any:
-    """Make lanes of one or two words, taken in an order."""
+def _broadcast(builder: Any, words: tuple[Any, ...], order: list[int]) -> Any:
+    """Make lanes from one or two words, repeated in an order."""
     lanes = ir.Constant(_VECTOR, ir.Undefined)
     for place, word in enumerate(words):
         lanes = builder.insert_element(lanes, word, ir.Constant(_INDEX, place))
-    return _shuffled(builder, lanes, order)
+    return _shuffle(builder, lanes, order)
 
 
-def _shuffled(builder: Any, lanes: Any, order: list[int]) -> Any:
+def _shuffle(builder: Any, lanes: Any, order: list[int]) -> Any:
     return builder.shuffle_vector(lanes, lanes, ir.Constant(ir.VectorType(_INDEX, WIDTH), order))
 
 
-def _of_one(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
+def _unary(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
     """Make an intrinsic of `build` (builder, value) -> value."""
 
     @intrinsic
@@ -94,7 +94,7 @@ def _of_one(argument: types.Type, result: types.Type, build: Callable[..., Any])
     return operation
 
 
-def _of_two(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
+def _binary(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
     """Make an intrinsic of `build` (builder, value, value) -> value, both of one type."""
 
     @intrinsic
@@ -105,51 +105,51 @@ def _of_two(argument: types.Type, result: types.Type, build: Callable[..., Any])
 
 
 def _stepper(steps: tuple[tuple[int, int], ...], name: str) -> Any:
-    """Make the intrinsic that takes a step in every lane (fshl, to squares of the board alone), or takes it back (fshr)."""
+    """Make the intrinsic that takes a step in every lane (fshl, dropping what leaves the board), or takes it back (fshr)."""
     amounts, landing = _constant(turns(steps)), _constant(_landing(steps))
 
     def build(builder: Any, lanes: Any) -> Any:
-        moved = _rotated(builder, name, lanes, amounts)
+        moved = _rotate(builder, name, lanes, amounts)
         return builder.and_(moved, landing) if name == "fshl" else moved
 
-    return _of_one(LANES, LANES, build)
+    return _unary(LANES, LANES, build)
 
 
 def _back(builder: Any, lanes: Any, distance: Any) -> Any:
-    amounts = builder.mul(_spread(builder, (distance,), [0] * WIDTH), _constant(turns(DIRECTIONS)))
-    return _rotated(builder, "fshr", lanes, amounts)
+    amounts = builder.mul(_broadcast(builder, (distance,), [0] * WIDTH), _constant(turns(DIRECTIONS)))
+    return _rotate(builder, "fshr", lanes, amounts)
 
 
 def _any(builder: Any, lanes: Any) -> Any:
     return _call(builder, "llvm.vector.reduce.or.v8i64", ir.FunctionType(_WORD, [_VECTOR]), (lanes,))
 
 
-everywhere = _of_one(types.uint64, LANES, lambda builder, word: _spread(builder, (word,), [0] * WIDTH))
+everywhere = _unary(types.uint64, LANES, lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH))
 """The same board in all lanes, uint64 -> Lanes."""
-alternate = _of_two(types.uint64, LANES, lambda builder, *words: _spread(builder, words, [0, 1] * 4))
+alternate = _binary(types.uint64, LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4))
 """One board in the straight directions' lanes and one in the diagonals', (uint64, uint64) -> Lanes."""
 step = _stepper(DIRECTIONS, "fshl")
 """Move each lane one step in its direction; what leaves the board is dropped, Lanes -> Lanes."""
 knight_step = _stepper(KNIGHT_STEPS, "fshl")
 """Move each lane by its knight step, Lanes -> Lanes."""
 knight_step_back = _stepper(KNIGHT_STEPS, "fshr")
-"""Bring squares that a knight step led to back to where it began, Lanes -> Lanes."""
-any_lane = _of_one(LANES, types.uint64, _any)
+"""Undo the knight step of each lane, Lanes -> Lanes."""
+any_lane = _unary(LANES, types.uint64, _any)
 """The squares that are set in any lane, Lanes -> uint64."""
-both_ways = _of_one(
-    LANES, LANES, lambda builder, lanes: builder.or_(lanes, _shuffled(builder, lanes, [4, 5, 6, 7, 0, 1, 2, 3]))
+both_ways = _unary(
+    LANES, LANES, lambda builder, lanes: builder.or_(lanes, _shuffle(builder, lanes, [4, 5, 6, 7, 0, 1, 2, 3]))
 )
-"""Join each lane with that of the opposite direction, Lanes -> Lanes."""
-where = _of_two(
+"""Combine each lane with that of the opposite direction, Lanes -> Lanes."""
+where = _binary(
     LANES,
     LANES,
     lambda builder, test, lanes: builder.select(builder.icmp_unsigned("!=", test, _ZEROS), lanes, _ZEROS),
 )
-"""Keep the lanes whose test is not empty, (test, Lanes) -> Lanes; the others are emptied."""
+"""Clear the lanes whose test is empty, (test, Lanes) -> Lanes."""
 
 
 def _steps_back(typing_context: Any, lanes: Any, distance: Any) -> Any:
-    """Bring squares that `distance` (uint64) steps led to back to where they began, Lanes -> Lanes."""
+    """Undo `distance` (uint64) steps of each lane, Lanes -> Lanes."""
     return LANES(LANES, types.uint64), lambda context, builder, signature, values: _back(builder, *values)
 
 
@@ -161,7 +161,7 @@ def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
-    """Write eight lanes to boards (uint64[n], contiguous) from index `first` on; nothing checks that they fit."""
+    """Write eight lanes to boards (uint64[n], contiguous) from index `first` on, without a bounds check."""
     if not isinstance(boards, types.Array) or boards.layout != "C" or boards.dtype != types.uint64:
         raise TypingError(f"lanes are stored in contiguous uint64[n], not in {boards}")
 
@@ -180,7 +180,7 @@ store: Any = intrinsic(_store)
 
 
 def _operator(operation: Callable[..., Any], build: Callable[..., Any]) -> None:
-    """Teach compiled code a Python operator between lanes."""
+    """Register a Python operator between lanes for compiled code."""
     count = 1 if operation is operator.invert else 2
     typed: Any = type_callable(operation)
     lowered: Any = lower_builtin(operation, *[LANES] * count)  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """Attack planes: the squares that the pieces of each kind attack, by side.
 
-A convolution sees two squares further with each layer, and a line's end behind what stands on it needs several; here it is one
-plane. Stored nowhere: made of the piece planes when a batch is.
+A convolution sees two squares further with each layer, so the end of a line takes several; here it is one plane. These planes
+are computed from the piece planes when a batch is made, and are not stored.
 
 Axes: B rows, P planes.
 """
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import EMPTY
 from engine.board.movegen import attacked_by, pawns_down, pawns_up
 from engine.board.position import PAWN, TURN, WORDS
-from engine.encoding.planes import PIECE_PLANES, positions
+from engine.encoding.planes import PIECE_PLANES, check_planes
 from engine.kernels import BORROWING
 
 
@@ -37,10 +37,10 @@ def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
 def attack_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return what the pieces of each of the 12 piece planes attack, uint64[B, 12].
 
-    `planes_BP` is uint64[B, 77] in the mover's view, and so are the attacks. A square counts whoever stands on it, and a
-    pinned piece attacks as others do. Raises PlanesError.
+    `planes_BP` is uint64[B, 77] in the mover's view, and so are the attacks. Occupied squares count, and pins are ignored.
+    Raises PlanesError.
     """
-    planes_BP = positions(planes_BP)
+    planes_BP = check_planes(planes_BP)
     attacks_BP = np.empty((len(planes_BP), PIECE_PLANES), dtype=np.uint64)
     _fill(planes_BP, np.zeros(WORDS, dtype=np.uint64), attacks_BP)
     return attacks_BP

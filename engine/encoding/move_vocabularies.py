@@ -1,21 +1,20 @@
 """Move vocabularies: how systems number their moves, as tables between an index and (label, promotion).
 
 name         index                                        size   under-promotions
-marro4096    type * 64 + from: this project's labels      4096   fall together with the queen's
+marro4096    type * 64 + from: this project's labels      4096   share the queen's index
 fromto4096   from * 64 + to                               4096   likewise
-factored     the same, said as from (64) and to given from (64 x 64)
-az4672       plane * 64 + from, 73 planes                 4672   have indices of their own
+factored     the same, predicted as from (64) and to given from (64 x 64)
+az4672       plane * 64 + from, 73 planes                 4672   each have an index
 
 The 73 planes are AlphaZero's (Silver et al. 2017, arXiv:1712.01815, "Representation"): 56 queen-like moves (a number of
 squares in a direction), 8 knight moves, 9 under-promotions; every other promotion is a queen's. The paper gives no order
 within each kind. Here the first 64 planes are this project's move types, which are of that form, and plane
 64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2) with a step of -1, 0, +1 files
-(direction 0, 1, 2; -1 is towards the a-file, whoever moves).
+(direction 0, 1, 2; -1 is towards the a-file for both sides).
 
-Squares and types are those of a frame: the mover's view, or an absolute board, as `engine.encoding.views` has it. A
-function here takes labels in the mover's view and `turned_B`, the rows whose frame is turned top to bottom against it:
-those with Black to move in an absolute view. None of these tables tells a promotion to a queen from a pawn's other
-moves; planes do.
+Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`). Functions take labels in
+the mover's view and `turned_B`, the rows whose board is turned top to bottom against it: those with Black to move in an
+absolute view. None of these tables marks a promotion to a queen; planes show it.
 
 Axes: B rows, A index of the vocabulary, L label, P promotion piece (python-chess piece type, 0 for none).
 """
@@ -43,7 +42,7 @@ class UnknownVocabularyError(UserError):
 
 
 class MoveIndexError(UserError):
-    """A number that names no move of its vocabulary."""
+    """An index that is not a move of its vocabulary."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -51,19 +50,19 @@ class Vocabulary:
     """One numbering of moves."""
 
     name: str
-    """What presets and tables call it."""
+    """Its name in presets."""
     labels: NDArray[np.int64]
-    """[A] label of each index in the same frame, NONE where the index names no step on the board."""
+    """[A] label of each index in the same view, NONE where the step leaves the board."""
     promotions: NDArray[np.int64]
     """[A] piece of an under-promotion's index, 0 elsewhere (a pawn on the last rank becomes a queen)."""
     index: NDArray[np.int64]
-    """[L, P] index of each label and promotion (0 to 5); promotions to a queen stand with 0."""
+    """[L, P] index of each label and promotion (0 to 5); those to a queen are the same as 0."""
     turned: NDArray[np.int64]
     """[A] index of the same move on the board turned top to bottom, its own inverse."""
     planes: int = 0
-    """Planes of from-squares that the indices are, 0 where they are none."""
+    """Number of from-square planes that the indices form, 0 where they form none."""
     factored: bool = False
-    """Whether networks answer in it with from and to-given-from."""
+    """Whether networks predict from and to-given-from in it."""
 
     @property
     def size(self) -> int:
@@ -72,12 +71,12 @@ class Vocabulary:
 
     @property
     def under_promotions(self) -> bool:
-        """Whether under-promotions have indices of their own."""
+        """Whether each under-promotion has an index."""
         return bool(self.promotions.any())
 
 
 def _indices(labels_A: NDArray[np.int64], promotions_A: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Invert a vocabulary's tables, int64[L, 6]; without indices of their own, under-promotions are the queen's."""
+    """Invert a vocabulary's tables, int64[L, 6]; under-promotions without an index share the queen's."""
     table = np.full((LABELS, 6), NONE, dtype=np.int64)
     plain = np.flatnonzero((labels_A != NONE) & (promotions_A == 0))
     special = np.flatnonzero(promotions_A)
@@ -97,7 +96,7 @@ def _square_pairs() -> NDArray[np.int64]:
 
 
 def _under_promotion_labels() -> NDArray[np.int64]:
-    """Return the label of each under-promotion's index, int64[9 * 64], NONE but for pawns one step before a last rank.
+    """Return the label of each under-promotion's index, int64[9 * 64], NONE except for pawns one step before a last rank.
 
     In an absolute frame Black's pawns promote on row 7, from row 6, going south.
     """
@@ -165,7 +164,7 @@ def index_of(
 ) -> NDArray[np.int64]:
     """Return the index of each move, int64[B], from labels in the mover's view and promotion pieces.
 
-    Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that the vocabulary has not.
+    Raises MoveIndexError for a label outside 0..4095, a promotion outside 0..5, or a move that is not in the vocabulary.
     """
     labels, promotions = labels_B.astype(np.int64), promotions_B.astype(np.int64)
     wrong_B = (labels < 0) | (labels >= LABELS) | (promotions < 0) | (promotions > chess.QUEEN)
@@ -183,8 +182,8 @@ def label_of(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the label in the mover's view and the promotion piece of each index, int64[B] both; planes are the stored ones.
 
-    A pawn's move to the last rank that is no under-promotion's index is a queen's. Raises MoveIndexError for an index
-    outside the vocabulary, or one that names no step on the board.
+    A pawn's move to the last rank without an under-promotion's index promotes to a queen. Raises MoveIndexError for an index
+    outside the vocabulary, or one whose step leaves the board.
     """
     index = index_B.astype(np.int64)
     wrong_B = (index < 0) | (index >= moves.size)

@@ -46,11 +46,11 @@ ILLEGAL_TYPE = 255
 
 
 class PlanesError(UserError):
-    """Planes that are no position's."""
+    """Planes that do not represent a position."""
 
 
 class LabelError(UserError):
-    """A label that names no move of the position it was given with."""
+    """A label that is not a move of its position."""
 
 
 @cache
@@ -93,7 +93,7 @@ def moves_hash() -> str:
 
 
 def label_of(move: chess.Move, turn: chess.Color) -> int:
-    """Return the label (0..4095) of a python-chess move of the side `turn`; Chess960 castling has none."""
+    """Return the label (0..4095) of a python-chess move of the side `turn`; LabelError for Chess960 castling."""
     flip = 56 if turn == chess.WHITE else 0
     source, target = move.from_square ^ flip, move.to_square ^ flip
     kind = int(type_table()[source, target])
@@ -112,8 +112,8 @@ def move_of(label: int, promotion: int, turn: chess.Color) -> chess.Move:
 
 
 @njit(**BORROWING)
-def _strange(planes_BP: Any) -> Any:
-    """Return the first row (int64) that has not one king a side, or more moves than a position can have; -1 for none."""
+def _first_invalid_row(planes_BP: Any) -> Any:
+    """Return the first row (int64) without one king per side or with more moves than a position can have; -1 for none."""
     for row in range(len(planes_BP)):
         moves = U(0)
         for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
@@ -124,17 +124,19 @@ def _strange(planes_BP: Any) -> Any:
     return np.int64(-1)
 
 
-def positions(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return planes as contiguous uint64[B, 77]; raises PlanesError for another shape, or the first row that is no position.
+def check_planes(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return planes as contiguous uint64[B, 77]; raises PlanesError for another shape or a row that is no position.
 
-    Compiled code checks no bounds: it may read boards off planes that have come through here, whoever wrote them.
+    Compiled code does not check bounds, so planes from files must pass here before it reads them.
     """
     if planes_BP.ndim != 2 or planes_BP.shape[1] != PLANES:
         raise PlanesError(f"planes are uint64[B, {PLANES}], and these are {list(planes_BP.shape)}")
     planes_BP = np.ascontiguousarray(planes_BP, dtype=np.uint64)
-    row = int(_strange(planes_BP))
+    row = int(_first_invalid_row(planes_BP))
     if row >= 0:
-        raise PlanesError(f"row {row} is no position: it has not one king a side, or more than {MAX_MOVES} moves")
+        raise PlanesError(
+            f"row {row} is not a position: each side needs one king, and at most {MAX_MOVES} moves are possible"
+        )
     return planes_BP
 
 

@@ -1,15 +1,15 @@
 """The hand-written evaluator: classical chess knowledge as priors over moves and a value, from planes alone.
 
-Priors: for each legal move, what changes on the piece-square tables, what exchanges win or leave hanging, what it
-threatens, checks, mates, castling, promotion. Value: the static evaluation, through a logistic curve.
+Priors: for each legal move, the change on the piece-square tables, the exchanges that it wins or leaves hanging, threats,
+checks, mates, castling, promotion. Value: the static evaluation, through a logistic curve.
 
-Scores are integers in centipawns up to the last division, so that every machine scores alike. Boards are unsigned
+Scores are integers in centipawns up to the last division, so that every machine gives the same. Boards are unsigned
 64-bit (engine/board/bitboard.py), scores int64; the two never meet in one operation.
 
 Axes: B rows, P planes, A labels, M legal moves, W outcomes.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -27,53 +27,39 @@ from engine.board.movegen import (
     step_target,
 )
 from engine.board.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, push, word_on
-from engine.encoding.planes import LABELS, positions
+from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
 from engine.evaluation.static_evaluation import (
     MATE,
     PIECE_WORDS,
-    attacks_of,
-    hanging,
+    all_attacks,
+    best_exchanges,
+    game_phase,
     mirror_boards,
     passed_pawns,
-    phase_of,
     piece_attacks,
     static_evaluation,
 )
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, attackers
 
 TEMPERATURE = 140.0
-"""Centipawns a nat: where the priors are likeliest on human moves (mean Elo 1580, rapid)."""
+"""Centipawns per nat, fitted to human moves (mean Elo 1580, rapid)."""
 VALUE_SCALE = 350.0
-"""Centipawns a nat of expected score, fitted to the results of the same games."""
+"""Centipawns per nat of expected score, fitted to the results of the same games."""
 DRAW_SHARE = 0.08
-"""Probability of a draw in an even position, fitted likewise; it fades with p * (1 - p)."""
+"""Probability of a draw in an even position, fitted likewise; scaled by p * (1 - p) elsewhere."""
 
 
-class Weights(NamedTuple):
-    """What a move's score is made of; centipawns unless a percentage is named."""
-
-    square: int = 100
-    """Percent of the change on the piece-square tables."""
-    capture: int = 100
-    """Percent of the worth taken."""
-    taking: int = 80
-    """For any capture."""
-    danger: int = 100
-    """Percent of the most that the opponent then wins by one exchange."""
-    threat: int = 8
-    """Percent of the most that the moved piece then threatens to win."""
-    check: int = 100
-    """For a check."""
-    castle: int = 100
-    """For castling."""
-    passed: int = 13
-    """For each rank a passed pawn has come when it moves."""
-    retreat: int = 13
-    """Taken off for a step back of a piece."""
-
-
-WEIGHTS = Weights()
+# Parts of a move's score, centipawns.
+CAPTURE_BONUS = 80
+CHECK_BONUS = 100
+CASTLING_BONUS = 100
+PASSED_PAWN_BONUS = 13
+"""For each rank that a passed pawn has come when it moves."""
+RETREAT_PENALTY = 13
+"""For a piece that steps back."""
+THREAT_PERCENT = 8
+"""Percent of the most that the moved piece then threatens to win."""
 
 
 @njit(cache=True, nogil=True)
@@ -90,7 +76,7 @@ def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> An
 
 @njit(cache=True, nogil=True)
 def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -> None:
-    """Play a move without changing the view to the opponent's; `start`, `end` are boards, `victim` the word taken or -1."""
+    """Play a move and keep the mover's view; `start`, `end` are boards, `victim` the word taken or -1."""
     board[word] ^= start | end
     if victim >= 0:
         taken = end
@@ -109,12 +95,12 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 @njit(cache=True, nogil=True)
 def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
     """Return the most that the opponent wins by an exchange on one of `targets`, plus a quarter of the second most, int64."""
-    most, second = hanging(board, 1, targets, occupied, gains)
+    most, second = best_exchanges(board, 1, targets, occupied, gains)
     return most + second // np.int64(4)
 
 
 @njit(cache=True, nogil=True)
-def _score_move(planes: Any, move: Any, state: Any, weights: Any, work: Any) -> Any:
+def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
     """Score one legal move, int64 centipawns; the board in `state` is a copy of the planes' and is left as it was."""
     word, kind, source, target = move
     board, answers, phase, passed = state
@@ -134,24 +120,23 @@ def _score_move(planes: Any, move: Any, state: Any, weights: Any, work: Any) -> 
     middle = MIDDLEGAME[arrived >> 1, target] - MIDDLEGAME[word >> 1, source]
     endgame = ENDGAME[arrived >> 1, target] - ENDGAME[word >> 1, source]
     score = (middle * phase + endgame * (np.int64(FULL_PHASE) - phase)) // np.int64(FULL_PHASE)
-    score = score * weights.square // 100
     if victim >= 0:
-        score += WORTH[victim] * weights.capture // 100 + weights.taking
+        score += WORTH[victim] + CAPTURE_BONUS
     if word == KING and kind in (CASTLE_EAST, CASTLE_WEST):
-        score += weights.castle
+        score += CASTLING_BONUS
     if start & passed != EMPTY:
-        score += weights.passed * (np.int64(7) - np.int64(target >> U(3)))
+        score += PASSED_PAWN_BONUS * (np.int64(7) - np.int64(target >> U(3)))
     if word != PAWN and word != KING and target >> U(3) > source >> U(3):
-        score -= weights.retreat
-    # A piece that leaves an attacked square may have stood before others.
+        score -= RETREAT_PENALTY
+    # a piece that leaves an attacked square may expose others
     exposed = own if start & answers != EMPTY else own & (answers | end)
-    score -= _danger(board, exposed & ~board[KING], occupied, gains) * weights.danger // 100
+    score -= _danger(board, exposed & ~board[KING], occupied, gains)
     if arrived != KING:
         aims = piece_attacks(arrived, target, occupied) & theirs
         if aims & ~board[KING + 1] != EMPTY:
-            score += hanging(board, 0, aims, occupied, gains)[0] * weights.threat // 100
+            score += best_exchanges(board, 0, aims, occupied, gains)[0] * THREAT_PERCENT // 100
     if attackers(board, lowest(board[KING + 1]), occupied) & own != EMPTY:
-        score += weights.check
+        score += CHECK_BONUS
         if _mates(planes, word, source, target, scratch):
             score += np.int64(MATE)
     board[:] = planes[:PIECE_WORDS]
@@ -159,7 +144,7 @@ def _score_move(planes: Any, move: Any, state: Any, weights: Any, work: Any) -> 
 
 
 @njit(cache=True, nogil=True)
-def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) -> Any:
+def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     """Score every legal move of planes uint64[77]: labels int64[MAX_MOVES], scores int64[MAX_MOVES]; return their number.
 
     Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
@@ -171,8 +156,8 @@ def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) 
         occupied |= board[word]
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(board, mirrored)
-    phase = phase_of(board)
-    state = (board, flip(attacks_of(mirrored, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
+    phase = game_phase(board)
+    state = (board, flip(all_attacks(mirrored, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
     count = 0
     for kind in range(TYPES):
         sources = planes[MOVE_PLANES + kind]
@@ -182,13 +167,13 @@ def score_moves(planes: Any, weights: Any, labels: Any, scores: Any, work: Any) 
             word = word_on(board, bit(source), 0)
             labels[count] = np.int64(kind) * np.int64(64) + np.int64(source)
             move = (word, kind, source, step_target(kind, source))
-            scores[count] = _score_move(planes, move, state, weights, work)
+            scores[count] = _score_move(planes, move, state, work)
             count += 1
     return count
 
 
 @njit(cache=True, nogil=True)
-def _score_rows(planes_BP: Any, weights: Any, logits_BA: Any, values_B: Any, temperature: Any) -> None:
+def _score_rows(planes_BP: Any, logits_BA: Any, values_B: Any, temperature: Any) -> None:
     """Fill logits float32[B, 4096] (illegal ones stay) and values int64[B] centipawns."""
     labels_M = np.empty(MAX_MOVES, dtype=np.int64)
     scores_M = np.empty(MAX_MOVES, dtype=np.int64)
@@ -196,7 +181,7 @@ def _score_rows(planes_BP: Any, weights: Any, logits_BA: Any, values_B: Any, tem
     work = (gains, np.empty(MOVE_PLANES + TYPES, dtype=np.uint64))
     for row in range(len(planes_BP)):
         planes = planes_BP[row]
-        count = score_moves(planes, weights, labels_M, scores_M, work)
+        count = score_moves(planes, labels_M, scores_M, work)
         for index in range(count):
             logits_BA[row, labels_M[index]] = np.float32(scores_M[index]) / temperature
         values_B[row] = static_evaluation(planes, gains)
@@ -205,13 +190,13 @@ def _score_rows(planes_BP: Any, weights: Any, logits_BA: Any, values_B: Any, tem
 def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Evaluate positions by hand-written rules: (logits float32[B, 4096], wdl float32[B, 3]), mover's view. An Evaluator.
 
-    Logits are finite on legal labels and -inf elsewhere. A mated mover has lost for certain; one who is
-    stalemated has drawn. Raises PlanesError for a row that is no position.
+    Logits are finite on legal labels and -inf elsewhere. Mate is a certain loss, stalemate a certain draw. Raises PlanesError
+    for a row that is not a position.
     """
-    planes_BP = positions(planes_BP)
+    planes_BP = check_planes(planes_BP)
     logits_BA = np.full((len(planes_BP), LABELS), -np.inf, dtype=np.float32)
     values_B = np.empty(len(planes_BP), dtype=np.int64)
-    _score_rows(planes_BP, WEIGHTS, logits_BA, values_B, np.float32(TEMPERATURE))
+    _score_rows(planes_BP, logits_BA, values_B, np.float32(TEMPERATURE))
     over_B = np.logical_not(planes_BP[:, MOVE_PLANES:].any(axis=1))
     return logits_BA, wdl_of(values_B, over_B)
 

@@ -1,21 +1,21 @@
-"""Facts of moves: what each legal move wins, risks, leaves and threatens at once, as numbers a network can be shown.
+"""Move features: what each legal move wins, risks, leaves hanging and threatens at once, as inputs of a network.
 
-A convolution over the board must learn who attacks what, square by square and move by move; to count it is cheap. AlphaGo's
-first networks were shown the like, what each point captures and endangers (Silver et al. 2016, doi:10.1038/nature16961,
-extended data table 2). Exchanges are `engine.evaluation.static_exchange`'s, so pins and checks are not seen.
+A convolution would have to learn who attacks what; computing it is cheap. AlphaGo's first networks had similar inputs, what
+each point captures and endangers (Silver et al. 2016, doi:10.1038/nature16961, extended data table 2). Exchanges are those of
+`engine.evaluation.static_exchange`, which ignores pins and checks.
 
-fact             in tens of centipawns, 0 to 255, on the board behind the move unless it says otherwise
-takes            worth of what the move captures, and of what a promotion gains (to a queen)
-risks            what the opponent wins by taking on the square the move ends on
-leaves           the most he wins by an exchange on any other square
-leaves_next      the second most: what is lost when the first is seen to
-threatens        the most the mover would win by an exchange, were it his turn again
-threatens_next   the second most: what a fork wins
-stands           the most the opponent would win without the move, were it his turn: the same for all moves of a row
-check            no amount: 1 for check, 2 for mate
-target           no amount: the square the move ends on, as a bit index in the mover's view
+feature          in tens of centipawns, 0 to 255, on the board after the move unless noted
+takes            value of the captured piece, and the gain of a promotion (to a queen)
+risks            the opponent's gain by taking on the move's target square
+leaves           the opponent's best gain by an exchange on any other square
+leaves_next      the second best: the loss when the first is answered
+threatens        the mover's best gain by an exchange, if it were his turn again
+threatens_next   the second best: the gain of a fork
+stands           the opponent's best gain without the move, if it were his turn: the same for all moves of a row
+check            1 for check, 2 for mate, else 0
+target           the move's target square, as a bit index in the mover's view
 
-Axes: B rows, M legal moves of all rows, one row after the other, F facts.
+Axes: B rows, M legal moves of all rows, one row after the other, F features.
 """
 
 from typing import Any
@@ -36,8 +36,8 @@ from engine.board.movegen import (
     step_target,
 )
 from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, TURN, WORDS, push, word_on
-from engine.encoding.planes import LABELS, positions
-from engine.evaluation.static_evaluation import hanging
+from engine.encoding.planes import LABELS, check_planes
+from engine.evaluation.static_evaluation import best_exchanges
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
 from engine.kernels import BORROWING
 
@@ -63,23 +63,23 @@ def _amount(centipawns: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, facts: Any) -> None:
-    """Write the facts of one legal move of `position`; `child`, `planes` and `gains` are scratch."""
+def _write_features(position: Any, child: Any, kind: Any, source: Any, planes: Any, gains: Any, features: Any) -> None:
+    """Write the features of one legal move of `position`; `child`, `planes` and `gains` are scratch."""
     target = step_target(kind, source)
     start, end = bit(source), bit(target)
     taken = word_on(position, end, 1)
     pawn = position[PAWN] & start != EMPTY
     for word in range(WORDS):
         child[word] = position[word]
-    if pawn and taken < 0 and kind % 8 != 0:  # aslant to an empty square
+    if pawn and taken < 0 and kind % 8 != 0:  # diagonally to an empty square
         child[EN_PASSANT] = end
         taken = PAWN
     takes = WORTH[taken] if taken >= 0 else np.int64(0)
     if pawn and end & RANK_8 != EMPTY:
         takes += WORTH[QUEEN] - WORTH[PAWN]
-    facts[TARGET] = np.uint8(target)
+    features[TARGET] = np.uint8(target)
     push(child, source, target, 0)
-    # The board is the opponent's now: he is side 0 and the mover side 1.
+    # the board is in the opponent's view now: he is side 0 and the mover side 1
     end = bit(target ^ U(56))
     occupied = _occupied(child)
     answers = attacked_by(child, 0, pawns_up(child[PAWN]), occupied)
@@ -87,15 +87,15 @@ def _move_facts(position: Any, child: Any, kind: Any, source: Any, planes: Any, 
     risks = np.int64(0)
     if answers & end != EMPTY:
         risks = see(child, target ^ U(56), WORTH[word_on(child, end, 1)], 0, occupied, gains)
-    leaves, leaves_next = hanging(child, 0, answers & ~end, occupied, gains)
-    threatens, threatens_next = hanging(child, 1, attacks, occupied, gains)
-    facts[TAKES], facts[RISKS] = _amount(takes), _amount(risks)
-    facts[LEAVES], facts[LEAVES_NEXT] = _amount(leaves), _amount(leaves_next)
-    facts[THREATENS], facts[THREATENS_NEXT] = _amount(threatens), _amount(threatens_next)
-    facts[CHECK] = 0
+    leaves, leaves_next = best_exchanges(child, 0, answers & ~end, occupied, gains)
+    threatens, threatens_next = best_exchanges(child, 1, attacks, occupied, gains)
+    features[TAKES], features[RISKS] = _amount(takes), _amount(risks)
+    features[LEAVES], features[LEAVES_NEXT] = _amount(leaves), _amount(leaves_next)
+    features[THREATENS], features[THREATENS_NEXT] = _amount(threatens), _amount(threatens_next)
+    features[CHECK] = 0
     if attacks & child[KING] != EMPTY:
         legal_planes(child, planes)
-        facts[CHECK] = 2 if no_moves(planes) else 1
+        features[CHECK] = 2 if no_moves(planes) else 1
 
 
 @njit(**BORROWING)
@@ -109,23 +109,23 @@ def _count(planes_BP: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, moves_M: Any, facts_MF: Any) -> None:
-    """Write all rows' moves and facts; `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains` are scratch."""
+def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, moves_M: Any, features_MF: Any) -> None:
+    """Write all rows' moves and features; `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains` are scratch."""
     count = 0
     for row in range(len(planes_BP)):
         for word in range(MOVE_PLANES):
             position[word] = planes_BP[row, word]
         occupied = _occupied(position)
         threats = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied)
-        stands = _amount(hanging(position, 1, threats, occupied, gains)[0])
+        stands = _amount(best_exchanges(position, 1, threats, occupied, gains)[0])
         for kind in range(TYPES):
             sources = planes_BP[row, MOVE_PLANES + kind]
             while sources != EMPTY:
                 source = lowest(sources)
                 sources &= sources - U(1)
                 moves_M[count] = row * LABELS + kind * 64 + np.int64(source)
-                _move_facts(position, child, kind, source, answers, gains, facts_MF[count])
-                facts_MF[count, STANDS] = stands
+                _write_features(position, child, kind, source, answers, gains, features_MF[count])
+                features_MF[count, STANDS] = stands
                 count += 1
 
 
@@ -134,10 +134,10 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
 
     `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises PlanesError.
     """
-    planes_BP = positions(planes_BP)
+    planes_BP = check_planes(planes_BP)
     moves_M = np.empty(_count(planes_BP), dtype=np.int64)
-    facts_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
+    features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
     position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
     answers, gains = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64), np.zeros(MAX_EXCHANGE, dtype=np.int64)
-    _fill(planes_BP, position, child, answers, gains, moves_M, facts_MF)
-    return {"moves": moves_M, "facts": facts_MF}
+    _fill(planes_BP, position, child, answers, gains, moves_M, features_MF)
+    return {"moves": moves_M, "facts": features_MF}

@@ -11,9 +11,9 @@ _MIDDLEGAME_VALUE = (82, 337, 365, 477, 1025, 0)
 _ENDGAME_VALUE = (94, 281, 297, 512, 936, 0)
 
 PHASE = np.array([0, 1, 1, 2, 4, 0], dtype=np.int64)
-"""What a piece of each kind counts towards the middlegame."""
+"""Weight of a piece of each kind in the game phase."""
 FULL_PHASE = 24
-"""All pieces on the board: pure middlegame."""
+"""Phase with all pieces on the board: pure middlegame."""
 
 _MIDDLEGAME = """
    0    0    0    0    0    0    0    0

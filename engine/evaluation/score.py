@@ -1,4 +1,4 @@
-"""An expected score as centipawns: what matches, self-play's PGN and the UCI engine write."""
+"""Expected scores as centipawns, for UCI, PGN and match records."""
 
 import math
 

@@ -1,10 +1,10 @@
 """Static evaluation: the value of a position in centipawns by classical chess knowledge, without search.
 
 Piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, passed, isolated
-and doubled pawns, the bishop pair, what hangs on either side, and the bare king driven to the edge. Each term is
+and doubled pawns, the bishop pair, hanging pieces of both sides, and the bare king driven to the edge. Each term is
 written for the mover's pieces; the opponent's are scored on the mirrored board.
 
-Integer arithmetic throughout, so that every machine values alike. Boards are unsigned 64-bit (engine/board/bitboard.py),
+Integer arithmetic throughout, so that every machine gives the same. Boards are unsigned 64-bit (engine/board/bitboard.py),
 scores int64; the two never meet in one operation. A *board* is twelve uint64 words as words 0..11 of a position or
 of planes.
 """
@@ -59,7 +59,7 @@ def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
 
 
 @njit(**BORROWING)
-def attacks_of(board: Any, occupied: Any) -> Any:
+def all_attacks(board: Any, occupied: Any) -> Any:
     """Return the squares that the mover's pieces attack, uint64."""
     attacks = king_attacks(board[KING])
     for word in range(0, KING, 2):
@@ -71,7 +71,7 @@ def attacks_of(board: Any, occupied: Any) -> Any:
 
 
 @njit(**BORROWING)
-def phase_of(board: Any) -> Any:
+def game_phase(board: Any) -> Any:
     """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings only."""
     phase = np.int64(0)
     for word in range(PIECE_WORDS):
@@ -89,7 +89,7 @@ def mirror_boards(board: Any, out: Any) -> None:
 
 @njit(**BORROWING)
 def passed_pawns(own: Any, theirs: Any) -> Any:
-    """Return the mover's pawns that no opponent's pawn can stop or take, uint64."""
+    """Return the mover's passed pawns, uint64."""
     down = theirs | (theirs << U(8))
     down |= down << U(16)
     down |= down << U(32)
@@ -97,7 +97,7 @@ def passed_pawns(own: Any, theirs: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _pawns(board: Any, phase: Any) -> Any:
+def _evaluate_pawns(board: Any, phase: Any) -> Any:
     """Score the mover's pawn structure and king's shelter, int64 centipawns."""
     own = board[PAWN]
     score = np.int64(0)
@@ -119,7 +119,7 @@ def _pawns(board: Any, phase: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _side(board: Any, occupied: Any, phase: Any) -> Any:
+def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
     """Score the mover's pieces alone (int64 centipawns) and return the squares they attack (uint64)."""
     own = EMPTY
     for word in range(0, PIECE_WORDS, 2):
@@ -148,12 +148,12 @@ def _side(board: Any, occupied: Any, phase: Any) -> Any:
         score += np.int64(30)
     score += pressure * phase // np.int64(FULL_PHASE)
     score += (middle * phase + end * (np.int64(FULL_PHASE) - phase)) // np.int64(FULL_PHASE)
-    return score + _pawns(board, phase), attacks
+    return score + _evaluate_pawns(board, phase), attacks
 
 
 @njit(**BORROWING)
-def _drive(board: Any, attacks: Any) -> Any:
-    """Return the bonus (int64 >= 0) for an opponent's king without pieces: near the edge, shut in, the king near."""
+def _mating_bonus(board: Any, attacks: Any) -> Any:
+    """Return the bonus (int64 >= 0) for mating a bare king: near the edge, short of squares, our king near."""
     for word in range(KNIGHT + 1, KING, 2):
         if board[word] != EMPTY:
             return np.int64(0)
@@ -166,7 +166,7 @@ def _drive(board: Any, attacks: Any) -> Any:
 
 
 @njit(**BORROWING)
-def _drawish(board: Any, score: Any) -> Any:
+def _shrink_drawish_lead(board: Any, score: Any) -> Any:
     """Shrink a lead that is too small to win without pawns."""
     if board[PAWN] != EMPTY and board[PAWN + 1] != EMPTY:
         return score
@@ -179,8 +179,8 @@ def _drawish(board: Any, score: Any) -> Any:
 
 
 @njit(**BORROWING)
-def hanging(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
-    """Return the most and the second most (int64 both) that `side` wins by one exchange on a square of `attacked`."""
+def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
+    """Return the best and second best gain (int64 both) of `side` by one exchange on a square of `attacked`."""
     most = second = np.int64(0)
     for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
@@ -207,20 +207,20 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
         moves |= planes[index]
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(planes, mirrored)
-    phase = phase_of(planes)
-    mine, attacks = _side(planes, occupied, phase)
-    theirs, answers = _side(mirrored, flip(occupied), phase)
+    phase = game_phase(planes)
+    mine, attacks = _evaluate_side(planes, occupied, phase)
+    theirs, answers = _evaluate_side(mirrored, flip(occupied), phase)
     answers = flip(answers)
     if moves == EMPTY:
         return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
     score = mine - theirs
-    score += _drive(planes, attacks) if score > 300 else np.int64(0)
-    score -= _drive(mirrored, flip(answers)) if score < -300 else np.int64(0)
+    score += _mating_bonus(planes, attacks) if score > 300 else np.int64(0)
+    score -= _mating_bonus(mirrored, flip(answers)) if score < -300 else np.int64(0)
     if answers & planes[KING] != EMPTY:
         attacks &= attackers(
             planes, lowest(planes[KING]), occupied
         )  # in check: no time to take anything but the checker
-    won, _ = hanging(planes, 0, attacks, occupied, gains)
-    _, second = hanging(planes, 1, answers, occupied, gains)
-    score += won - second // np.int64(2)  # the worst hanging piece can still be saved
-    return _drawish(planes, score + np.int64(12))
+    won, _ = best_exchanges(planes, 0, attacks, occupied, gains)
+    _, second = best_exchanges(planes, 1, answers, occupied, gains)
+    score += won - second // np.int64(2)  # the worst best_exchanges piece can still be saved
+    return _shrink_drawish_lead(planes, score + np.int64(12))

@@ -1,8 +1,8 @@
-"""Static exchange evaluation (SEE): who attacks a square, and what is won there if both capture with their cheapest piece.
+"""Static exchange evaluation (SEE): the gain on a square if both sides capture with their least valuable piece.
 
 A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Sliding attacks
 along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to
-bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are not seen, and pawns do not promote
+bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are ignored, and pawns do not promote
 inside an exchange.
 """
 
@@ -18,7 +18,7 @@ from engine.kernels import BORROWING
 WORTH = np.array([100, 100, 320, 320, 330, 330, 500, 500, 950, 950, 0, 0], dtype=np.int64)
 """Centipawns of the piece of each word in an exchange; a king is never won."""
 MAX_EXCHANGE = 32
-"""Captures on one square at most: the length of the scratch array."""
+"""Most captures on one square: the length of the scratch array."""
 
 
 def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
@@ -34,7 +34,7 @@ def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint
 
 
 def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the attacks along row 0 from each column for each filling of the six inner squares, uint64[8, 64]."""
+    """Return the attacks along row 0 from each column for each occupancy of the six inner squares, uint64[8, 64]."""
     table = np.zeros((8, 64), dtype=np.uint64)
     for col in range(8):
         for inner in range(64):
@@ -57,7 +57,7 @@ _RANK = _rank_table()
 
 
 @njit(**BORROWING, inline="always")
-def _along(start: Any, line: Any, occupied: Any) -> Any:
+def _line_attacks(start: Any, line: Any, occupied: Any) -> Any:
     """Return the attacks of the square `start` both ways along a line with one square a row."""
     blockers = occupied & line
     up = blockers - (start << U(1))
@@ -70,14 +70,14 @@ def straight_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a rook on bit index `square` (uint64) attacks, uint64."""
     row = square & U(56)
     inner = (occupied >> (row + U(1))) & U(63)
-    return _along(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
+    return _line_attacks(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
 
 
 @njit(**BORROWING)
 def diagonal_attacks(square: Any, occupied: Any) -> Any:
     """Return the squares a bishop on bit index `square` (uint64) attacks, uint64."""
     start = bit(square)
-    return _along(start, _RISING[square], occupied) | _along(start, _FALLING[square], occupied)
+    return _line_attacks(start, _RISING[square], occupied) | _line_attacks(start, _FALLING[square], occupied)
 
 
 @njit(**BORROWING)
@@ -96,7 +96,7 @@ def attackers(board: Any, square: Any, occupied: Any) -> Any:
 
 
 @njit(**BORROWING, inline="always")
-def _cheapest(board: Any, reach: Any, side: Any) -> Any:
+def _least_valuable(board: Any, reach: Any, side: Any) -> Any:
     """Return the word index (without the side) of the least valuable piece of `side` in `reach`; -1 for none."""
     for word in range(0, 12, 2):
         if reach & board[word + side] != EMPTY:
@@ -108,7 +108,7 @@ def _cheapest(board: Any, reach: Any, side: Any) -> Any:
 def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: Any) -> Any:
     """Return the centipawns (int64, >= 0) that `side` (0 mover, 1 opponent) wins by capturing first on `square` (SEE).
 
-    `victim` is the worth of what stands there; `gains` is scratch, int64[MAX_EXCHANGE].
+    `victim` is the worth of the piece there; `gains` is scratch, int64[MAX_EXCHANGE].
     """
     reach = attackers(board, square, occupied)
     queens = board[QUEEN] | board[QUEEN + 1]
@@ -117,9 +117,9 @@ def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: A
     depth = 0
     standing = np.int64(victim)
     while depth < MAX_EXCHANGE:
-        word = _cheapest(board, reach, side)
-        if word < 0 or (word == KING and _cheapest(board, reach, side ^ 1) >= 0):
-            break  # no capture left, or a king would step into an attack
+        word = _least_valuable(board, reach, side)
+        if word < 0 or (word == KING and _least_valuable(board, reach, side ^ 1) >= 0):
+            break  # no capture left, or the king would step into an attack
         gains[depth] = standing - (gains[depth - 1] if depth else np.int64(0))
         standing = WORTH[word]
         depth += 1

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import U, popcount
 from engine.board.movegen import MOVE_PLANES, TYPES, legal_key, legal_planes, no_moves
 from engine.board.position import COUNTERS, HALFMOVE_MASK, KING, MAX_MOVES
-from engine.board.rng import dirichlet, gumbel, share
+from engine.board.rng import dirichlet, gumbel, uniform
 from engine.board.rules import MATE, STALEMATE
 from engine.search.chess_rules import mark_mates_in_one, play, times_in_history
 from engine.search.config import SearchParams
@@ -241,7 +241,7 @@ def _draw(rng: Any, weights: NDArray[np.float64], temperature: float) -> Any:
             total += weights[index]
         else:
             weights[index] = 0.0
-    left, choice = share(rng) * total, np.int64(NO_NODE)
+    left, choice = uniform(rng) * total, np.int64(NO_NODE)
     for index in range(len(weights)):
         if weights[index] > 0.0:
             choice = np.int64(index)

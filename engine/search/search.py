@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from engine.board.bitboard import U
 from engine.board.movegen import count_moves, legal_planes
 from engine.board.position import MAX_MOVES, Position
-from engine.board.rng import seeded
+from engine.board.rng import seed_stream
 from engine.board.rules import GOES_ON
 from engine.encoding.planes import LABELS, PLANES, LabelError
 from engine.evaluation.evaluator import Evaluator
@@ -90,7 +90,7 @@ class Search:
         self._forest.slots["refused"][slot] = 0
         self._refuse_too_many_moves(slot)
         self.spent[slot] = 0
-        seeded(self._forest.rng[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
+        seed_stream(self._forest.rng[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         reset_tree(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
         self._restricted[slot] = False

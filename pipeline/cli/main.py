@@ -73,12 +73,12 @@ def main() -> None:
         for word in sys.argv[1:]:
             require_utf8(word)
         command = parse(sys.argv[1:])
-        from engine.compiling import announced
+        from engine.compiling import announce_compiling
 
         show_logs()
         refuse_addresses(command)
         try:
-            with announced():
+            with announce_compiling():
                 result = command.run()
             if result:
                 _print(result, command.json)

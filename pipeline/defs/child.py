@@ -166,7 +166,7 @@ def kill_group(group: int) -> None:
 
 def main() -> None:
     """Call the function that is named, with the arguments from standard input; answer on what was standard output."""
-    from engine.compiling import announced  # of the child alone: who starts one need not load a compiler
+    from engine.compiling import announce_compiling  # of the child alone: who starts one need not load a compiler
 
     request = json.load(sys.stdin)
     parent, grace, lock = request["parent"], request["grace"], request["lock"]
@@ -184,7 +184,7 @@ def main() -> None:
     held = contextlib.ExitStack()  # never closed: a lock is held until the workers are gone too
     try:
         held.enter_context(_held(None if lock is None else Path(lock), grace))
-        with announced():
+        with announce_compiling():
             result = work(**keywords)
         if stopping():
             raise KeyboardInterrupt

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine.compiling import say_for_workers
+from engine.compiling import announce_to_workers
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
@@ -228,7 +228,7 @@ def _ingest(
     ]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(out, names, config)
-    say_for_workers("replay")
+    announce_to_workers("replay")
     began = time.perf_counter()
     raw_bytes = positions = fresh = taken = 0
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from engine.compiling import say_for_workers
+from engine.compiling import announce_to_workers
 from engine.progress import Progress, Stop, Tick
 from pipeline.errors import Stopped
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
@@ -112,7 +112,7 @@ def spread(
         progress(shown(finished, finished - before, seconds, watch.evaluations))
 
     task.go_on.touch()
-    say_for_workers("simulate")
+    announce_to_workers("simulate")
     try:
         if engine is not None:
             with one_thread_each(), engine.connected():

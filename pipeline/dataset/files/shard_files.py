@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
 from engine.board.position import MAX_MOVES
-from engine.encoding.planes import LABELS, PlanesError, moves_hash, positions
+from engine.encoding.planes import LABELS, PlanesError, check_planes, moves_hash
 from engine.errors import UserError
 from engine.json_files import shown
 from pipeline.dataset.files.columns import MOVE_COLUMNS, OPTIONAL, VISITS_LEAVES, form_of, schema
@@ -162,7 +162,7 @@ def check_rows(rows: Batch, games: int | None = None) -> None:
             check_values(name, values, games)
     if "planes" in rows:
         try:
-            positions(rows["planes"])
+            check_planes(rows["planes"])
         except PlanesError as error:
             raise ValueError(f"planes: {error}") from None
         if "label" in rows:

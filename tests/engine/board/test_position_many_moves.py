@@ -10,7 +10,7 @@ from engine.board.movegen import legal_planes
 from engine.board.position import MAX_MOVES, FenError, from_board, from_fen, mirror
 from engine.encoding.planes import LABELS, PLANES, label_of
 from engine.evaluation.evaluator import uniform
-from engine.evaluation.handwritten import WEIGHTS, score_moves
+from engine.evaluation.handwritten import score_moves
 from engine.match.openings import BookError, read_book
 from engine.search import Search, SearchConfig, SearchError
 from engine.search.simulate import NO_ROOM, expand
@@ -32,7 +32,7 @@ def planes_of_many() -> np.ndarray:
 def test_a_fen_and_a_board_are_refused_in_one_line() -> None:
     assert chess.Board(MANY).legal_moves.count() == 263 > MAX_MOVES
     for door in (from_fen, lambda fen: from_board(chess.Board(fen))):
-        with pytest.raises(FenError, match="it has 263 legal moves, and there is room for 256") as refused:
+        with pytest.raises(FenError, match="it has 263 legal moves, and at most 256 are supported") as refused:
             door(MANY)
         assert "\n" not in str(refused.value)
 
@@ -88,4 +88,4 @@ def test_arrays_of_the_most_moves_are_not_written_past_their_end() -> None:
     assert expand(empty_forest(1, 100, 0), 0, 0, planes, np.zeros(LABELS, dtype=np.float32), 1.0) == NO_ROOM
     labels, scores = np.zeros(MAX_MOVES, dtype=np.int64), np.zeros(MAX_MOVES, dtype=np.int64)
     with pytest.raises(AssertionError):
-        score_moves(planes, WEIGHTS, labels, scores, (np.zeros(64, dtype=np.int64), np.zeros(PLANES, dtype=np.uint64)))
+        score_moves(planes, labels, scores, (np.zeros(64, dtype=np.int64), np.zeros(PLANES, dtype=np.uint64)))

@@ -13,12 +13,12 @@ from engine.encoding import planes as encoding
 from engine.encoding.planes import (
     LabelError,
     PlanesError,
+    check_planes,
     label_of,
     legal_mask,
     move_of,
     moves_hash,
     pack,
-    positions,
     steps,
     target_table,
     unpack,
@@ -38,22 +38,22 @@ def test_the_encoding_is_the_one_that_shards_and_checkpoints_name():
 def test_rows_that_are_no_position_are_named_before_anything_reads_a_board_off_them():
     good = np.zeros((3, encoding.PLANES), np.uint64)
     good[:, KING], good[:, KING + 1], good[:, 20] = 1 << 60, 1 << 4, 1 << 60
-    assert np.array_equal(positions(good), good)
-    assert positions(good[::2]).flags.c_contiguous
+    assert np.array_equal(check_planes(good), good)
+    assert check_planes(good[::2]).flags.c_contiguous
     for place, word in ((KING, 0), (KING, 3), (KING + 1, 0), (KING + 1, 2**64 - 1)):
         bad = good.copy()
         bad[1, place] = word
-        for reader in (positions, handwritten.evaluate, legal_move_features):
-            with pytest.raises(PlanesError, match="row 1 is no position"):
+        for reader in (check_planes, handwritten.evaluate, legal_move_features):
+            with pytest.raises(PlanesError, match="row 1 is not a position"):
                 reader(bad)
     crowded = good.copy()
     crowded[2, MOVE_PLANES : MOVE_PLANES + 4] = 2**64 - 1
-    with pytest.raises(PlanesError, match=r"row 2 is no position.*more than 256 moves"):
+    with pytest.raises(PlanesError, match=r"row 2 is not a position.*at most 256 moves"):
         handwritten.evaluate(crowded)
     for shape in ((1, 13), (77,), (2, 76)):
         with pytest.raises(PlanesError, match=r"planes are uint64\[B, 77\]"):
             legal_move_features(np.zeros(shape, np.uint64))
-    assert positions(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
+    assert check_planes(np.zeros((0, encoding.PLANES), np.uint64)).shape == (0, encoding.PLANES)
 
 
 def test_move_types_are_distance_major_then_knights():

@@ -69,9 +69,7 @@ def test_a_mate_by_en_passant_square_is_not_invented() -> None:
     # g4+ would mate, but the pawn that has just moved two squares can be taken in passing.
     board = chess.Board("8/8/8/6pk/5p1p/7P/5PP1/1R3RK1 w - - 0 1")
     labels, scores = np.empty(256, dtype=np.int64), np.empty(256, dtype=np.int64)
-    count = handwritten.score_moves(
-        planes_of(board), handwritten.WEIGHTS, labels, scores, (GAINS, np.empty(PLANES, dtype=np.uint64))
-    )
+    count = handwritten.score_moves(planes_of(board), labels, scores, (GAINS, np.empty(PLANES, dtype=np.uint64)))
     for label, score in zip(labels[:count].tolist(), scores[:count].tolist(), strict=True):
         move = move_of(label, 0, board.turn)
         board.push(move)
@@ -85,7 +83,7 @@ def test_mating_bonus_goes_exactly_to_mates() -> None:
     for board in random_boards(400):
         planes_P = planes_of(board)
         before = planes_P.copy()
-        count = handwritten.score_moves(planes_P, handwritten.WEIGHTS, labels, scores, work)
+        count = handwritten.score_moves(planes_P, labels, scores, work)
         assert (planes_P == before).all()
         assert np.all(np.diff(labels[:count]) > 0)
         for label, score in zip(labels[:count].tolist(), scores[:count].tolist(), strict=True):
@@ -219,11 +217,11 @@ def test_no_score_passes_through_a_float() -> None:
     kernels = (handwritten.score_moves, static_evaluation.static_evaluation, static_exchange.see)
     inner = (handwritten._score_move, handwritten._mates, handwritten._make, handwritten._danger)
     inner += (
-        static_evaluation._side,
-        static_evaluation._pawns,
-        static_evaluation._drive,
-        static_evaluation._drawish,
-        static_evaluation.hanging,
+        static_evaluation._evaluate_side,
+        static_evaluation._evaluate_pawns,
+        static_evaluation._mating_bonus,
+        static_evaluation._shrink_drawish_lead,
+        static_evaluation.best_exchanges,
     )
     for kernel in (*kernels, *inner):
         for signature, compiled in kernel.overloads.items():

@@ -11,7 +11,7 @@ from numba import njit
 from engine.board.bitboard import EMPTY, U, lowest
 from engine.board.movegen import legal_planes
 from engine.board.position import from_board
-from engine.board.rng import scrambled
+from engine.board.rng import splitmix64
 from engine.encoding.planes import LABELS, PLANES, label_of, move_of
 from engine.evaluation.evaluator import Evaluator
 from engine.search import Root, Search, SearchConfig
@@ -54,7 +54,7 @@ class Laid:
 @njit
 def _unit(word: Any) -> Any:
     """Give a number in 0..1 that looks random, from a word."""
-    return np.float64(scrambled(word) >> U(40)) / 2.0**24
+    return np.float64(splitmix64(word) >> U(40)) / 2.0**24
 
 
 @njit
@@ -62,7 +62,7 @@ def _name(planes: Any) -> Any:
     """Hash a row, planes uint64[77], uint64."""
     name = U(0)
     for plane in planes:
-        name = scrambled(name ^ plane)
+        name = splitmix64(name ^ plane)
     return name
 
 

@@ -195,19 +195,19 @@ def test_a_wish_to_stop_ends_a_compilation_and_a_kernel_can_be_compiled_after_it
 def test_a_kernel_that_is_compiled_is_told_once_and_one_that_is_loaded_is_not(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiling.say_once.cache_clear()
+    compiling.log_once.cache_clear()
     monkeypatch.setattr(compiling.LOG, "propagate", True)
 
     @numba.njit
     def doubled(value: float) -> float:
         return value + value
 
-    with compiling.announced():
+    with compiling.announce_compiling():
         assert doubled(2) == 4
         assert doubled(2.5) == 5.0
         assert doubled(3) == 6
     assert [record.message for record in caplog.records] == [compiling.MESSAGE]
-    assert "compiling kernels (once)" in compiling.MESSAGE
+    assert "compiling kernels:" in compiling.MESSAGE
 
 
 def test_what_is_slow_once_takes_none_of_a_runs_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
