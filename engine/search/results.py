@@ -1,4 +1,4 @@
-"""What a search reports: its root, the positions below it, the principal variation.
+"""Read results out of a tree: the root, the positions below it, the principal variation.
 
 Axes: M root moves.
 """
@@ -18,7 +18,7 @@ from engine.search.tree import LOST, UNKNOWN, WON, Forest
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """What a search found at a root: M legal moves, likeliest by prior first; promotions are four moves. Its mover's view."""
+    """Result of a search at a root: M legal moves, likeliest by prior first; promotions are four moves. The mover's view."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none

@@ -162,7 +162,7 @@ def _allotted(forest: Forest, slot: Int, simulations: Int, params: SearchParams)
 
 @njit(cache=True, nogil=True)
 def _set_root_moves(forest: Forest, slot: Int, noise: bool, params: SearchParams) -> None:
-    """Set what a run knows of root moves beside their edges: visits so far, Gumbel noise, repetition penalty."""
+    """Set the MOVE records of a run: visits so far, Gumbel noise, repetition penalty."""
     root = forest.nodes[slot, 0]
     position, planes = np.empty_like(forest.roots[slot]), np.empty(MOVE_PLANES + TYPES, dtype=np.uint64)
     scale = params.gumbel_scale if noise else 0.0

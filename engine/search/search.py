@@ -1,7 +1,7 @@
 """The search that self-play, matches and the UCI player share: many games side by side, one batch to the evaluator per round.
 
-Random numbers belong to (seed, game number), and a game's tree to itself, so a game's search does not depend on how many
-others are searched beside it, provided that the evaluator's answer for a position does not either.
+A game's search depends on the seed, its number and its tree alone. Other games in the batch do not change it, provided that
+they do not change the evaluator's answer for a position.
 
 Axes: G slots, N slots of a call, P planes, A labels.
 """
@@ -25,7 +25,7 @@ from engine.search.config import SearchConfig, SearchError
 from engine.search.results import InteriorNode, Root, interior_nodes, principal_variation, read_root, values_of
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
 from engine.search.simulate import empty_round, expand_and_backup, select_leaves, undo_round
-from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree, tree_bytes
+from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree
 
 _ALL_MOVES = np.zeros((0, 2), dtype=np.int64)
 _NO_PATH = np.zeros(0, dtype=np.int32)
@@ -70,11 +70,6 @@ class Search:
     def config(self) -> SearchConfig:
         """The configuration that the arrays were made for; make another Search to search with another one."""
         return self._config
-
-    @property
-    def memory(self) -> int:
-        """Memory of the trees, bytes."""
-        return self.games * tree_bytes(self.config.capacity)
 
     def start(self, slot: int, position: Position, history: Sequence[int] = (), *, game: int | None = None) -> None:
         """Begin a game's tree at a position (uint64[16]).

@@ -1,4 +1,4 @@
-"""Which move a descent takes: PUCT, or Gumbel with Sequential Halving at the root.
+"""Select the move of a descent: PUCT, or Gumbel with Sequential Halving at the root.
 
 **PUCT** (Silver et al. 2018), with lc0's growth of exploration and first-play urgency:
 

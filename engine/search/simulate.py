@@ -27,9 +27,9 @@ from engine.search.select import next_edge
 from engine.search.tree import LOST, MAX_DEPTH, NEW, NO_NODE, UNKNOWN, WAITING, WON, Forest, Int, new_node, set_ending
 
 BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
-"""How a descent ended: its value was known and is backed up; it needs an evaluation; another one waits at the same node."""
+"""Results of `descend`: its value was known and is backed up; it needs an evaluation; the leaf's evaluation is in flight."""
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
-"""What `expand` returns. A node that was not expanded is as it was."""
+"""Results of `expand`. A node that was not expanded is unchanged."""
 MOST_KNOWN = 256
 """Descents to known values that one slot makes in a round at most, so that `stop` is asked now and then."""
 

@@ -1,4 +1,4 @@
-"""How long to think: from the chess clock to seconds, and when a search must stop to stay within them.
+"""Time management: from the chess clock to seconds for a move, and when its search must stop.
 
 Nothing here reads a clock: callers pass the time, so that tests can.
 """
@@ -6,25 +6,25 @@ Nothing here reads a clock: callers pass the time, so that tests can.
 from dataclasses import dataclass
 
 MOVES_TO_GO = 40
-"""Moves that the rest of a game is taken to last where no time control says it; a longer list is cut to it."""
+"""Moves that the rest of a game is assumed to last, and the most that a time control may name."""
 STRETCH = 4.0
-"""A move may take this many times its share of the clock while most visits and best value disagree."""
+"""A move may take this many times its share of the clock while the most visited move is not the best by value."""
 LARGEST_SHARE = 0.5
-"""No move takes more of the clock than this..."""
+"""Largest share of the clock that a move takes..."""
 LAST_SHARE = 0.8
-"""...but the last one before a time control, which may take this."""
+"""...and that the last move before a time control takes."""
 RESERVED_MOVES = 100
-"""The clock keeps the overhead of so many moves in reserve, as far as increments do not pay for it."""
+"""Moves whose overhead the clock keeps in reserve, as far as increments do not pay for it."""
 FORGETTING = 0.9
-"""The longest round counts this much less with every round after it."""
+"""Decay of the longest round with every round after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What the mover's clock allows, in seconds; a clock may be negative, as match runners send it."""
+    """Limits of a move, in seconds; a clock may be negative, as match runners send it."""
 
     movetime: float | None = None
-    """Think exactly so long."""
+    """Think exactly this long."""
     left: float | None = None
     """On the mover's clock."""
     increment: float = 0.0
@@ -35,7 +35,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a move may cost, in seconds since it was asked for: 0 <= soft <= hard; None is no bound."""
+    """Time of a move, in seconds since the request: 0 <= soft <= hard; None is no bound."""
 
     soft: float | None
     """Stop here when the most visited move is also the best by value."""
@@ -51,8 +51,8 @@ class Budget:
 def budget(limits: Limits, overhead: float) -> Budget:
     """Return the time of a move; `overhead` seconds of every move are lost between engine and GUI.
 
-    What the clock holds above a reserve is shared out evenly over the moves to come (the idea is Stockfish's), so the
-    shares shrink with the clock and never add up to more than it. Move time keeps at least its half, whatever the overhead.
+    The clock above a reserve is divided evenly among the moves to come (as in Stockfish), so the shares shrink with the clock
+    and never add up to more than it. `movetime` keeps at least half of itself after the overhead.
     """
     bounds = []
     if limits.movetime is not None:

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from engine.search import Search, SearchConfig, SearchError
+from engine.search.tree import tree_bytes
 from tests.engine.search.stubs import Hashed, begin, chosen, play, searched
 from tests.engine.search.test_puct import MIDDLE
 
@@ -18,7 +19,8 @@ def held(search: Search) -> int:
 def test_memory_is_what_the_setting_says_however_long_one_searches():
     search = Search(Hashed(), SearchConfig(simulations=100, nodes=200), games=3)
     before = held(search)
-    assert search.memory <= before < 1.5 * search.memory + (1 << 20)
+    trees = 3 * tree_bytes(200)
+    assert trees <= before < 1.5 * trees + (1 << 20)
     for slot in range(3):
         begin(search, slot, chess.Board(MIDDLE))
     for _ in range(20):
