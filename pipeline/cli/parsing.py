@@ -34,7 +34,6 @@ COMMANDS = {
     "convert": ("convert:Convert", "store a dataset's planes in another form"),
     "rows": ("convert:Rows", "print or write rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
-    "compare": ("training:Compare", "train several networks alike and compare them"),
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "write a network as ONNX"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset of games against itself"),

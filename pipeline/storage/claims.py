@@ -42,12 +42,11 @@ CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
 MATCH = Kind("a match", ("arena.json",))
 JUDGEMENTS = Kind("a judging", ("judge.json",))
 LADDER = Kind("a ladder", ("ladder.json",), "player")
-COMPARISON = Kind("a comparison", ("comparison.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
 # special kinds first: a generation of self-play and a reanalysis are datasets too
 _FOLDERS = (SELFPLAY, REANALYSIS, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS)
-KINDS = (*_FOLDERS, LADDER, COMPARISON, REPORT, AUDIT, DATASET)
+KINDS = (*_FOLDERS, LADDER, REPORT, AUDIT, DATASET)
 
 
 def require_own(

@@ -1,4 +1,4 @@
-"""Commands on networks: train, report, compare."""
+"""Commands on networks: train, report."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -143,37 +143,3 @@ class Report(Common):
             return result
         write_report(result, self.out)
         return result if self.json else {"text": describe_report(result, checkpoints[0], self.out)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Compare(Common):
-    """Train several presets for the same time on the same data, and measure all on the same unseen games.
-
-    All have the same settings; the optimizer `auto` is AdamW for each of them.
-    The same command continues a comparison that was stopped. The table is written as table.md and comparison.json.
-    """
-
-    arguments: ClassVar = {"presets": "PRESET..."}
-    basic: ClassVar = "positions out minutes steps epochs batch_size learning_rate limit device"
-    one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
-
-    presets: tuple[str, ...]
-    """The networks; `fianchetto presets` lists them."""
-    positions: tuple[Path, ...]
-    """Datasets to train on; the test split of the first is measured on."""
-    out: Path
-    """Directory of the checkpoints and the table."""
-    rule: Rule = field(default_factory=Rule)
-    """Positions that count."""
-    train: TrainConfig
-    """How to train each of them."""
-
-    def run(self) -> dict[str, Any]:
-        """Train, measure and return the table."""
-        from pipeline.evaluation.compare import compare
-
-        stop = Interrupt()
-        with bar("compare") as progress:
-            return compare(
-                self.positions, self.presets, self.train, self.out, rule=self.rule, progress=progress, stop=stop
-            )

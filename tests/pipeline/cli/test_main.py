@@ -81,31 +81,6 @@ def test_a_report_on_a_pgn_counts_its_positions_under_the_rule(
     assert json.loads(out)["positions"] == 10
 
 
-def test_presets_are_compared_on_the_same_unseen_rows_and_not_trained_twice(
-    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["compare", "self-learning", "fianchetto-xs", "--positions", str(journey["folder"] / "positions")]
-    words += ["--out", str(tmp_path), "--steps", "3", "--batch-size", "64", "--limit", "300", "--json"]
-    words += ["--set", "validation_positions=128"]
-    code, out, _ = call(capsys, monkeypatch, *words)
-    assert code == 0
-    found = json.loads(out.splitlines()[-1])
-    assert {row["preset"] for row in found["rows"]} == {"self-learning", "fianchetto-xs"}
-    assert [row["top1"] for row in found["rows"]] == sorted((row["top1"] for row in found["rows"]), reverse=True)
-    assert [row["positions"] for row in found["rows"]] == [192, 192]
-    assert len((tmp_path / "table.md").read_text().splitlines()) == 4
-    assert "Differences, paired on the same positions" in (tmp_path / "report.html").read_text()
-    weights = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
-    monkeypatch.setattr("pipeline.evaluation.compare.report_page", lambda *_: b"")  # once is enough
-    _, again, _ = call(capsys, monkeypatch, *words)
-    assert json.loads(again.splitlines()[-1])["text"] == found["text"], "the rows may differ in their last bits"
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")} == weights
-    words[1] = "fianchetto-xl"
-    code, _, err = call(capsys, monkeypatch, *words)
-    assert code == 2
-    assert "did you mean fianchetto-" in err
-
-
 def test_a_finished_run_says_so_and_changes_nothing(
     journey: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,7 +214,7 @@ def test_a_mistake_is_one_line_and_exit_2(
     [
         (["report", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "file/report"], "file is a file"),
         (["audit", "{positions}", "--out", "file/audit"], "file is a file"),
-        (["compare", "fianchetto-xs", "--positions", "{positions}", "--out", "file", "--steps", "1"], "file is a file"),
+        (["join", "{positions}", "--out", "file"], "file cannot be made into a directory"),
         (
             [
                 "ladder",

@@ -41,7 +41,6 @@ def refused(store: str, here: Path) -> dict[str, list[str]]:
         "report --checkpoint": ["report", "--checkpoint", f"{store}/net", "--positions", data],
         "report --against": ["report", "--checkpoint", net, "--positions", data, "--against", made],
         "report --out": ["report", "--checkpoint", net, "--positions", data, "--out", f"{store}/out"],
-        "compare": ["compare", "self-learning", "--positions", made, "--out", str(here / "out"), *TRAINING],
         "finetune": ["finetune", "--checkpoint", net, "--out", f"{store}/out", "--generations", "1"],
         "selfplay": ["selfplay", "--checkpoint", net, "--out", f"{store}/out", "--games", "1"],
         "arena": ["arena", "uniform", "hand-written", "--out", f"{store}/out"],

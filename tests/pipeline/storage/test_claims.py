@@ -90,9 +90,7 @@ def test_nothing_is_written_into_what_is_read(tmp_path: Path) -> None:
 
 def commands() -> dict[str, Callable[[Path, Path], object]]:
     """Give what fills folders, each called with its folder and a dataset's; all of it is refused before anything is done."""
-    from model.training.config import TrainConfig
     from pipeline.dataset.join import join
-    from pipeline.evaluation.compare import compare
     from pipeline.evaluation.judgements import judged
     from pipeline.evaluation.render import write_report
     from pipeline.finetune.config import FinetuneConfig
@@ -114,14 +112,13 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
         "arena": lambda out, read: arena(side, side, match, out),
         "ladder": lambda out, read: ladder("uniform", (2,), [side], match, out),
         "judge": lambda out, read: judged(SAMPLE, out, positions=1, command=("none",), depth=1),
-        "compare": lambda out, read: compare([read], ["fianchetto-xs"], TrainConfig(steps=1), out),
         "join": lambda out, read: join([read], out),
         "report": lambda out, read: write_report({}, out),
         "audit": lambda out, read: write_audit({}, out),
     }
 
 
-NAMES = ("ingest", "selfplay", "finetune", "arena", "ladder", "judge", "compare", "join", "report", "audit")
+NAMES = ("ingest", "selfplay", "finetune", "arena", "ladder", "judge", "join", "report", "audit")
 
 
 @pytest.fixture(scope="module")

@@ -161,7 +161,7 @@ ROWS = {
     "no pieces": stored(SHARD, column("own_king", 0)),
     "every bit": stored(SHARD, column("moves_5_to_7", bytes([255]) * 192)),
 }
-"""What is seen by whoever reads positions: train, compare, audit, and report where it measures train."""
+"""What is seen by whoever reads positions: train, audit, and report where it measures train."""
 
 TRAINED = {
     "ep_file 9": stored(SHARD, column("ep_file", 9)),
@@ -174,7 +174,7 @@ TRAINED = {
     "a share that is not a number": stored(SHARD, column("visits", [{"label": 0, "share": math.nan}])),
     "a share of 2": stored(SHARD, column("visits", [{"label": 0, "share": 2.0}])),
 }
-"""What is seen by whoever reads those columns: train and compare."""
+"""What is seen by whoever reads those columns: train."""
 
 COUNTED = {
     "half a table of games": cut(GAMES, 0.5),
@@ -263,7 +263,6 @@ def words(command: str, folder: Path, positions: str) -> list[str]:
         "audit": ["audit", on, *out],
         "join": ["join", on, str(folder / OTHER), "--hold-out", "none", *out],
         "verify": ["verify", on],
-        "compare": ["compare", "self-learning", "--positions", on, *out, *TRAINING],
         "finetune": ["finetune", "--checkpoint", str(folder / NET), "--positions", on, "--generations", "1", *out],
     }[command]
 
@@ -305,7 +304,7 @@ def ids(case: Case) -> str:
     return case[0]
 
 
-CONSUMERS = ("train", "report", "audit", "join", "verify", "compare", "finetune")
+CONSUMERS = ("train", "report", "audit", "join", "verify", "finetune")
 
 
 @pytest.mark.parametrize("case", cases(MANIFESTS), ids=ids)
@@ -320,13 +319,13 @@ def test_files_that_are_not_the_manifests(case: Case, try_all: Run) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name: str, try_all: Run) -> None:
-    commands = ("train", "audit", "compare", *(() if "promotion" in name else ("report train",)))  # it reads none
+    commands = ("train", "audit", *(() if "promotion" in name else ("report train",)))  # it reads none
     try_all((name, ROWS[name], SHARD), DATASET, commands)
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_columns_that_training_reads(name: str, try_all: Run) -> None:
-    try_all((name, TRAINED[name], SHARD), DATASET, ("train", "compare"))
+    try_all((name, TRAINED[name], SHARD), DATASET, ("train",))
 
 
 @pytest.mark.parametrize("name", COUNTED)
