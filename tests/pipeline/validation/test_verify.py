@@ -269,12 +269,12 @@ def test_verify_says_what_it_did_not_check(
         assert not ended.value.code
         return capsys.readouterr().out
 
-    assert "dumps and the compared rows are as they should be" in call("--sample", "2")
+    assert "files and splits are correct; rows match their dumps" in call("--sample", "2")
     assert json.loads(call("--sample", "2", "--json"))["datasets"]["games"]["not_checked"] == []
     (copied / "dumps" / "games.pgn").unlink()
     said = call()
-    assert "dumps and the compared rows are as they should be" not in said
-    assert said.endswith("rows were not compared with a dump, of games\n")
+    assert "rows match their dumps" not in said
+    assert said.endswith("files and splits are correct; not compared with a dump: the rows of games\n")
     told = json.loads(call("--json"))["datasets"]["games"]
     assert (told["checked"], told["not_checked"]) == (["files", "splits"], ["source", "rows"])
     assert told["note"] == "rows were not compared: the dump is not there (--source)"

@@ -330,7 +330,10 @@ def test_columns_that_training_reads(name: str, try_all: Run) -> None:
 
 @pytest.mark.parametrize("name", COUNTED)
 def test_tables_of_games(name: str, try_all: Run) -> None:
-    try_all((name, COUNTED[name], GAMES), DATASET, ("join", "audit", "verify"))
+    reads_dates = ("join", "verify")
+    try_all(
+        (name, COUNTED[name], GAMES), DATASET, reads_dates if name == "dates are numbers" else (*reads_dates, "audit")
+    )
 
 
 @pytest.mark.parametrize("name", [*ROWS, *TRAINED])
