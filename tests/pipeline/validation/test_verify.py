@@ -277,5 +277,5 @@ def test_verify_says_what_it_did_not_check(
     assert said.endswith("files and splits are correct; not compared with a dump: the rows of games\n")
     told = json.loads(call("--json"))["datasets"]["games"]
     assert (told["checked"], told["not_checked"]) == (["files", "splits"], ["source", "rows"])
-    assert told["note"] == "rows were not compared: the dump is not there (--source)"
+    assert told["note"] == "rows were not compared: the dump is missing (--source)"
     assert json.loads(call("--sample", "0", "--json"))["datasets"]["games"]["note"].endswith("--sample 0")
