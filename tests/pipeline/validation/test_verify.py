@@ -174,7 +174,7 @@ def test_a_row_that_was_left_out_or_put_in_is_found(copied: Path) -> None:
     rewrite(copied, "val-00002-0.parquet", lambda table: table.slice(1))
     found = look(copied, everything=True, rows=0)["rows"]
     assert any("is not stored" in line for line in found)
-    rewrite(copied, "val-00002-0.parquet", lambda table: pa.concat_tables([table, table.slice(3, 1)]))
+    rewrite(copied, "val-00002-0.parquet", lambda table: pa.concat_tables([table, table.slice(3, 2)]))
     assert any("rows are stored where the dump gives" in line for line in look(copied, everything=True, rows=0)["rows"])
 
 
