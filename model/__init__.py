@@ -13,7 +13,7 @@ __all__ = ["load"]
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":
-    """Load a checkpoint that can be asked about boards (model/inference/player.py); torch is imported only now."""
+    """Load a checkpoint as a player on boards (model/inference/player.py); torch is imported only now."""
     from model.inference.player import load as loaded
 
     return loaded(directory, device=device, amp=amp)

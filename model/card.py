@@ -1,4 +1,4 @@
-"""What a checkpoint's card and an exported network's metadata say, as schemas; either may come from anybody."""
+"""Schemas of a checkpoint's card and of an exported network's metadata, either of which may be hostile."""
 
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ Name = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class Schema(BaseModel):
-    """A JSON object: no value is turned into another type, and fields besides are let through."""
+    """A JSON object; values are not converted to other types, and unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -27,42 +27,60 @@ class Dump(Schema):
 
 
 class Seen(Schema):
-    """A dataset that a network was trained on; the first cards said less."""
+    """A dataset that a network was trained on."""
 
     name: Name
     manifest_sha256: str | None = None
     converted_from: str | None = None
-    """Manifest of the dataset that it is another form of."""
+    """Manifest of the dataset that it was converted from."""
     sources: list[Dump] = []
     positions: dict[str, Count] = {}
 
 
 class Data(Schema):
-    """What a network was trained on, and what the checkpoint was that it began with."""
+    """Datasets that a network was trained on, and the checkpoint that it started from."""
 
     datasets: list[Seen] = []
     start: "Start | None" = None
 
 
 class Start(Schema):
-    """The checkpoint that a run began with."""
+    """The checkpoint that a run started from."""
 
     data: Data
 
 
 class Preset(Schema):
-    """The network's row; `model.network.preset` checks the rest."""
+    """The network's preset; `model.network.preset` checks the other fields."""
 
     name: Name
 
 
+class Monitor(BaseModel):
+    """A run's memory (model.training.monitor), which becomes an object of its own."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    lowest: Number | None = None
+    best: dict[str, Number] = {}
+    best_step: Count = 0
+    without: Count = 0
+
+
+class Reference(Schema):
+    """The checkpoint that a run stayed near."""
+
+    name: str
+    weights_sha256: str
+
+
 class Card(Schema):
-    """checkpoint.json, whose versions are looked at beside."""
+    """checkpoint.json; `model.checkpoint` checks the versions."""
 
     format_version: int
     encoding_version: int
     moves_hash: Annotated[str, Field(max_length=64)]
-    facts_version: int = 1
+    move_features_version: int
     preset: Preset
     parameters: Count
     step: Count
@@ -71,6 +89,8 @@ class Card(Schema):
     validation_seconds: Annotated[float, Field(ge=0.0, lt=1e15)] = 0.0
     finished: bool
     metrics: dict[str, Number]
+    monitor: Monitor | None = None
+    reference: Reference | None = None
     config: dict[str, Any]
     data: Data
     files: dict[str, Any]
@@ -85,10 +105,10 @@ class FileEntry(Schema):
 
 
 class Exported(Schema):
-    """What an exported network says of itself in its metadata."""
+    """Metadata of an exported network."""
 
     encoding_version: int
     moves_hash: str
-    facts_version: int = 0
+    move_features_version: int
     columns: dict[str, Annotated[int, Field(ge=0, le=65535)]]
     weights_sha256: str

@@ -1,14 +1,14 @@
 """A checkpoint on disk: safetensors and a JSON card, so that loading one runs no code.
 
-checkpoint.json               the card: what the network is, how it was made, and the files' hashes
+checkpoint.json               the card: the network, how it was trained, and the files' hashes
 weights-<step>.safetensors    averaged weights and buffers, for use
 training-<step>.safetensors   raw weights, buffers and optimizer state, for resuming; gone once a run is finished
-metrics.jsonl, curves.png     written by the trainer, and the folder tensorboard where that was asked for
+metrics.jsonl, curves.png     written by the trainer
 model.onnx                    written by `fianchetto export`; the card has its hash, until other weights are saved
 .lock                         held while a trainer or an export writes
 
-Stability: FORMAT_VERSION 1. New tensor files appear under new names, then the card is replaced, then old files go:
-whoever is killed at any point leaves a checkpoint that loads.
+Stability: FORMAT_VERSION 2. New tensor files appear under new names, then the card is replaced, then old files are
+deleted, so a process killed at any point leaves a checkpoint that loads.
 """
 
 import hashlib
@@ -39,29 +39,29 @@ from model.network.memory import memory_errors
 from model.network.network import Network, build
 from model.network.preset import Preset, PresetError, preset_from_row
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 LARGEST_CARD = 4 << 20
 LARGEST_HEADER = 1 << 20
-"""Bytes of a tensor file beside its tensors; those of networks here have less than 40 kB."""
+"""Largest header of a tensor file in bytes; the networks here have less than 40 kB."""
 LARGEST_TRAINING = 6
-"""A training file holds at most this many times the weights: raw and best ones, and an optimizer's two or three moments."""
+"""Largest training file in multiples of the weights: raw and best ones, and an optimizer's two moments."""
 NAMES = {"weights": re.compile(r"weights-\d+\.safetensors"), "training": re.compile(r"training-\d+\.safetensors")}
 
 
 class CheckpointError(UserError):
-    """A checkpoint that cannot be used or written, and why."""
+    """A checkpoint cannot be used or written."""
 
 
 class NoCheckpointError(CheckpointError):
-    """There is no card where a checkpoint was looked for."""
+    """The directory has no card."""
 
 
 class CardError(CheckpointError):
-    """The card is not JSON, or does not say what a card must."""
+    """The card is not JSON, or does not fit the schema."""
 
 
 class EncodingMismatchError(CheckpointError):
-    """The network was trained on other planes or labels than this version makes."""
+    """The network was trained on other planes or labels than those of this version."""
 
 
 class DamagedFileError(CheckpointError):
@@ -77,7 +77,7 @@ class CheckpointBusyError(CheckpointError):
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put a whole file under its name or leave what was there."""
+    """Write a whole file by an atomic rename, or leave the old one."""
     try:
         with new_file(path) as file:
             file.write(data)
@@ -123,7 +123,7 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
         "moves_hash": moves_hash(),
-        "facts_version": FEATURES_VERSION,
+        "move_features_version": FEATURES_VERSION,
         **card,
         "files": files,
     }
@@ -156,7 +156,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
 
 def _former(directory: Path) -> Mapping[str, Any]:
-    """Return the card that a save is about to replace, {} where there is none that can be read."""
+    """Return the card that a save is about to replace, {} where there is none or it cannot be read."""
     try:
         found = json.loads((directory / CARD).read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -165,9 +165,9 @@ def _former(directory: Path) -> Mapping[str, Any]:
 
 
 def _superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
-    """Return the tensor files that a new card makes needless: those of the former one, and of saves killed since.
+    """Return the tensor files that a new card supersedes: those of the former one, and of saves killed since.
 
-    A file of another name, or of an earlier step that the former card does not name, is somebody's copy.
+    A file of another name, or of an earlier step that the former card does not name, is a user's copy and stays.
     """
     files, step = former.get("files"), former.get("step")
     if not isinstance(files, dict) or not isinstance(step, int):
@@ -178,7 +178,7 @@ def _superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
 
 
 def read_card(directory: Path) -> dict[str, Any]:
-    """Read and check a card: NoCheckpointError, CardError or EncodingMismatchError when it is none of ours."""
+    """Read and check a card. Raises NoCheckpointError, CardError, EncodingMismatchError."""
     path = directory / CARD
     if not directory.is_dir() or not path.exists():
         raise NoCheckpointError(f"{directory} holds no checkpoint: there is no {CARD} in it")
@@ -193,8 +193,8 @@ def read_card(directory: Path) -> dict[str, Any]:
 
 def _check_card(path: Path, card: object) -> None:
     if not isinstance(card, dict):
-        raise CardError(f"{path} is not a checkpoint's card: it is no JSON object")
-    if card.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+        raise CardError(f"{path} is not a checkpoint's card: it is not a JSON object")
+    if "format_version" in card and card["format_version"] != FORMAT_VERSION:
         raise CardError(
             f"{path} has format version {shown(card['format_version'])}, and this version reads {FORMAT_VERSION}"
         )
@@ -204,10 +204,10 @@ def _check_card(path: Path, card: object) -> None:
             f"{path.parent} was trained on encoding {card['encoding_version']} ({shown(card['moves_hash'], quote=False)}), "
             f"and this is {ENCODING_VERSION} ({moves_hash()}): its planes or labels mean something else; train it again"
         )
-    facts_version = card.get("facts_version", 1)  # the first networks that read move features did not say which
-    if card["preset"].get("facts_width") and facts_version != FEATURES_VERSION:
+    move_features_version = card["move_features_version"]
+    if card["preset"].get("move_features_width") and move_features_version != FEATURES_VERSION:
         raise EncodingMismatchError(
-            f"{path.parent} was trained on version {facts_version} of the move features, and this is "
+            f"{path.parent} was trained on version {move_features_version} of the move features, and this is "
             f"{FEATURES_VERSION}: train it again"
         )
 
@@ -260,7 +260,7 @@ def fit(target: Mapping[str, Tensor], tensors: Mapping[str, Tensor], what: str) 
 
 
 class _Uninitialised(TorchFunctionMode):
-    """Skip `torch.nn.init`: on `meta` it fills nothing, and its `normal_` would import torch's compiler, for a second."""
+    """Skip `torch.nn.init`, which fills nothing on `meta`, and whose `normal_` imports torch's compiler for a second."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -273,7 +273,7 @@ class _Uninitialised(TorchFunctionMode):
 def read_weights(directory: Path, card: Mapping[str, Any]) -> tuple[Preset, dict[str, Tensor]]:
     """Read a card's preset and its weights, which are those of the preset's network, and finite.
 
-    They are compared before a network is built, so that a card that lies about its sizes costs no memory. Raises CardError,
+    They are compared before a network is built, so that false sizes in a card cost no memory. Raises CardError,
     DamagedFileError, TensorMismatchError.
     """
     try:

@@ -1,4 +1,4 @@
-"""What a network costs: parameters, and arithmetic for each position."""
+"""Costs of a network: parameters, and arithmetic per position."""
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -12,25 +12,25 @@ from model.network.network import Network, input_names, parameters
 from model.network.preset import Preset
 
 USUAL_MOVES = 30
-"""Legal moves of a position in the count of operations: 29 in rapid games on average."""
+"""Legal moves of a position in the count of operations; the average in rapid games is 29."""
 
 
 def blank(preset: Preset) -> NetworkInput:
-    """Make one position's inputs, all zeros."""
+    """Return the inputs of one position, all zeros."""
     shapes = {
         "planes": torch.zeros(1, view(preset.view).planes, 8, 8),
         "conditions": torch.zeros(1, width(CONDITIONS[preset.condition])),
         "moves": torch.zeros(USUAL_MOVES, dtype=torch.int64),
-        "facts": torch.zeros(USUAL_MOVES, len(FEATURES), dtype=torch.uint8),
+        "move_features": torch.zeros(USUAL_MOVES, len(FEATURES), dtype=torch.uint8),
     }
     read = {name: shapes[name] for name in input_names(preset)}
     return read if len(read) > 1 else read["planes"]
 
 
 def size(preset: Preset) -> dict[str, int]:
-    """Count a preset's `parameters`, and `flops` of a forward pass for one position (a multiply-add is two).
+    """Return a preset's `parameters`, and `flops` of a forward pass for one position (a multiply-add is two).
 
-    Counted are convolutions and matrix products; nothing is computed.
+    Only convolutions and matrix products count; nothing is computed.
     """
     with FakeTensorMode(), FlopCounterMode(display=False) as counter:
         network = Network(preset).eval()

@@ -1,9 +1,9 @@
-"""How well a network predicts: figures for each row, and their means over many.
+"""Accuracy of a network: figures of each row, and their means.
 
-Axes: B batch, A label. Win, draw, loss in that order, seen by the mover; score is 1, 1/2 or 0.
+Axes: B batch, A label. Win, draw, loss in that order, for the side to move; score is 1, 1/2 or 0.
 
 rank           1 when the human's move is the network's first choice among legal moves; equal logits go by label, lowest
-               first, so that a network which says nothing earns nothing
+               first, so that a constant policy gets no credit
 nll            minus the log of the human move's probability among legal moves, nats
 legal_mass     probability that the policy puts on legal moves before it is masked
 expected       the value as an expected score, win + draw / 2
@@ -11,7 +11,7 @@ brier          (expected - score)^2, the two-outcome form of the literature (Che
                `value_brier`
 wdl_brier      the sum over win, draw and loss of (probability - outcome)^2, 0 to 2: Brier's original
 
-score, brier and wdl_brier are NaN where a row is of no game, and means leave such rows out.
+score, brier and wdl_brier are NaN in rows without a game, and means leave these out.
 """
 
 from collections.abc import Mapping
@@ -34,12 +34,12 @@ def row_figures(
     legal_BA: Tensor,
     labels_B: Tensor,
     results_B: Tensor,
-    ended_B: Tensor | None = None,
+    has_game_B: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Measure each row: float32 `[B]` by the names above, and int64 `rank` and `legal_moves`.
 
-    Logits, legality and labels are of one view; results are +1, 0, -1 for the mover. `ended_B`: True for rows
-    of games, None for all.
+    Logits, legality and labels are of one view; results are +1, 0, -1 for the side to move. `has_game_B`: False for rows
+    without a game; None for all True.
     """
     logits_BA = logits_BA.float()
     masked_BA = logits_BA.masked_fill(~legal_BA, float("-inf"))
@@ -60,14 +60,14 @@ def row_figures(
         "brier": (expected_B - score_B).square(),
         "wdl_brier": (wdl_B3 - outcome_B3).square().sum(1),
     }
-    if ended_B is not None:
+    if has_game_B is not None:
         for name in ("score", "brier", "wdl_brier"):
-            figures[name] = figures[name].masked_fill(~ended_B, float("nan"))
+            figures[name] = figures[name].masked_fill(~has_game_B, float("nan"))
     return figures
 
 
 def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Batch) -> Rows:
-    """Measure what an evaluator said of a batch, row by row: arrays `[B]` for slicing by any column of the batch."""
+    """Measure an evaluator's answer row by row: arrays `[B]`, to be sliced by any column of the batch."""
     figures = row_figures(
         tensor(logits_BA),
         tensor(wdl_B3),
@@ -80,7 +80,7 @@ def rows(logits_BA: NDArray[np.float32], wdl_B3: NDArray[np.float32], batch: Bat
 
 
 class Totals:
-    """Sums over rows in float64, so that a million rows lose nothing."""
+    """Sums over rows, in float64."""
 
     def __init__(self) -> None:
         self.count = self.games = 0
@@ -105,7 +105,7 @@ class Totals:
     def summary(self) -> dict[str, float]:
         """Return `positions`, `top1`, `top3`, `top5`, `cross_entropy`, `legal_mass`, `value_brier` and `wdl_brier`.
 
-        Of no rows at all there is only `positions`, and of none that are of games no `value_brier` and `wdl_brier`.
+        Without rows there is only `positions`, and without rows of games no `value_brier` and `wdl_brier`.
         """
         over = {name: self.games if name.endswith("brier") else self.count for name in self.sums}
         return {"positions": self.count} | {name: total / over[name] for name, total in self.sums.items() if over[name]}

@@ -79,7 +79,7 @@ def asked_before_steps_only(monkeypatch: pytest.MonkeyPatch) -> None:
 
     How often it asks within a step depends on the machine's speed.
     """
-    monkeypatch.setattr("model.training.stopping.ASK_SECONDS", float("inf"))
+    monkeypatch.setattr("model.training.stopping.POLL_SECONDS", float("inf"))
 
 
 def shared_data(relative: str) -> Path:

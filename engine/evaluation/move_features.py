@@ -130,7 +130,7 @@ def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, m
 
 
 def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]]:
-    """Return all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their `facts` uint8[M, F].
+    """Return all legal moves of some rows, `moves` int64[M] as row * 4096 + label, and their `move_features` uint8[M, F].
 
     `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises PlanesError.
     """
@@ -140,4 +140,4 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
     position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
     answers, gains = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64), np.zeros(MAX_EXCHANGE, dtype=np.int64)
     _fill(planes_BP, position, child, answers, gains, moves_M, features_MF)
-    return {"moves": moves_M, "facts": features_MF}
+    return {"moves": moves_M, "move_features": features_MF}

@@ -1,1 +1,1 @@
-"""A batch of packed rows to what a network reads, and its answer back to our labels."""
+"""A batch of packed rows to a network's inputs, and its policy back to our labels."""

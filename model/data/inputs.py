@@ -1,6 +1,6 @@
-"""From packed rows to what a network reads, on the device that it runs on.
+"""Packed rows to a network's inputs, on its device.
 
-    rows in numpy -> `to_device`: columns on the device, planes still packed -> `network_input`, `legal_moves`
+    rows in NumPy -> `to_device`: columns on the device, planes still packed -> `network_input`, `legal_moves`
 
 `input_columns` and `training_columns` name the columns that a preset needs.
 
@@ -27,11 +27,11 @@ from model.network.preset import Preset
 Batch = Mapping[str, NDArray[Any]]
 """Columns of a shard by name; the planes are uint64 `[B, 77]` in the mover's view."""
 DeviceBatch = Mapping[str, Tensor]
-"""A batch on its device, in the mover's view: `planes` as bytes `[B, 77, 8]`, and `attacks` where the view shows them; other
+"""A batch on its device, in the mover's view: `planes` as bytes `[B, 77, 8]`, and `attacks` where the view has them; other
 columns `[B]`; `target`, moves as indices of the preset's vocabulary; where the preset reads move features, `moves` int64
-`[M]` and `facts` uint8 `[M, F]` of the legal moves of all rows."""
+`[M]` and `move_features` uint8 `[M, F]` of the legal moves of all rows."""
 NetworkInput = Tensor | dict[str, Tensor]
-"""What a network is called with: pictures `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs."""
+"""Inputs of a network: pictures `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs."""
 
 
 def input_columns(preset: Preset) -> tuple[str, ...]:
@@ -48,31 +48,30 @@ def training_columns(preset: Preset) -> tuple[str, ...]:
     """Return the names of all columns that training a preset needs."""
     names = ["planes", "label", "result", *input_columns(preset)]
     names += ["promotion"] if vocabulary(preset.moves).under_promotions else []
-    names += ["game", "ply"] if _hideable(preset) else []
+    names += ["game", "ply"] if _hidden_columns(preset) else []
     names += ["plies", "ply"] if preset.moves_left else []
     return tuple(dict.fromkeys(names))
 
 
-def _hideable(preset: Preset) -> tuple[str, ...]:
-    """Return the names of the columns that some rows are shown without in training."""
+def _hidden_columns(preset: Preset) -> tuple[str, ...]:
+    """Return the names of the columns that are hidden in some rows in training."""
     return (*LAST_MOVES[: view(preset.view).last], *CONDITIONS[preset.condition])
 
 
 def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch:
     """Return what a preset needs of a batch, on the device; labels, results and lengths where the batch has them.
 
-    Attack planes and move features are computed here; columns go to a GPU by `carried`. Raises PlanesError for rows that have
-    none, MissingColumnError for a column that the preset reads and the batch lacks, MoveIndexError for a label outside the
-    preset's vocabulary.
+    Attack planes and move features are computed here. Raises PlanesError for planes that are no position, MissingColumnError
+    for a column that the preset reads and the batch lacks, MoveIndexError for a label outside the preset's vocabulary.
     """
     require(input_columns(preset), batch, f"the preset {preset.name!r}")
     columns = {"planes": bytes_of(batch["planes"])}
-    for name in (*input_columns(preset), *(("game", "ply") if _hideable(preset) else ())):
+    for name in (*input_columns(preset), *(("game", "ply") if _hidden_columns(preset) else ())):
         if name in batch:
             columns[name] = tensor(batch[name].astype(np.int64))
     if view(preset.view).attacks:
         columns["attacks"] = bytes_of(attack_planes(batch["planes"]))
-    if preset.facts_width:
+    if preset.move_features_width:
         columns |= {name: tensor(column) for name, column in legal_move_features(batch["planes"]).items()}
     if "label" in batch:
         columns["target"] = tensor(_targets(preset, batch))
@@ -81,16 +80,16 @@ def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch
     if preset.moves_left and "plies" in batch:
         require(("plies", "ply"), batch, f"the preset {preset.name!r}")
         columns["plies_left"] = tensor(batch["plies"].astype(np.float32) - batch["ply"].astype(np.float32))
-    return {name: carried(column, device) for name, column in columns.items()}
+    return {name: copy_to(column, device) for name, column in columns.items()}
 
 
-def carried(column: Tensor, device: torch.device) -> Tensor:
-    """Return a column on the device; a GPU's is copied from pinned memory, and operations of the same stream wait for it."""
+def copy_to(column: Tensor, device: torch.device) -> Tensor:
+    """Copy a column to the device, to a GPU from pinned memory; later operations of the same stream wait for it."""
     return column if device.type == "cpu" else column.pin_memory().to(device, non_blocking=True)
 
 
 def _targets(preset: Preset, batch: Batch) -> NDArray[np.int64]:
-    """Return the rows' moves as indices of the vocabulary, int64 `[B]`; under-promotions only where it tells them apart."""
+    """Return the rows' moves as indices of the vocabulary, int64 `[B]`."""
     moves = vocabulary(preset.moves)
     turned_B = (batch["planes"][:, TURN_PLANE] != 0) & view(preset.view).absolute
     promotions_B = np.zeros(len(turned_B), np.int64)
@@ -101,17 +100,14 @@ def _targets(preset: Preset, batch: Batch) -> NDArray[np.int64]:
 
 
 def network_input(preset: Preset, columns: DeviceBatch, dtype: torch.dtype, *, draw: int | None = None) -> NetworkInput:
-    """Return what the network is called with.
-
-    `draw` makes some rows' ratings, clocks and last moves unknown, for training: `model.network.conditioning.hide` says which.
-    """
-    if draw is not None and (hideable := _hideable(preset)):
+    """Return the network's inputs; in training `draw` hides some rows' ratings, clocks and last moves (`hide`)."""
+    if draw is not None and (hideable := _hidden_columns(preset)):
         require(("game", "ply"), columns, f"the preset {preset.name!r}")
         columns = hide(columns, hideable, draw)
     pictures_BPYX = pictures(view(preset.view), columns, dtype)
     conditions = CONDITIONS[preset.condition]
     more = {"conditions": encode_conditions(columns, conditions)} if conditions else {}
-    more |= {name: columns[name] for name in ("moves", "facts") if preset.facts_width}
+    more |= {name: columns[name] for name in ("moves", "move_features") if preset.move_features_width}
     return {"planes": pictures_BPYX, **more} if more else pictures_BPYX
 
 

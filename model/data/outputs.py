@@ -1,4 +1,4 @@
-"""From what a network answers to the labels that everybody else reads: any view and vocabulary back to the mover's labels.
+"""A network's policy in any view and vocabulary, converted to logits by the mover's labels.
 
 Axes: B batch, A index of the preset's vocabulary, L label (4096), F from-square, T to-square.
 """
@@ -15,7 +15,7 @@ from model.network.preset import Preset
 
 
 def flat(policy: Policy) -> Tensor:
-    """Return logits `[B, A]`; of a factored pair log p(from) + log p(to | from) for each pair of squares."""
+    """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from) of each pair of squares."""
     if isinstance(policy, Tensor):
         return policy.float()
     from_BF, to_BFT = policy
@@ -25,9 +25,8 @@ def flat(policy: Policy) -> Tensor:
 def marro_logits(preset: Preset, policy: Policy, bytes_BPY: Tensor) -> Tensor:
     """Return logits float32 `[B, L]` by the labels of the mover's view, from the stored planes' bytes `[B, 77, Y]`.
 
-    A label stands for a promotion to any piece, so where its pawn can promote its logit is the log-sum-exp of the queen's
-    and the under-promotions': their probabilities add up. Labels that leave the board are minus infinity where the
-    vocabulary has no index for them.
+    A label means a promotion to any piece, so where its pawn can promote, its logit is the log-sum-exp over the pieces.
+    Labels that leave the board are minus infinity where the vocabulary has no index for them.
     """
     moves, logits_BA = vocabulary(preset.moves), flat(policy)
     if view(preset.view).absolute:

@@ -1,4 +1,4 @@
-"""Packed planes drawn on the device: arranged as a view has them, unpacked into pictures, legality read off them.
+"""Packed planes on the device: arranged for a view, unpacked into pictures, and as a legality mask.
 
 Axes: B batch, P plane, T move type, Y row, X column, A index of the move vocabulary, L label (4096). A
 plane's byte j is its row j, and bit i of it column i.
@@ -21,12 +21,12 @@ from engine.encoding.views import View, counters, packed, stored_planes, view
 
 
 def tensor(array: NDArray[Any]) -> Tensor:
-    """Wrap an array without copying, except one that is read-only or strided."""
+    """Return an array as a tensor, without a copy unless it is read-only or strided."""
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def bytes_of(planes_BP: NDArray[np.uint64]) -> Tensor:
-    """Show packed planes as uint8 `[B, P, Y]`: a byte is a row of the picture."""
+    """Return packed planes as uint8 `[B, P, Y]`; a byte is a row of the picture."""
     return tensor(planes_BP.astype("<u8", copy=False)).view(torch.uint8).view(*planes_BP.shape, 8)
 
 
@@ -37,7 +37,7 @@ def _bits(device: torch.device) -> Tensor:
 
 @cache
 def table(array: str, name: str, device: torch.device) -> Tensor:
-    """Keep one of the tables of a view or a vocabulary on a device, int64."""
+    """Return a table of a view or a vocabulary on a device, int64; cached."""
     rows: Any = vocabulary(name) if array in ("labels", "index", "turned", "promotions") else view(name)
     return tensor(getattr(rows, array)).to(device, torch.int64)
 
@@ -52,7 +52,7 @@ def _tables(shown: View, device: torch.device) -> Callable[[str], Tensor]:
 
 
 def to_view(shown: View, bytes_BPY: Tensor) -> Tensor:
-    """Return those of a view's planes that are stored ones, packed: uint8 `[B, P, Y]`."""
+    """Return a view's planes that are arranged from stored ones, packed: uint8 `[B, P, Y]`."""
     planes_BPY: Tensor = stored_planes(shown, bytes_BPY, torch, _tables(shown, bytes_BPY.device))
     return planes_BPY
 
@@ -65,7 +65,7 @@ def unpacked(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Draw every plane of a view `[B, P, Y, X]`, channels last."""
+    """Return all planes of a view as pictures `[B, P, Y, X]`, channels last."""
     pictures_BPYX = unpacked(packed(shown, columns, torch, _tables(shown, columns["planes"].device)), dtype)
     if not shown.counters:
         return pictures_BPYX
@@ -74,7 +74,7 @@ def pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> 
 
 
 def legal_mask(bytes_BPY: Tensor) -> Tensor:
-    """Read the legal labels off the move planes: bool `[B, L]`, True where legal, in the frame of the planes."""
+    """Return the legal labels from the move planes: bool `[B, L]`, True where legal, in the frame of the planes."""
     moves_BTY = bytes_BPY[:, MOVE_PLANES:].contiguous()
     bits_BTYX = (moves_BTY[..., None] >> _bits(bytes_BPY.device)) & 1
     return bits_BTYX.view(torch.bool).view(-1, LABELS)

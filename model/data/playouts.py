@@ -1,4 +1,4 @@
-"""Rows as shards hold them, of games of random moves: for measuring, and for tests."""
+"""Rows of random games, as shards hold them, for measurements and tests."""
 
 from typing import Any
 
@@ -11,15 +11,14 @@ from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES, last_moves_of
 
 PROMOTING = "r3k2r/1P4P1/8/8/8/8/1p4p1/R3K2R w KQkq - 0 1"
-"""Where pawns of both sides are about to promote in every way."""
+"""A position in which pawns of both sides can promote in every way."""
 
 
 def playout_rows(count: int, seed: int = 0) -> dict[str, Any]:
-    """Make rows as shards hold them, of games of random moves, players and clocks: for measuring, and for tests.
+    """Return rows of games of random moves, players and clocks, as shards hold them.
 
-    Half the moves are captures or promotions where there are any, and every other game begins with pawns about to
-    promote, so that every kind of move is met. One row in four has no ratings, one in four no clock. Results are of the
-    material on the board at the row.
+    Half the moves are captures or promotions where there are any, and every other game starts from PROMOTING, so that every
+    type of move occurs. One row in four has no ratings, one in four no clock. The result is that of the material on the board.
     """
     random = np.random.default_rng(seed)
     rows: dict[str, list[Any]] = {}

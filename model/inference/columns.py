@@ -1,6 +1,6 @@
-"""What evaluators are called with besides planes, shared by torch and ONNX (no torch is imported).
+"""Columns of an evaluator's call, and its batches; shared by torch and ONNX, so torch is not imported.
 
-A column that a network reads is, from the first that has it: an argument of the call; what planes imply
+A column that a network reads comes from the first that has it: an argument of the call; the planes
 (engine/encoding/inferred.py); a value set for all rows, such as a rating to play at; unknown.
 
 Axes: B batch, P plane (77), L label (4096).
@@ -21,26 +21,26 @@ Answer = tuple[NDArray[np.float32], NDArray[np.float32]]
 """Logits float32 `[B, 4096]` by the labels of the mover's view, and win, draw, loss float32 `[B, 3]`."""
 
 LARGEST_BATCH = 2048
-"""Rows that go through a network at once; more are evaluated in turns, so that memory is bounded."""
+"""Rows of one batch; more are evaluated batch by batch, so that memory is bounded."""
 
 
-class KnownError(UserError):
-    """A value was given for a column that the network does not read."""
+class ConditionError(UserError):
+    """The network does not read the column that it is to be conditioned on."""
 
 
 class AnswerError(UserError):
     """A network answered with numbers that are not finite, or with arrays of another shape."""
 
 
-def check_known(name: str, columns: Mapping[str, int], known: Mapping[str, int]) -> None:
-    """Raise KnownError for a column in `known` that the network called `name`, which reads `columns`, does not read."""
-    for column in known:
+def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[str, int]) -> None:
+    """Raise ConditionError for a condition that is not among the `columns` which the network called `name` reads."""
+    for column in conditions:
         if column not in columns:
-            raise KnownError(f"{name} cannot be told {column!r}: it reads {', '.join(columns) or 'planes alone'}")
+            raise ConditionError(f"{name} does not read {column!r}: it reads {', '.join(columns) or 'planes alone'}")
 
 
-def complete(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]) -> Rows:
-    """Return `planes` and all columns that a network reads; `defaults` says what stands for unknown in each of them."""
+def fill_columns(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]) -> Rows:
+    """Return `planes` and all columns that a network reads; `defaults` has the value of each where nothing is given."""
     rows: Rows = {"planes": planes_BP}
     if any(name in INFERRED and name not in given for name in defaults):
         given = infer_columns(planes_BP) | dict(given)
@@ -52,7 +52,7 @@ def complete(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], d
     return rows
 
 
-def in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
+def evaluate_in_batches(evaluate: Callable[[Rows], Answer], rows: Rows, name: str) -> Answer:
     """Evaluate all rows by the network called `name`, at most LARGEST_BATCH of them at once; AnswerError as `check_answer`."""
     answers = []
     for start in range(0, len(rows["planes"]), LARGEST_BATCH):

@@ -1,4 +1,4 @@
-"""A checkpoint as the evaluator that search, arena and reports call.
+"""A checkpoint as an evaluator for search, matches and reports, run by torch.
 
 Axes: B batch, P plane (77).
 """
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from model.checkpoint import load
 from model.data.inputs import Batch, column_defaults, network_input, to_device
 from model.data.outputs import marro_logits
-from model.inference.columns import Answer, Rows, check_known, complete, in_batches
+from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
 from model.network.memory import memory_errors
 from model.network.network import Network
-from model.training.objective.losses import VALUE_FORMS
+from model.training.objective import VALUE_FORMS
 from model.training.precision import autocast, device_for, dtype_for
 
 
@@ -24,49 +24,46 @@ class NetworkEvaluator:
     """A network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
 
     def __init__(
-        self, network: Network, *, device: str = "auto", amp: str = "auto", known: Mapping[str, int] | None = None
+        self, network: Network, *, device: str = "auto", amp: str = "auto", conditions: Mapping[str, int] | None = None
     ) -> None:
-        """Put a network on a device; `known` gives ratings or clocks (columns of a shard) for every row it is called on.
+        """Put a network on a device; `conditions` are ratings or clocks (columns of a shard) of every row.
 
-        Raises KnownError for a column that this network does not read.
+        Raises ConditionError for a column that the network does not read.
         """
         self.device = device_for(device)
         self.dtype = dtype_for(amp, self.device)
         self.network = network.to(self.device).eval()
         self.preset = network.preset
         self.columns = column_defaults(self.preset)
-        """Columns that the network reads, and what stands in each where nothing is given."""
-        check_known(f"the network {self.preset.name}", self.columns, known or {})
-        self.columns |= known or {}
+        """Columns that the network reads, with the value of each where nothing is given."""
+        check_conditions(f"the network {self.preset.name}", self.columns, conditions or {})
+        self.columns |= conditions or {}
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Batch | None = None) -> Answer:
         """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
 
-        `columns` may be a whole batch of a shard: what the network reads is taken from it. Illegal labels have logits too,
-        some minus infinity. A value that is one number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2; without a value
-        head each is a third. Raises AnswerError for an answer that is not finite.
+        `columns` may be a whole batch of a shard. Illegal labels have logits too, some minus infinity. A value that is one
+        number v in -1..1 is read as (1 + v) / 2, 0, (1 - v) / 2; without a value head each is a third. Raises AnswerError
+        for an answer that is not finite, and OutOfMemoryError.
         """
-        rows = complete(planes_BP, columns or {}, self.columns)
-        return in_batches(self._evaluate_in_memory, rows, f"the network {self.preset.name}")
+        rows = fill_columns(planes_BP, columns or {}, self.columns)
+        return evaluate_in_batches(self._evaluate, rows, f"the network {self.preset.name}")
 
     @torch.inference_mode()
     def _evaluate(self, rows: Rows) -> Answer:
-        columns = to_device(rows, self.preset, self.device)
-        with autocast(self.device, self.dtype):
-            policy, value_BV, *_ = self.network(network_input(self.preset, columns, self.dtype))
-        logits_BL = marro_logits(self.preset, policy, columns["planes"])
-        wdl_B3 = VALUE_FORMS[self.preset.value].wdl(value_BV)
-        return logits_BL.cpu().numpy(), wdl_B3.cpu().numpy()
-
-    def _evaluate_in_memory(self, rows: Rows) -> Answer:
         work = f"evaluating {len(rows['planes']):,} positions by the network {self.preset.name}"
         with memory_errors(work, "free some, or evaluate fewer at once"):
-            return self._evaluate(rows)
+            columns = to_device(rows, self.preset, self.device)
+            with autocast(self.device, self.dtype):
+                policy, value_BV, *_ = self.network(network_input(self.preset, columns, self.dtype))
+            logits_BL = marro_logits(self.preset, policy, columns["planes"])
+            wdl_B3 = VALUE_FORMS[self.preset.value].wdl(value_BV)
+            return logits_BL.cpu().numpy(), wdl_B3.cpu().numpy()
 
 
 def evaluator(
-    directory: Path, *, device: str = "auto", amp: str = "auto", known: Mapping[str, int] | None = None
+    directory: Path, *, device: str = "auto", amp: str = "auto", conditions: Mapping[str, int] | None = None
 ) -> NetworkEvaluator:
-    """Load a checkpoint as an evaluator. Raises the CheckpointErrors of `model.checkpoint.load`, and KnownError."""
+    """Load a checkpoint as an evaluator. Raises the CheckpointErrors of `model.checkpoint.load`, and ConditionError."""
     network, _ = load(directory)
-    return NetworkEvaluator(network, device=device, amp=amp, known=known)
+    return NetworkEvaluator(network, device=device, amp=amp, conditions=conditions)

@@ -1,12 +1,11 @@
-"""A checkpoint as an ONNX file: from packed planes to logits by the mover's labels, so that who runs it needs no torch.
+"""Export a checkpoint to ONNX: from packed planes to logits by the mover's labels, to be run without torch.
 
 The graph is the whole evaluator in float32: unpacking, the view, the network with its averaged weights, the labels, win,
-draw and loss. Its batch is dynamic. A view of attacked squares has one more input, `attacks`. A network that reads move
-features has two more, `moves` and `facts`, which `engine.evaluation.move_features.legal_move_features` counts; how many moves
-there are is dynamic too. A file is published only when onnxruntime answers on given positions as torch does: to rounding in
-float32, and nearly so where convolutions are in 8-bit integers (model.inference.quantization).
+draw and loss. Its inputs follow from the preset (`example_inputs`); the number of rows, and of legal moves, is dynamic. A file
+is published only when onnxruntime answers on given positions as torch does: to rounding in float32, and nearly so where
+convolutions are in 8-bit integers (model.inference.quantization).
 
-Axes: B batch, L label (4096).
+Axes: B batch, L label (4096), M legal move, F feature.
 """
 
 import importlib.util
@@ -25,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from engine.encoding.planes import ENCODING_VERSION, legal_mask, moves_hash
+from engine.encoding.planes import ENCODING_VERSION, PIECE_PLANES, PLANES, legal_mask, moves_hash
 from engine.encoding.views import view
 from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES, FEATURES_VERSION
@@ -33,49 +32,59 @@ from engine.progress import Progress, Tick, silent
 from engine.temporaries import name_path
 from model.card import ONNX
 from model.checkpoint import load, save_export, write_atomically
-from model.data.inputs import Batch, column_defaults, network_input
+from model.data.inputs import Batch, column_defaults, input_columns, network_input
 from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, OnnxEvaluator
 from model.inference.quantization import quantize
 from model.network.blocks import Exact
 from model.network.network import Network
-from model.training.objective.losses import VALUE_FORMS
+from model.network.preset import Preset
+from model.training.objective import VALUE_FORMS
 
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
-TALKING = ("torch.onnx", "onnx_ir")
-"""Loggers of the exporter: one misses torchvision, which nobody needs, the other guesses the type of an empty list."""
+EXPORTERS = ("torch.onnx", "onnx_ir")
+"""Loggers of the exporter, which warn of a missing torchvision and of the type of an empty list."""
 TOLERANCE = 1e-3
-"""Largest difference that is published, of a legal move's log-probability in nats and of a chance of win, draw or loss."""
+"""Largest difference in float32, of a legal move's log-probability in nats and of a probability of win, draw or loss."""
 INT8_DIVERGENCE, INT8_VALUE = 0.02, 0.03
-"""Of integers: largest mean divergence of the policies in nats, and root mean square of the expected scores' differences."""
+"""Largest differences in integers: mean KL divergence of the policies in nats, root mean square of the expected score."""
 
 
 class ExportError(UserError):
-    """What exporting needs is not there, or the exported network answers otherwise than the checkpoint."""
+    """A package is missing, or the exported network differs from the checkpoint."""
 
 
 class _Whole(nn.Module):
-    """A network from bytes to what an evaluator gives."""
+    """A network from packed planes to the evaluator's answer."""
 
     def __init__(self, network: Network, names: tuple[str, ...]) -> None:
         super().__init__()
         self.network, self.names = network, names
 
-    def forward(self, planes: Tensor, *columns: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits `[B, L]` and win, draw, loss `[B, 3]` for planes uint8 `[B, 77, 8]` and the columns in turn.
-
-        Last are `moves` int64 `[M]` and `facts` uint8 `[M, F]`, where the network reads them.
-        """
-        preset = self.network.preset
-        read = {"planes": planes, **dict(zip(self.names, columns, strict=True))}
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits `[B, L]` and win, draw, loss `[B, 3]` for the inputs called `names`."""
+        preset, read = self.network.preset, dict(zip(self.names, inputs, strict=True))
         policy, value_BV, *_ = self.network(network_input(preset, read, torch.float32))
-        return marro_logits(preset, policy, planes), VALUE_FORMS[preset.value].wdl(value_BV)
+        return marro_logits(preset, policy, read["planes"]), VALUE_FORMS[preset.value].wdl(value_BV)
+
+
+def example_inputs(preset: Preset) -> dict[str, Tensor]:
+    """Return an example of each input of a preset's graph, by name and in the graph's order."""
+    rows, moves, shown = 2, 5, view(preset.view)  # the exporter takes sizes of 1 for constants
+    found = {"planes": torch.zeros(rows, PLANES, 8, dtype=torch.uint8)}
+    found |= {name: torch.zeros(rows, dtype=torch.int64) for name in input_columns(preset)}
+    if shown.attacks:
+        found["attacks"] = torch.zeros(rows, PIECE_PLANES, 8, dtype=torch.uint8)
+    if preset.move_features_width:
+        found["moves"] = torch.zeros(moves, dtype=torch.int64)
+        found["move_features"] = torch.zeros(moves, len(FEATURES), dtype=torch.uint8)
+    return found
 
 
 def _shifts() -> dict[Any, Any]:
-    """Translate shifts, which torch's exporter does not know: ONNX has them for unsigned integers, as ours all are."""
+    """Translate shifts, which torch's exporter does not know; ONNX has them for unsigned integers, as all of ours are."""
     import onnxscript
 
     op: Any = onnxscript.opset18
@@ -96,10 +105,10 @@ def _shifts() -> dict[Any, Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep to itself what torch's exporter says of its own workings: nobody can act on it, and what it makes is compared."""
-    loggers = [logging.getLogger(name) for name in TALKING]
+    """Silence the exporter's own logging, warnings and prints."""
+    loggers = [logging.getLogger(name) for name in EXPORTERS]
     levels = [logger.level for logger in loggers]
-    # onnxscript 0.6 prints how many of its rules applied, into what may be a command's JSON
+    # onnxscript 0.6 prints how many of its rules applied, which would spoil a command's JSON
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.filterwarnings("ignore", module=r"(torch|onnxscript|onnx_ir|copyreg)\b")
         try:
@@ -111,26 +120,22 @@ def _quiet() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def _graph(network: Network, names: tuple[str, ...], card: Mapping[str, Any], path: Path) -> None:
+def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     """Write a network as an ONNX file."""
     import onnx
 
-    rows = 2  # a batch of one would be taken for a constant
-    shapes = {"attacks": (rows, 12, 8), "facts": (5, len(FEATURES)), "moves": (5,)}
-    packed = ("attacks", "facts")
-    examples = [torch.zeros(rows, 77, 8, dtype=torch.uint8)]
-    examples += [torch.zeros(shapes.get(n, (rows,)), dtype=torch.uint8 if n in packed else torch.int64) for n in names]
-    whole = _Whole(network, names).eval()
-    whole(*examples)  # fills the caches of tables with real tensors, not with those of the tracing
+    examples = example_inputs(network.preset)
+    whole = _Whole(network, tuple(examples)).eval()
+    whole(*examples.values())  # fills the caches of tables with real tensors, not with those of the tracing
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
-    first = [{0: moves if name in ("moves", "facts") else batch} for name in names]
+    sizes = tuple({0: moves if name in ("moves", "move_features") else batch} for name in examples)
     with _quiet(), torch.inference_mode(False):
         program = torch.onnx.export(
             whole,
-            tuple(examples),
+            tuple(examples.values()),
             dynamo=True,
-            dynamic_shapes={"planes": {0: batch}} | ({"columns": tuple(first)} if names else {}),
-            input_names=["planes", *names],
+            dynamic_shapes={"inputs": sizes},
+            input_names=list(examples),
             output_names=["logits", "wdl"],
             opset_version=OPSET,
             verbose=False,
@@ -162,8 +167,6 @@ def export(
         if importlib.util.find_spec(package) is None:
             raise ExportError(f"{package} is not installed: pip install 'fianchetto[onnx]'")
     network, found = load(directory)
-    names, facts = tuple(column_defaults(network.preset)), ("moves", "facts") if network.preset.facts_width else ()
-    attacks = ("attacks",) if view(network.preset.view).attacks else ()
     card = {
         "preset": found["preset"],
         "step": found["step"],
@@ -171,13 +174,13 @@ def export(
         "moves_hash": moves_hash(),
         "weights_sha256": found["files"]["weights"]["sha256"],
         "columns": column_defaults(network.preset),
-        "facts_version": FEATURES_VERSION if facts else 0,
+        "move_features_version": FEATURES_VERSION if network.preset.move_features_width else 0,
         "arithmetic": "float32" if calibration is None else "int8",
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / ONNX
-        progress(Tick(0, 1, "graph traced"))  # most of the time, and torch says nothing of how far it is
-        _graph(network, (*names, *attacks, *facts), card, path)
+        progress(Tick(0, 1, "graph traced"))  # most of the time, and torch reports no progress
+        _graph(network, card, path)
         progress(Tick(1, 1, "graph traced"))
         if calibration is not None:
             progress(Tick(0, 1, "layers scaled"))
@@ -195,24 +198,23 @@ def export(
     else:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, data)
-    said = {"out": str(out), "bytes": len(data), "arithmetic": card["arithmetic"], "positions": len(rows["planes"])}
-    return said | differences
+    written = {"out": str(out), "bytes": len(data), "arithmetic": card["arithmetic"], "positions": len(rows["planes"])}
+    return written | differences
 
 
 def _in_integers(network: Network, path: Path, calibration: Batch) -> Path:
-    """Write the network in `path` with convolutions in integers beside it, and return where.
+    """Write the network in `path` with convolutions in integers to a file beside it, and return its path.
 
-    Layers that are exact stay so, and the first convolution, whose integers made half of the expected score's error
-    (docs/log.md, "The longest run").
+    Exact layers stay in float32, and so does the first convolution: in integers it made half of the expected score's error.
     """
     evaluator, out = OnnxEvaluator(path), path.with_suffix(".int8.onnx")
     exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Exact)}
     exact |= {f"network.{name}.0.weight" for name in ("stem", "value_stem")}
     try:
         quantize(path, out, lambda rows: evaluator.inputs(rows["planes"], rows), calibration, exact)
-    except (UserError, OSError, MemoryError):  # a full disk or memory is no fault of the integers
+    except (UserError, OSError, MemoryError):  # a full disk or memory has nothing to do with the integers
         raise
-    except Exception as error:  # onnxruntime's and onnx's own are of many kinds
+    except Exception as error:  # onnxruntime and onnx raise many kinds
         raise ExportError(
             f"onnxruntime cannot write this network in 8-bit integers ({type(error).__name__}: {error}): export it without "
             "--int8"
@@ -221,10 +223,10 @@ def _in_integers(network: Network, path: Path, calibration: Batch) -> Path:
 
 
 def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> dict[str, float]:
-    """Return how far the answers of `one` are from those of `other`, the largest and in the mean.
+    """Return the largest and mean differences of the answers of `one` from those of `other`.
 
-    Policies are compared by legal moves' log-probabilities in nats and by the Kullback-Leibler divergence from `other`'s;
-    values by the chances of win, draw and loss, and by the root mean square of the expected scores' differences.
+    Policies are compared by legal moves' log-probabilities in nats and by the KL divergence from `other`'s; values by the
+    probabilities of win, draw and loss, and by the root mean square of the expected score's difference.
     """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
@@ -240,7 +242,7 @@ def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> di
 
 
 def _check(differences: Mapping[str, float], directory: Path, *, integers: bool) -> None:
-    """Raise ExportError for answers that are too far from the checkpoint's."""
+    """Raise ExportError for answers that differ too much from the checkpoint's."""
     if not integers:
         worst = np.max([differences["largest_policy_difference"], differences["largest_value_difference"]])  # NaN stays
         if not worst <= TOLERANCE:
@@ -255,7 +257,7 @@ def _check(differences: Mapping[str, float], directory: Path, *, integers: bool)
 
 
 def _log_probabilities(logits_BL: NDArray[np.float32], legal_BL: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log-probabilities of legal moves, `[B, L]`; of others, and where no move is legal, something."""
+    """Return the log-probabilities of legal moves, `[B, L]`; undefined for illegal moves and rows without a legal one."""
     masked_BL = np.where(legal_BL, logits_BL.astype(np.float64), -1e30)
     top_B1 = masked_BL.max(1, keepdims=True)
     logs_BL: NDArray[np.float64] = masked_BL - top_B1 - np.log(np.exp(masked_BL - top_B1).sum(1, keepdims=True))

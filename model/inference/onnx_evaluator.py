@@ -1,7 +1,7 @@
-"""An exported network as an evaluator, run by onnxruntime: no torch is imported, so a player is ready at once.
+"""An exported network as an evaluator, run by onnxruntime; torch is not imported, so a player is ready in a second.
 
-The file describes itself: its metadata name the columns that it reads besides planes, each with what stands for unknown; the
-encoding; the version of the move features, if it reads them (they are computed here); the hash of the checkpoint's weights.
+The file's metadata name the columns that it reads besides planes, each with its value for unknown; the encoding; the version
+of the move features, if it reads them (they are computed here); the hash of the checkpoint's weights.
 
 Axes: B batch, P plane (77).
 """
@@ -23,28 +23,28 @@ from engine.errors import UserError
 from engine.evaluation.move_features import FEATURES_VERSION, legal_move_features
 from engine.json_files import check, parse_json, read_json, shown
 from model.card import CARD, ONNX, Exported, FileEntry
-from model.inference.columns import Answer, Rows, check_known, complete, in_batches
+from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
 
 METADATA = "fianchetto"
-"""Under this name the file holds its JSON."""
+"""Name of the JSON in the file's metadata."""
 LARGEST_FILE = 1 << 30
-"""Bytes of the largest file that is opened; that of fianchetto-l has 0.1 GB."""
+"""Largest file that is opened, in bytes; that of fianchetto-l has 0.1 GB."""
 
 
 class OnnxError(UserError):
-    """A file that is not a network of ours, or onnxruntime is missing."""
+    """A file that is not an exported network, or onnxruntime is missing."""
 
 
 class OnnxEvaluator:
     """An exported network called on packed planes; an `engine.evaluation.evaluator.Evaluator`."""
 
     def __init__(
-        self, path: Path, *, threads: int = 1, known: Mapping[str, int] | None = None, sha256: str | None = None
+        self, path: Path, *, threads: int = 1, conditions: Mapping[str, int] | None = None, sha256: str | None = None
     ) -> None:
-        """Open a file that `fianchetto export` wrote; `known` gives ratings or clocks for every row. Raises OnnxError.
+        """Open a file that `fianchetto export` wrote; `conditions` are ratings or clocks of every row. Raises OnnxError.
 
         With `sha256`, a file of another hash is refused before onnxruntime reads it. With move features, each thread evaluates
-        a part of a batch; in other networks the threads share each operation. Raises KnownError too.
+        a part of a batch; in other networks the threads share each operation. Raises ConditionError too.
         """
         _require_onnxruntime()
         import onnxruntime
@@ -61,7 +61,7 @@ class OnnxEvaluator:
             native.RuntimeException,
         )
 
-        def opened(threads: int) -> Any:
+        def open_session(threads: int) -> Any:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
             try:
@@ -69,45 +69,41 @@ class OnnxEvaluator:
             except refusals as error:
                 raise OnnxError(f"{path} cannot be opened as an ONNX network: {shown(str(error), 200)}") from error
 
-        self.session = opened(threads)
-        said = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
-        if said is None:
+        self.session = open_session(threads)
+        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA)
+        if metadata is None:
             raise OnnxError(f"{path} was not written by `fianchetto export`")
         try:
-            self.card: dict[str, Any] = parse_json(said)
+            self.card: dict[str, Any] = parse_json(metadata)
         except ValueError as error:
             raise OnnxError(f"{path} has metadata that are not JSON: {shown(str(error), 200)}") from error
         check(path, self.card, Exported, OnnxError, hint=": export it again")
         if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
             raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
-        self.reads_features = self.card.get("facts_version", 0)
+        self.reads_features = self.card.get("move_features_version", 0)
         if self.reads_features not in (0, FEATURES_VERSION):
             raise OnnxError(f"{path} was exported for other move features than this version's: train it again")
         self.pool: ThreadPoolExecutor | None = None
         if self.reads_features and threads > 1:
-            # onnxruntime's own threads add to one square at once: microsoft/onnxruntime#18048
-            self.session, self.pool = opened(1), ThreadPoolExecutor(threads, "rows")
+            # onnxruntime's own threads race when they add to one square: microsoft/onnxruntime#18048
+            self.session, self.pool = open_session(1), ThreadPoolExecutor(threads, "rows")
         self.threads = threads
         self.reads_attacks = any(given.name == "attacks" for given in self.session.get_inputs())
         self.columns: dict[str, int] = dict(self.card["columns"])
         self._path, self._refusals = path, refusals
-        self.know(known or {})
-
-    def know(self, known: Mapping[str, int]) -> None:
-        """Have these ratings or clocks for every row from now on; raises KnownError for what the network does not read."""
-        check_known(str(self._path), self.columns, known)
-        self.columns |= known
+        check_conditions(str(path), self.columns, conditions or {})
+        self.columns |= conditions or {}
 
     def __call__(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]] | None = None) -> Answer:
         """Return logits float32 `[B, 4096]` by the labels of the mover's view, and float32 `[B, 3]` win, draw, loss.
 
-        Columns that the network reads and that are not given are what planes imply, or unknown.
+        Columns that are read and not given follow from the planes, or are unknown. Raises OnnxError, AnswerError.
         """
-        return in_batches(self._run, complete(planes_BP, columns or {}, self.columns), str(self._path))
+        return evaluate_in_batches(self._run, fill_columns(planes_BP, columns or {}, self.columns), str(self._path))
 
     def inputs(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return what the graph is given for one batch, by the names of its inputs."""
-        return self._inputs(complete(planes_BP, columns, self.columns))
+        """Return the graph's inputs of one batch, by name."""
+        return self._inputs(fill_columns(planes_BP, columns, self.columns))
 
     def _inputs(self, rows: Rows) -> dict[str, NDArray[Any]]:
         """Return planes and attacks as bytes, other columns as int64; move features."""
@@ -121,7 +117,7 @@ class OnnxEvaluator:
     def _run(self, rows: Rows) -> Any:
         """Run the network on one batch."""
         count = len(rows["planes"])
-        share = min(self.threads, count // 2)  # of two rows or more: one alone may get other bits
+        share = min(self.threads, count // 2)  # of two rows or more: a single row may round differently
         if self.pool is None or share < 2:
             return self._on_one_thread(rows)
         bounds = [count * part // share for part in range(share + 1)]
@@ -173,7 +169,7 @@ def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     return found
 
 
-def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | None = None) -> OnnxEvaluator | None:
+def exported(directory: Path, *, threads: int = 1, conditions: Mapping[str, int] | None = None) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
     None when the card names none or there is none, or onnxruntime is not installed; OnnxError when the file is not the one
@@ -189,8 +185,7 @@ def exported(directory: Path, *, threads: int = 1, known: Mapping[str, int] | No
     except (OnnxError, OSError, KeyError, TypeError):  # whoever loads the checkpoint says what is wrong with its card
         return None
     check(directory / CARD, entry, FileEntry, OnnxError)
-    found = OnnxEvaluator(directory / ONNX, threads=threads, sha256=entry["sha256"])
+    found = OnnxEvaluator(directory / ONNX, threads=threads, conditions=conditions, sha256=entry["sha256"])
     if found.card["weights_sha256"] != weights:
         raise OnnxError(f"{directory / ONNX} is of other weights than {CARD} names: export it again")
-    found.know(known or {})
     return found

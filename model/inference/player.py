@@ -1,4 +1,4 @@
-"""What a person reaches for first: a checkpoint that chooses a move on a python-chess board.
+"""A checkpoint that chooses moves on python-chess boards.
 
     from model import load
 
@@ -21,22 +21,22 @@ from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES, last_moves_of, view
 from engine.errors import UserError
-from model.inference.columns import check_known
+from model.inference.columns import check_conditions
 from model.inference.evaluator import NetworkEvaluator, evaluator
 
 
 class GameOverError(UserError):
-    """A position without a legal move to choose from."""
+    """The position has no legal move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A move and what the network thinks of the position."""
+    """A chosen move, and the network's policy and value."""
 
     move: chess.Move
-    """The move chosen; a promotion is to a queen, as labels do not tell the piece."""
+    """The chosen move; a promotion is to a queen, since labels do not name the piece."""
     probabilities: dict[chess.Move, float]
-    """The network's policy over legal moves, likeliest first, before any temperature; under-promotions are in the queen's."""
+    """The policy over legal moves, likeliest first, at temperature 1; under-promotions are part of the queen's."""
     value: float
     """Win minus loss for the side to move, -1 to 1."""
     wdl: tuple[float, float, float]
@@ -44,7 +44,7 @@ class Choice:
 
 
 class Player:
-    """A network that is asked about boards."""
+    """A network that plays on boards."""
 
     def __init__(self, network: NetworkEvaluator) -> None:
         self.evaluator = network
@@ -59,18 +59,18 @@ class Player:
         clock: int | None = None,
         random: np.random.Generator | None = None,
     ) -> Choice:
-        """Choose a move by the policy at a temperature: 1 draws by its probabilities, 0 takes the likeliest.
+        """Choose a move by the policy at a temperature: 1 samples by its probabilities, 0 takes the likeliest.
 
-        Ratings, and the mover's clock in seconds, are for networks that read them (KnownError for others); None is unknown.
-        The board's move stack is used where the network reads the last moves. Raises GameOverError.
+        Ratings, and the mover's clock in seconds, are for networks that read them (ConditionError for others); None is
+        unknown. The board's move stack is used where the network reads the last moves. Raises GameOverError.
         """
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
         if not moves:
             raise GameOverError(f"there is no legal move in {board.fen()}")
         if not 0 <= temperature < float("inf"):
             raise UserError(f"temperature is {temperature}, and must be 0 or more")
-        told = {"elo": elo, "opponent_elo": opponent_elo, "clock": clock}
-        columns = self._columns(board, {name: value for name, value in told.items() if value is not None})
+        conditions = {"elo": elo, "opponent_elo": opponent_elo, "clock": clock}
+        columns = self._columns(board, {name: value for name, value in conditions.items() if value is not None})
         logits_BL, wdl_B3 = self.evaluator(columns.pop("planes"), columns)
         scores_A = logits_BL[0, [label_of(move, board.turn) for move in moves]].astype(np.float64)
         share_A = _softmax(scores_A)
@@ -84,9 +84,9 @@ class Player:
         likely = {moves[index]: float(share_A[index]) for index in order}
         return Choice(moves[chosen], likely, win - loss, (win, draw, loss))
 
-    def _columns(self, board: chess.Board, told: dict[str, int]) -> dict[str, NDArray[Any]]:
-        """Write a board as one row of a shard, with all that the network reads and a board tells."""
-        check_known(f"the network {self.evaluator.preset.name}", self.evaluator.columns, told)
+    def _columns(self, board: chess.Board, conditions: dict[str, int]) -> dict[str, NDArray[Any]]:
+        """Return a board as one row of a shard, with all columns that the network reads and a board determines."""
+        check_conditions(f"the network {self.evaluator.preset.name}", self.evaluator.columns, conditions)
         position = from_board(board)
         planes_BP = np.zeros((1, PLANES), dtype=np.uint64)
         legal_planes(position, planes_BP[0])
@@ -99,7 +99,7 @@ class Player:
         last = view(self.evaluator.preset.view).last
         for name, move in zip(LAST_MOVES, last_moves_of(board, last), strict=False):
             columns[name] = np.array([move], np.int64)
-        return columns | {name: np.array([value], np.int64) for name, value in told.items()}
+        return columns | {name: np.array([value], np.int64) for name, value in conditions.items()}
 
 
 def _softmax(scores_A: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -108,5 +108,5 @@ def _softmax(scores_A: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> Player:
-    """Load a checkpoint to be asked about boards, or raise a CheckpointError by name."""
+    """Load a checkpoint as a player; raises the CheckpointErrors of `model.checkpoint.load`."""
     return Player(evaluator(Path(directory), device=device, amp=amp))

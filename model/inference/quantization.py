@@ -1,8 +1,8 @@
-"""An exported network with its convolutions in 8-bit integers: more evaluations a second, nearly the same answers.
+"""An exported network with its convolutions in 8-bit integers: more evaluations per second, nearly the same answers.
 
-Post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime: each layer's activations are scaled by
-what some positions show of them, weights channel by channel. Weights have 7 bits: a processor without VNNI adds two
-products in 16 bits, which full weights would overflow.
+Post-training static quantization (Jacob et al. 2018, arXiv:1712.05877) by onnxruntime: each layer's activations are scaled on
+some positions, weights per channel. Weights have 7 bits: a processor without VNNI adds two products in 16 bits, which 8-bit
+weights would overflow.
 """
 
 import io
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from model.data.inputs import Batch
 
 AT_ONCE = 64
-"""Rows of one batch of those that layers are scaled on."""
+"""Rows of one calibration batch."""
 
 
 def quantize(
@@ -26,8 +26,8 @@ def quantize(
 ) -> None:
     """Write the network in `path` with its convolutions in integers to `out`, their activations scaled on `rows`.
 
-    `inputs` makes of rows what the graph is given; convolutions whose weights are in `exact` stay as they are. The metadata
-    are kept. Raises what onnxruntime raises.
+    `inputs` turns rows into the graph's inputs; convolutions whose weights are in `exact` stay in float32, and metadata are
+    kept. Raises what onnxruntime raises.
     """
     import onnx
     from onnxruntime.quantization import (
@@ -39,13 +39,13 @@ def quantize(
     )
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
-        """What onnxruntime asks for batch after batch."""
+        """Batches for onnxruntime."""
 
         def __init__(self) -> None:
             self.batches = _batches(rows)
 
         def get_next(self) -> dict[str, NDArray[Any]] | None:
-            """Return the inputs of the next batch, None behind the last."""
+            """Return the inputs of the next batch, None after the last."""
             batch = next(self.batches, None)
             return None if batch is None else inputs(batch)
 
@@ -55,7 +55,7 @@ def quantize(
             str(path),
             str(out),
             Reader(),
-            calibrate_method=CalibrationMethod.Percentile,  # extremes of some rows double the values' error (docs/log.md)
+            calibrate_method=CalibrationMethod.Percentile,  # a few extreme rows would double the value's error
             quant_format=QuantFormat.QDQ,
             op_types_to_quantize=["Conv"],
             nodes_to_exclude=[node.name for node in convolutions if node.input[1] in exact],
@@ -67,7 +67,7 @@ def quantize(
 
 
 def _batches(rows: Batch) -> Iterator[Batch]:
-    """Cut rows into batches of one size, as onnxruntime needs them; what is left over is left out."""
+    """Cut rows into batches of one size, as onnxruntime needs them; a remainder is dropped."""
     count = len(rows["planes"])
     size = min(AT_ONCE, count)
     for start in range(0, count - size + 1, size):
@@ -76,7 +76,7 @@ def _batches(rows: Batch) -> Iterator[Batch]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what onnxruntime says while it works: nobody can act on it."""
+    """Silence onnxruntime's logging and prints."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
@@ -88,7 +88,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Have onnxruntime calibrate on one thread: several add to one square at once (microsoft/onnxruntime#18048)."""
+    """Calibrate on one thread: several race when they add to one square (microsoft/onnxruntime#18048)."""
     import onnxruntime
     from onnxruntime.quantization.calibrate import CalibraterBase
 

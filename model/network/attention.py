@@ -1,4 +1,4 @@
-"""A transformer over the 64 squares: their embedding, the encoder block, and biases that know the board's geometry.
+"""A transformer over the 64 squares: their embedding, the encoder block, and a bias for the board's geometry.
 
 Axes: B batch, C channels, Y row, X column, S square (row * 8 + column), H head, K template, R offset (15 x 15).
 """
@@ -13,11 +13,11 @@ from model.network.preset import Preset
 OFFSETS = 15 * 15
 """(row, column) differences of two squares, -7 to 7 each."""
 TEMPLATES = 32
-"""Patterns of offsets that a dynamic bias mixes."""
+"""Patterns of offsets that the bias mixes."""
 
 
 def offset_index() -> Tensor:
-    """Number the offset from each square to each other, int64 `[S, S]`, 0..224."""
+    """Return the index of the offset from each square to each other, int64 `[S, S]`, 0..224."""
     square = torch.arange(SQUARES)
     row_SS = square[None, :] // 8 - square[:, None] // 8
     column_SS = square[None, :] % 8 - square[:, None] % 8
@@ -25,7 +25,7 @@ def offset_index() -> Tensor:
 
 
 class Squares(nn.Module):
-    """Embed the planes of each square, and where it is."""
+    """Embed the planes and the position of each square."""
 
     def __init__(self, planes: int, width: int) -> None:
         super().__init__()
@@ -37,33 +37,10 @@ class Squares(nn.Module):
         return self.embed(x_BPYX) + self.place  # type: ignore[no-any-return]
 
 
-class NoBias(nn.Module):
-    """Leave attention to the squares' embeddings."""
-
-    def forward(self, x_BCYX: Tensor) -> None:
-        """Return no bias."""
-        return
-
-
-class RelativeBias(nn.Module):
-    """Add to each head a learned number for each offset between two squares (Shaw et al. 2018, arXiv:1803.02155)."""
-
-    offset_of: Tensor
-
-    def __init__(self, row: Preset) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.zeros(row.heads, OFFSETS))
-        self.register_buffer("offset_of", offset_index(), persistent=False)
-
-    def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Return the bias `[1, H, S, S]`, whatever the board."""
-        return self.table[:, self.offset_of][None]
-
-
 class GeometricBias(nn.Module):
-    """Add a learned number for each pair of squares, and patterns of offsets that this board mixes for each head.
+    """Add a learned number for each pair of squares, and patterns of offsets mixed by the board for each head.
 
-    A small form of Chessformer's geometric attention bias (arXiv:2605.19091), which is generated for each position too.
+    A small form of Chessformer's geometric attention bias (arXiv:2605.19091).
     """
 
     offset_of: Tensor
@@ -94,7 +71,7 @@ class AttentionBlock(nn.Module):
         self.heads = row.heads
         self.norm1 = nn.LayerNorm(row.width)
         self.projections = nn.Linear(row.width, 3 * row.width)
-        self.bias = BIASES[row.bias](row)
+        self.bias = GeometricBias(row)
         self.join = nn.Linear(row.width, row.width)
         self.norm2 = nn.LayerNorm(row.width)
         self.widen = nn.Linear(row.width, row.feedforward)
@@ -102,21 +79,18 @@ class AttentionBlock(nn.Module):
         self.narrow = nn.Linear(row.feedforward, row.width)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Transform `[B, C, Y, X]`; channels last in memory, so that the squares are tokens without a copy."""
+        """Transform `[B, C, Y, X]`; channels last in memory, so the squares are tokens without a copy."""
         x_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
         projected = self.projections(self.norm1(x_BSC))
         query, key, value = projected.view(x_BSC.shape[0], SQUARES, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        bias = self.bias(x_BCYX)
-        attended = F.scaled_dot_product_attention(
-            query, key, value, attn_mask=None if bias is None else bias.to(query.dtype)
-        )
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias(x_BCYX).to(query.dtype))
         x_BSC = x_BSC + self.join(attended.transpose(1, 2).flatten(2))
         x_BSC = x_BSC + self.narrow(self.activation(self.widen(self.norm2(x_BSC))))
         return x_BSC.view(x_BSC.shape[0], 8, 8, -1).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
 
 
 class LastNorm(nn.Module):
-    """Norm the channels of each square once more before the heads, as pre-norm blocks leave them unnormed."""
+    """Norm the channels of each square before the heads, since pre-norm blocks leave them unnormed."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -125,6 +99,3 @@ class LastNorm(nn.Module):
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Norm `[B, C, Y, X]`."""
         return self.norm(x_BCYX.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
-
-
-BIASES = {"none": lambda row: NoBias(), "relative": RelativeBias, "geometric": GeometricBias}

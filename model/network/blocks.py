@@ -1,8 +1,8 @@
-"""Parts that networks are assembled from: activations, gates, convolutional residual blocks.
+"""Parts of networks: activations, gates, convolutional residual blocks.
 
 A new kind of part is a new row in one of the tables here or in `model.network.network`, and a preset names it.
 
-Axes: B batch, C channels, Y row (0 = the 8th rank of whom the view looks from), X column (0 = a-file).
+Axes: B batch, C channels, Y row (0 = the 8th rank, seen from the view's side), X column (0 = a-file).
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +16,9 @@ SQUARES = 64
 
 
 class Gate(nn.Module):
-    """Scale each channel by what the whole board says, and with `bias` shift it too.
+    """Scale each channel by a function of the board's mean, and with `bias` shift it too.
 
-    The board's mean passes a small bottleneck. Source: Hu et al. 2018, arXiv:1709.01507; the shift is Leela's.
+    Source: squeeze-and-excitation, Hu et al. 2018, arXiv:1709.01507; the shift is Leela's.
     """
 
     def __init__(self, width: int, hidden: int, activation: Callable[[], nn.Module], *, bias: bool) -> None:
@@ -48,7 +48,7 @@ def board_mean(x_BCYX: Tensor) -> Tensor:
 
 
 def conv3(channels_in: int, channels_out: int) -> nn.Conv2d:
-    """Return a 3x3 convolution that keeps the board's size; the norm behind it has the bias."""
+    """Return a 3x3 convolution that keeps the board's size; the norm after it has the bias."""
     return nn.Conv2d(channels_in, channels_out, 3, padding=1, bias=False)
 
 
@@ -64,7 +64,7 @@ class PostBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(row.width)
         self.gate = gate(row)
         self.act2 = ACTIVATIONS[row.activation]()
-        nn.init.zeros_(self.norm2.weight)  # the block begins as the identity, which makes the first steps steeper
+        nn.init.zeros_(self.norm2.weight)  # the block starts as the identity, which makes the first steps steeper
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Transform `[B, C, Y, X]`."""
@@ -94,7 +94,7 @@ class PreBlock(nn.Module):
 
 
 class Exact(nn.Module):
-    """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost first choices."""
+    """Run a layer in float32 under any autocast: bf16 logits would tie, and ties cost accuracy."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Exact(nn.Module):
 
 
 def gate(row: Preset) -> nn.Module:
-    """Build the gate that each of a preset's blocks has."""
+    """Build the gate of a block."""
     return GATES[row.gate](row)
 
 

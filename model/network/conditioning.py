@@ -1,7 +1,7 @@
-"""Inputs beside the board: both players' ratings and the mover's clock, any of which may be unknown.
+"""Conditioning on both players' ratings and the mover's clock, any of which may be unknown.
 
-A number is written as soft membership of fixed steps (two neighbours share it), and one more place says "unknown", so
-that a network reads known and unknown alike, and a rating between two steps is between what it learned of them.
+A number is encoded as soft membership of fixed steps (shared by two neighbors), and one more place means "unknown". A rating
+between two steps is so between what the network learned of them.
 
 column                    steps                                             unknown
 elo, opponent_elo         600, 750 ... 3000 (17)                            0
@@ -24,25 +24,23 @@ from torch import Tensor, nn
 from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 
 HIDDEN_SHARE = 8
-"""In training one row in so many has its ratings hidden, one its clock, and one the last moves: unknown must be learned."""
-HIDING_VERSION = 2
-"""How those rows are drawn: 1 by game and ply alone, the same rows in each epoch; 2 anew in each step. A card names it."""
+"""In training one row in this many has its ratings hidden, one its clock, one its last moves, so that unknown is learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """How one column is written."""
+    """Encoding of one column."""
 
     unknown: int
-    """What stands for null in a batch."""
+    """Value for null in a batch."""
     low: float
     """First step."""
     size: float
     """Distance between steps."""
     count: int
-    """How many there are."""
+    """Number of steps."""
     logarithm: bool = False
-    """Whether the steps are of log2(1 + value)."""
+    """Whether the steps are even in log2(1 + value)."""
 
 
 STEPS: Mapping[str, Steps] = {
@@ -55,22 +53,22 @@ STEPS: Mapping[str, Steps] = {
 RATINGS = ("elo", "opponent_elo")
 CLOCKS = ("clock", "base", "increment")
 CONDITIONS: Mapping[str, tuple[str, ...]] = {"none": (), "ratings": RATINGS, "ratings_clock": (*RATINGS, *CLOCKS)}
-"""Columns that each word of a preset's `condition` reads."""
+"""Columns that are read, by a preset's `condition`."""
 
 
 UNKNOWN: Mapping[str, int] = {name: steps.unknown for name, steps in STEPS.items()} | dict.fromkeys(
     LAST_MOVES, NO_LAST_MOVE
 )
-"""What stands for unknown in the columns that may be hidden."""
+"""Value for unknown in the columns that may be hidden."""
 
 
 def encode_conditions(columns: Mapping[str, Tensor], names: tuple[str, ...]) -> Tensor:
-    """Return columns `[B]` as memberships, float32 `[B, N]`: each column's add up to one."""
+    """Return columns `[B]` as memberships, float32 `[B, N]`; those of a column add up to one."""
     return torch.cat([_memberships(columns[name], STEPS[name]) for name in names], 1)
 
 
 def width(names: tuple[str, ...]) -> int:
-    """Count the numbers that columns are written as."""
+    """Return the number of memberships of some columns."""
     return sum(STEPS[name].count + 1 for name in names)
 
 
@@ -86,9 +84,9 @@ def _memberships(column_B: Tensor, steps: Steps) -> Tensor:
 
 
 def draw_of(seed: int, step: int) -> int:
-    """Return the draw of hidden rows of one step of a run, 32 bits, by splitmix64 (Steele et al. 2014).
+    """Return the random number that selects a step's hidden rows, 32 bits, by splitmix64 (Steele et al. 2014).
 
-    It depends on nothing else, so that a run that is killed and resumed sees what it would have seen.
+    It depends on seed and step only, so that a resumed run hides what an uninterrupted one would.
     """
     mixed = seed
     for number in (step, 0):
@@ -100,10 +98,10 @@ def draw_of(seed: int, step: int) -> int:
 
 
 def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> dict[str, Tensor]:
-    """Return columns in which the ratings of some rows, the clocks of others and the last moves of others are unknown.
+    """Return columns with the ratings of some rows, the clocks of others and the last moves of others set to unknown.
 
-    Which rows follows from a hash of (game, ply, draw), 32 bits, with the finalizer of MurmurHash3: not from a row's place
-    in a batch, so that the parts of a batch, and processes, hide what one would.
+    The rows are selected by a hash of (game, ply, draw), 32 bits, with the finalizer of MurmurHash3, and not by their place in
+    a batch: microbatches and processes hide what one batch would.
     """
     out = dict(columns)
     mixed_B = (columns["game"].long() * 0x9E3779B1 + columns["ply"].long() * 0x85EBCA77 + draw) & 0xFFFFFFFF
@@ -119,7 +117,7 @@ def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> di
 
 
 class Condition(nn.Module):
-    """Scale and shift each channel by what is known of the players (FiLM: Perez et al. 2018, arXiv:1709.07871)."""
+    """Scale and shift each channel by the conditions (FiLM: Perez et al. 2018, arXiv:1709.07871)."""
 
     def __init__(self, names: tuple[str, ...], hidden: int, channels: int, places: int) -> None:
         super().__init__()
@@ -131,10 +129,10 @@ class Condition(nn.Module):
             self.layers[2].weight.mul_(0.1)  # type: ignore[operator]
 
     def forward(self, features_BN: Tensor) -> tuple[Tensor, ...]:
-        """Return a scale and a shift `[B, C, 1, 1]` for each place in the network, in turn."""
+        """Return a scale and a shift `[B, C, 1, 1]` for each place in the network, alternating."""
         return self.layers(features_BN)[:, :, None, None].chunk(2 * self.places, 1)  # type: ignore[no-any-return]
 
 
-def conditioned(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Apply one place's scale and shift; zeros change nothing."""
+def scale_and_shift(x_BCYX: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Apply the scale and shift of one place; zeros change nothing."""
     return torch.addcmul(x_BCYX + shift.to(x_BCYX.dtype), x_BCYX, scale.to(x_BCYX.dtype))

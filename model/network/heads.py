@@ -1,4 +1,4 @@
-"""Heads: from a trunk's output to the policy, the value and the half-moves left.
+"""Heads for the policy, the value and the half-moves left.
 
 Axes: B batch, C channels, Y row, X column, A index of the preset's move vocabulary, F from-square, T to-square.
 """
@@ -12,18 +12,18 @@ from model.network.blocks import ACTIVATIONS, SQUARES, Exact, board_mean, conv3
 from model.network.preset import Preset
 
 Policy = Tensor | tuple[Tensor, Tensor]
-"""Logits `[B, A]`; of a factored head from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
+"""Logits `[B, A]`, or for a factored head from-logits `[B, F]` and to-given-from logits `[B, F, T]`."""
 
 
 def _hidden(row: Preset) -> list[nn.Module]:
-    """Return the hidden 3x3 convolution of a policy head, where the preset has one."""
+    """Return the hidden 3x3 convolution of a policy head, if any."""
     if not row.policy_width:
         return []
     return [conv3(row.width, row.policy_width), nn.BatchNorm2d(row.policy_width), ACTIVATIONS[row.activation]()]
 
 
 def planes_policy(row: Preset) -> nn.Module:
-    """Build a head with a plane of from-squares for each kind of move: flattened, they are indices (plane * 64 + from)."""
+    """Build a head with a plane of from-squares for each type of move; flattened, index = plane * 64 + from."""
     planes = vocabulary(row.moves).planes
     return nn.Sequential(*_hidden(row), Exact(nn.Conv2d(row.policy_width or row.width, planes, 1)), nn.Flatten())
 
@@ -32,12 +32,12 @@ def linear_policy(row: Preset) -> nn.Module:
     """Build a 1x1 bottleneck and one linear layer to all indices."""
     size = row.policy_width * SQUARES
     return nn.Sequential(
-        *_squeezed(row, row.policy_width), nn.Flatten(), Exact(nn.Linear(size, vocabulary(row.moves).size))
+        *_bottleneck(row, row.policy_width), nn.Flatten(), Exact(nn.Linear(size, vocabulary(row.moves).size))
     )
 
 
 class FactoredPolicy(nn.Module):
-    """Say from which square, and for each from-square, to which: 1 + 64 planes."""
+    """Give logits of the from-square, and of the to-square for each from-square: 1 + 64 planes."""
 
     def __init__(self, row: Preset) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class FactoredPolicy(nn.Module):
 
 
 class AttentionPolicy(nn.Module):
-    """Score each pair of squares by a query of the from-square and a key of the to-square: `from * 64 + to`.
+    """Score each pair of squares by a query of the from-square and a key of the to-square; index = from * 64 + to.
 
     Source: the source-destination head of Chessformer, arXiv:2605.19091, without its promotion part.
     """
@@ -80,7 +80,7 @@ class Pool(nn.Module):
 
 
 class PliesLeft(nn.Module):
-    """Keep a number of half-moves positive; 40 where the layer before says nothing."""
+    """Make a number of half-moves positive; an input of zero gives 40."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Turn any real number into plies."""
@@ -95,16 +95,16 @@ class NoValue(nn.Module):
         return x_BCYX.new_zeros(x_BCYX.shape[0], 0, dtype=torch.float32)
 
 
-def _squeezed(row: Preset, channels: int) -> list[nn.Module]:
+def _bottleneck(row: Preset, channels: int) -> list[nn.Module]:
     """Return a 1x1 convolution to `channels`, its norm and activation."""
     return [nn.Conv2d(row.width, channels, 1, bias=False), nn.BatchNorm2d(channels), ACTIVATIONS[row.activation]()]
 
 
 def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
-    """Build a 1x1 convolution, the preset's neck, a hidden layer, `outputs` numbers and a last function over them."""
+    """Build a 1x1 convolution, the preset's neck, a hidden layer, a layer of `outputs` and a last function."""
     neck, size = (Pool(), row.value_width) if row.value_neck == "pool" else (nn.Flatten(), row.value_width * SQUARES)
     return nn.Sequential(
-        *_squeezed(row, row.value_width),
+        *_bottleneck(row, row.value_width),
         neck,
         nn.Linear(size, row.value_hidden),
         ACTIVATIONS[row.activation](),
@@ -114,6 +114,6 @@ def value_head(row: Preset, outputs: int, last: nn.Module) -> nn.Module:
 
 
 def moves_left_head(row: Preset) -> nn.Module:
-    """Build a head for the half-moves that are left in the game, `[B, 1]`."""
+    """Build a head for the half-moves left in the game, `[B, 1]`."""
     size = row.moves_left * SQUARES
-    return nn.Sequential(*_squeezed(row, row.moves_left), nn.Flatten(), Exact(nn.Linear(size, 1)), PliesLeft())
+    return nn.Sequential(*_bottleneck(row, row.moves_left), nn.Flatten(), Exact(nn.Linear(size, 1)), PliesLeft())

@@ -1,7 +1,7 @@
-"""One network class: a preset's stem, blocks and heads, put together; and the tables that a preset's words are looked up in.
+"""The network: a preset's stem, blocks and heads put together, and the tables of each kind of part.
 
-Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs, N numbers of a
-condition, M legal moves, F features.
+Axes: B batch, P plane, C channels, Y row, X column, A index of the move vocabulary, V value outputs, N memberships of
+conditions, M legal moves, F features.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from engine.encoding.views import view
 from model.network.attention import AttentionBlock, LastNorm, Squares
 from model.network.blocks import ACTIVATIONS, PostBlock, PreBlock, conv3
-from model.network.conditioning import CONDITIONS, Condition, conditioned
+from model.network.conditioning import CONDITIONS, Condition, scale_and_shift
 from model.network.heads import (
     AttentionPolicy,
     FactoredPolicy,
@@ -44,13 +44,13 @@ Outputs = tuple[Policy, Tensor] | tuple[Policy, Tensor, Tensor]
 
 
 def input_names(row: Preset) -> tuple[str, ...]:
-    """Name what a preset's network is called with."""
+    """Return the names of a preset's inputs."""
     conditions = ("conditions",) if CONDITIONS[row.condition] else ()
-    return ("planes", *conditions, *(("moves", "facts") if row.facts_width else ()))
+    return ("planes", *conditions, *(("moves", "move_features") if row.move_features_width else ()))
 
 
 def _stem(row: Preset) -> nn.Sequential:
-    """Build what comes before the blocks; pre-activation and pre-norm blocks bring their own norms."""
+    """Build the layers before the blocks; pre-activation and pre-norm blocks have norms of their own."""
     planes = view(row.view).planes
     if row.block == "attention":
         return nn.Sequential(Squares(planes, row.width))
@@ -66,7 +66,7 @@ def _blocks(row: Preset) -> nn.Sequential:
 
 
 class Network(nn.Module):
-    """Predict the move and the result from a position's planes."""
+    """Predict the move and the result from a position."""
 
     def __init__(self, preset: Preset) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ class Network(nn.Module):
         self.value = VALUE_HEADS[preset.value](preset)
         if preset.towers == 2:
             self.value_stem, self.value_blocks = _stem(preset), _blocks(preset)
-        if preset.facts_width:
-            self.facts_stem, self.move_head = MoveFeatureStem(preset), MoveHead(preset)
+        if preset.move_features_width:
+            self.move_feature_stem, self.move_head = MoveFeatureStem(preset), MoveHead(preset)
         if preset.moves_left:
             self.moves_left = moves_left_head(preset)
         if CONDITIONS[preset.condition]:
@@ -91,17 +91,17 @@ class Network(nn.Module):
         """Return the policy in the preset's vocabulary and view, the value, and the moves left where the preset has them.
 
         `read` is planes `[B, P, Y, X]`, or a dict of `planes` and the preset's other inputs: `conditions` `[B, N]`; `moves`
-        `[M]` and their features, `facts` `[M, F]` (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored
+        `[M]` and `move_features` `[M, F]` (engine.evaluation.move_features). Policy logits are `[B, A]` (of a factored
         head a pair, see `model.network.heads.Policy`). The value is the mover's: `[B, 3]` logits of win, draw and loss,
         `[B, 1]` in -1..1, or `[B, 0]`, as the preset says. Moves left are half-moves, `[B, 1]`.
         """
-        given = {"planes": read} if isinstance(read, Tensor) else read
-        assert given.keys() == set(input_names(self.preset)), "the inputs are not those that the preset reads"
-        films = self.condition(given["conditions"]) if "conditions" in given else ()
-        moves = Moves(given) if self.preset.facts_width else None
-        x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, given["planes"], films[:4], moves)
+        inputs = {"planes": read} if isinstance(read, Tensor) else read
+        assert inputs.keys() == set(input_names(self.preset)), "the inputs are not those that the preset reads"
+        films = self.condition(inputs["conditions"]) if "conditions" in inputs else ()
+        moves = Moves(inputs) if self.preset.move_features_width else None
+        x_BCYX = v_BCYX = self._trunk(self.stem, self.blocks, inputs["planes"], films[:4], moves)
         if self.preset.towers == 2:
-            v_BCYX = self._trunk(self.value_stem, self.value_blocks, given["planes"], films[4:], moves)
+            v_BCYX = self._trunk(self.value_stem, self.value_blocks, inputs["planes"], films[4:], moves)
         policy = self.policy(x_BCYX)
         if moves:
             policy = self.move_head(policy, x_BCYX, moves)
@@ -116,18 +116,18 @@ class Network(nn.Module):
         films: tuple[Tensor, ...],
         moves: Moves | None,
     ) -> Tensor:
-        """Run one tower: move features join behind its stem, conditions behind its stem and behind its blocks."""
+        """Run one tower; move features are added after its stem, conditions after its stem and after its blocks."""
         x_BCYX: Tensor = stem(planes_BPYX)
         if moves:
-            x_BCYX = self.facts_stem(x_BCYX, moves)
+            x_BCYX = self.move_feature_stem(x_BCYX, moves)
         if films:
-            x_BCYX = conditioned(x_BCYX, *films[:2])
+            x_BCYX = scale_and_shift(x_BCYX, *films[:2])
         x_BCYX = blocks(x_BCYX)
-        return conditioned(x_BCYX, *films[2:]) if films else x_BCYX
+        return scale_and_shift(x_BCYX, *films[2:]) if films else x_BCYX
 
 
 def _kaiming(module: nn.Module) -> None:
-    """Draw a layer's weights by He et al. 2015 (arXiv:1502.01852), biases zero."""
+    """Initialize a layer by He et al. 2015 (arXiv:1502.01852), with zero biases."""
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         nn.init.kaiming_normal_(module.weight, mode="fan_in", nonlinearity="relu")
         if module.bias is not None:
@@ -135,7 +135,7 @@ def _kaiming(module: nn.Module) -> None:
 
 
 def build(preset: Preset, seed: int) -> Network:
-    """Make a network with fresh weights that depend on the seed alone."""
+    """Return a network with initial weights that depend only on the seed."""
     state = torch.get_rng_state()
     torch.manual_seed(seed)
     network = Network(preset)
@@ -147,5 +147,5 @@ def build(preset: Preset, seed: int) -> Network:
 
 
 def parameters(network: nn.Module) -> int:
-    """Count trainable numbers."""
+    """Return the number of trainable parameters."""
     return sum(parameter.numel() for parameter in network.parameters())

@@ -1,7 +1,7 @@
-"""The table of networks: one row for each system that this project descends from, and this project's own family.
+"""The table of networks: one row for each system that this project reproduces, and this project's own family.
 
-The seed systems are built from what is written of them; where that leaves a size open, the row's comment says what was
-chosen. Rows of the family that are larger than xs have not been trained yet: their sizes are for a GPU.
+The reproduced systems follow their descriptions; where those leave a size open, the row's comment names our choice. Rows of
+the family that are larger than xs have not been trained yet: their sizes are for a GPU.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from model.network.preset import Preset
 
 
 class UnknownPresetError(UserError):
-    """Name the preset that does not exist, and the one that was probably meant."""
+    """There is no preset of that name."""
 
 
 def _fianchetto() -> tuple[Preset, ...]:
@@ -32,15 +32,14 @@ def _fianchetto() -> tuple[Preset, ...]:
         value_width=16,
         value_hidden=64,
     )
-    # xs that is told both players' ratings, with a plainer trunk: at this size, in an hour on two cores, the gate's share of
-    # the time (13 %) is better spent on more positions (docs/log.md). In search the ratings are unknown, which it has learned.
+    # xs conditioned on both players' ratings, with a plainer trunk: at this size, in an hour on two cores, the gate's share of
+    # the time (13 %) is better spent on more positions. In search the ratings are unknown, which training has covered.
     rated = replace(xs, name="fianchetto-rated", gate="none", squeeze=0, condition="ratings", condition_width=32)
-    # The same for predicting people: it sees the last eight half-moves, which say where the game is and what the players are
-    # about, and is told what each legal move wins, risks, leaves and threatens, which makes the move planes superfluous; moves
-    # are scored beside each other (docs/log.md).
-    human = replace(rated, name="fianchetto-human", view="marro13+last8+attacks", facts_width=128, facts_layers=2)
-    # Players beside the planes: ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the
-    # en-passant file are left out: search has planes alone, and the 77 hold every legal castling and capture.
+    # The same for predicting people: it reads the last eight half-moves, and move features in place of the move planes; each
+    # legal move is scored beside the position's others.
+    human = replace(rated, name="fianchetto-human", view="marro13+last8+attacks", move_features_width=128)
+    # Ratings are worth 0.067 nats in the literature, clocks 0.007. Castling rights and the en-passant file are left out: the
+    # 77 planes hold every legal castling and capture.
     s = replace(
         xs,
         name="fianchetto-s",
@@ -55,7 +54,7 @@ def _fianchetto() -> tuple[Preset, ...]:
     )
     m = replace(s, name="fianchetto-m", width=192, blocks=12, squeeze=48, value_hidden=256, condition_width=128)
     large = replace(m, name="fianchetto-l", width=320, blocks=15, squeeze=64)
-    # The other trunk to compare with m: about its parameters, as a transformer over the squares.
+    # A transformer over the squares with about as many parameters as m.
     squares = replace(
         m,
         name="fianchetto-squares",
@@ -67,7 +66,6 @@ def _fianchetto() -> tuple[Preset, ...]:
         squeeze=0,
         heads=8,
         feedforward=768,
-        bias="geometric",
         moves="fromto4096",
         policy="attention",
         policy_width=128,
@@ -76,7 +74,7 @@ def _fianchetto() -> tuple[Preset, ...]:
 
 
 def _chessmarro() -> tuple[Preset, ...]:
-    # As it was published: six blocks, and in a later form twelve.
+    # As published, with six blocks; a later form has twelve.
     six = Preset(
         name="chessmarro",
         view="chessmarro77",
@@ -97,7 +95,7 @@ def _chessmarro() -> tuple[Preset, ...]:
 
 def _plane_systems() -> tuple[Preset, ...]:
     """Return the systems of 18 and 19 planes: all post-activation with ReLU and a value in -1..1."""
-    # Two networks, policy 64 x 64 and value. Open: width and blocks, the bottleneck, the value's hidden units.
+    # Two networks, policy 64 x 64 and value. Our choice: width and blocks, the bottleneck, the value's hidden units.
     bishop = Preset(
         name="bishop",
         view="planes18",
@@ -129,8 +127,8 @@ def _plane_systems() -> tuple[Preset, ...]:
         value_width=1,
         value_hidden=256,
     )
-    # 64 x 8 with bare 1x1 heads has 0.6 million parameters and the system states 1 to 2: a hidden 3x3 convolution before the
-    # 73 planes, its width our guess, stands for what is not written.
+    # 64 x 8 with bare 1x1 heads has 0.6 million parameters, and the system states 1 to 2 million; our choice to make up the
+    # difference is a hidden 3x3 convolution before the 73 planes.
     chess_policy = replace(
         alphazero,
         name="chess-policy",

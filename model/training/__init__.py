@@ -1,1 +1,1 @@
-"""A training run: targets, losses, optimizers, the loop, and how a run is continued."""
+"""A training run: one step, the loss, the loop, saves."""

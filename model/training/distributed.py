@@ -1,53 +1,48 @@
-"""Several processes that train one network: who they are, and how they agree.
+"""Several processes that train one network: their ranks, and how they agree.
 
-`torchrun`, or Ray Train (pipeline.training.ray), starts the processes and tells each its place by environment variables. Each
-gets its share of every batch; gradients are those of all shares together (model.training.microbatches), so that of the same
-rows two processes learn what one does with the same batch and parts, but for rounding. Which rows those are, the dataset says:
-each process reads row groups of its own. Process 0 keeps the time, writes the checkpoint and decides; the rest follow.
+`torchrun` starts the processes, on one machine or on several, and sets each one's rank in environment variables. Each process
+gets its share of every batch, and torch's DistributedDataParallel averages their gradients. Process 0 keeps the time,
+writes the checkpoint and decides when to stop; the others follow.
 """
 
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from engine.errors import UserError
 
 T = TypeVar("T")
 
-BUCKET_BYTES = 4 << 20
-"""Gradients that are sent together: enough for a message, few enough that most are on their way before the last is made."""
-
 
 class WorldError(UserError):
-    """Processes that cannot work together, or one that learns what went wrong in process 0."""
+    """Processes that cannot work together, or the error of process 0 in the other processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The place of this process among those of its run."""
+    """The rank of this process in its run."""
 
     rank: int = 0
-    """Its number, from 0."""
+    """Number of this process, from 0."""
     size: int = 1
     """Processes of the run."""
     local: int = 0
-    """Its number among those of its machine, which is the number of its GPU."""
+    """Number of this process on its machine, which is the number of its GPU."""
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this process writes the checkpoint."""
         return self.rank == 0
 
 
 def world() -> World:
-    """Read this process's place from the environment, as torchrun sets it; one process alone without it."""
+    """Read this process's rank from the environment, as torchrun sets it; one process without it."""
     if "WORLD_SIZE" not in os.environ:
         return World()
     try:
@@ -63,7 +58,7 @@ def world() -> World:
 def process_group(place: World, device: torch.device) -> Iterator[None]:
     """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
 
-    A group that the launcher has made already is used, and left to it.
+    A group that the launcher has made is used and left open.
     """
     if place.size == 1:
         yield
@@ -87,67 +82,13 @@ def all_reduce(tensor: Tensor) -> Tensor:
     return tensor
 
 
-class GradientSums:
-    """Sums of gradients over all processes, each bucket of them under way as soon as a backward pass has made it.
-
-    Buckets hold weights from the last to the first, as a backward pass comes by them, and are sent in the same order by all
-    processes, as torch's DistributedDataParallel does it (Li et al. 2020, arXiv:2006.15704).
-    """
-
-    def __init__(self, weights: Sequence[nn.Parameter]) -> None:
-        """Watch weights, those whose gradients the last backward pass of a step completes."""
-        self.weights = weights
-        self.buckets: list[list[int]] = [[]]
-        size = 0
-        for index in reversed(range(len(weights))):
-            if self.buckets[-1] and size + weights[index].nbytes > BUCKET_BYTES:
-                self.buckets.append([])
-                size = 0
-            self.buckets[-1].append(index)
-            size += weights[index].nbytes
-        self.bucket_of = {index: number for number, bucket in enumerate(self.buckets) for index in bucket}
-        self.sent: list[tuple[Tensor, dist.Work]] = []
-        self.missing: list[int] | None = None
-        """Gradients that each bucket waits for; None while no backward pass is the last."""
-        for index, weight in enumerate(weights):
-            weight.register_post_accumulate_grad_hook(partial(self._made, index))  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def during(self) -> Iterator[None]:
-        """Send the gradients that a backward pass completes meanwhile."""
-        self.sent, self.missing = [], [len(bucket) for bucket in self.buckets]
-        try:
-            yield
-        finally:
-            self.missing = None
-
-    def _made(self, index: int, _weight: Tensor) -> None:
-        if self.missing is None:
-            return
-        self.missing[self.bucket_of[index]] -= 1
-        while len(self.sent) < len(self.buckets) and self.missing[len(self.sent)] == 0:
-            grads = [self.weights[number].grad for number in self.buckets[len(self.sent)]]
-            self._send([grad for grad in grads if grad is not None])  # which none is
-
-    def _send(self, grads: Sequence[Tensor]) -> None:
-        """Send the next bucket."""
-        flat = torch.cat([grad.flatten() for grad in grads])
-        work = dist.all_reduce(flat, async_op=True)
-        assert work is not None
-        self.sent.append((flat, work))
-
-    def finish(self, grads: Sequence[Tensor]) -> None:
-        """Send what was not, and put the sums over all processes in the place of this process's `grads`, one of each weight.
-
-        A weight that is not used here may be in another process: its gradient is zeros.
-        """
-        while len(self.sent) < len(self.buckets):
-            self._send([grads[index] for index in self.buckets[len(self.sent)]])
-        for bucket, (flat, work) in zip(self.buckets, self.sent, strict=True):
-            work.wait()
-            for index, found in zip(bucket, torch.split(flat, [grads[index].numel() for index in bucket]), strict=True):
-                grads[index].copy_(found.view(grads[index].shape))
-        self.sent = []
+def average_over_processes(tensors: Sequence[Tensor], size: int) -> None:
+    """Average tensors over all processes, in place, in one message."""
+    if size == 1 or not tensors:
+        return
+    total = all_reduce(torch.cat([tensor.flatten() for tensor in tensors])) / size
+    for tensor, flat in zip(tensors, torch.split(total, [tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(flat.view(tensor.shape))
 
 
 def broadcast(place: World, numbers: list[float]) -> list[float]:
@@ -160,7 +101,7 @@ def broadcast(place: World, numbers: list[float]) -> list[float]:
 
 
 def run_on_first(place: World, work: Callable[[], T]) -> T:
-    """Call `work` in process 0 alone and return its result in all; a UserError there is a WorldError in the others."""
+    """Call `work` in process 0 only and return its result in all; a UserError there is a WorldError in the others."""
     if place.size == 1:
         return work()
     sent: list[Any] = [None, None]

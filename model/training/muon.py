@@ -1,9 +1,9 @@
-"""Muon by iterations on small Gram matrices, many of them at a time.
+"""Muon by iterations on small Gram matrices, many at a time.
 
 torch's optimizer steps one matrix after the other, and multiplies by the whole matrix in each of five iterations. These are
-polynomials of the Gram matrix `G = X X^T`, so here they run on G, for all matrices whose G is of one size at once, and X is
-multiplied twice in all: half of the time for a small network of wide matrices on a processor (docs/log.md). It takes products
-in float32: what turns on TF32 in a process (this program does not) makes steps of ill-conditioned matrices wrong by a tenth.
+polynomials of the Gram matrix `G = X X^T`, so here they run on G, for all matrices with a G of the same size at once, and X is
+multiplied only twice: half of the time for a small network of wide matrices on a processor. Products are in float32; TF32,
+which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
 
 Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025, arXiv:2502.16982.
 
@@ -17,23 +17,23 @@ import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the odd polynomial of fifth degree that brings singular values near 1."""
+"""Coefficients of the odd polynomial of degree five that brings singular values near 1."""
 ITERATIONS = 5
 SMALLEST = 1e-7
-"""Least norm divided by, as in torch."""
+"""Smallest norm in a division, as in torch."""
 RMS = 0.2
 """Root mean square of AdamW's step for a learning rate of 1, as Liu et al. measured."""
 
 
 class Muon(torch.optim.Optimizer):
-    """Muon with Nesterov momentum. Who makes it puts torch's `momentum_buffer` into the state of each matrix."""
+    """Muon with Nesterov momentum; its maker puts torch's `momentum_buffer` into the state of each matrix."""
 
     def __init__(self, groups: list[dict[str, Any]], *, lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Step every matrix that has a gradient. Bits depend on torch's threads: several add products up in another order."""
+        """Step every matrix that has a gradient. Rounding depends on the number of threads."""
         for group in self.param_groups:
             by_size: dict[int, list[Tensor]] = defaultdict(list)
             for weight in group["params"]:
@@ -73,7 +73,7 @@ def orthogonal(matrices: list[Tensor]) -> list[Tensor]:
 
 
 def _factor(gram_NSS: Tensor) -> Tensor:
-    """Return what an iteration multiplies matrices by whose Gram matrices these are."""
+    """Return the factor by which an iteration multiplies the matrices of these Gram matrices."""
     a, b, c = COEFFICIENTS
     one_SS = torch.eye(gram_NSS.shape[1], device=gram_NSS.device)
     return torch.baddbmm(a * one_SS + b * gram_NSS, gram_NSS, gram_NSS, alpha=c)

@@ -1,4 +1,4 @@
-"""The rules that change weights, as rows of a table, and one object that runs whichever was chosen.
+"""Optimizers as rows of a table, and one object that runs the chosen ones.
 
 Weights are of two kinds: those of convolutions and linear layers decay; norms, biases, embeddings and tables of positions do
 not. A row says how each kind is stepped, and which state a rule keeps of a weight between steps. That state is made at once
@@ -16,7 +16,7 @@ from model.training.config import TrainConfig
 from model.training.muon import Muon
 
 State = Callable[[Tensor], dict[str, Tensor]]
-"""Makes what a rule keeps of a weight, by the names that torch's optimizer gives it."""
+"""Makes the state that a rule keeps of a weight, by the names that torch's optimizer gives it."""
 Group = dict[str, Any]
 
 BETAS = (0.9, 0.99)
@@ -30,20 +30,12 @@ def _adam_state(weight: Tensor) -> dict[str, Tensor]:
     }
 
 
-def _nadam_state(weight: Tensor) -> dict[str, Tensor]:
-    return {"mu_product": torch.ones(()), **_adam_state(weight), "step": torch.zeros(())}
-
-
 def _momentum_state(weight: Tensor) -> dict[str, Tensor]:
     return {"momentum_buffer": torch.zeros_like(weight)}
 
 
 def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=config.learning_rate, betas=BETAS, fused=True)
-
-
-def _nadamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
-    return torch.optim.NAdam(groups, lr=config.learning_rate, betas=BETAS, decoupled_weight_decay=True)
 
 
 def _sgd(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
@@ -63,22 +55,16 @@ class Rule:
     state: State
 
 
-ADAMW, NADAMW = Rule(_adamw, _adam_state), Rule(_nadamw, _nadam_state)
-SGD, MUON = Rule(_sgd, _momentum_state), Rule(_muon, _momentum_state)
+ADAMW, SGD, MUON = Rule(_adamw, _adam_state), Rule(_sgd, _momentum_state), Rule(_muon, _momentum_state)
 
-OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {
-    "adamw": (ADAMW, ADAMW),
-    "nadamw": (NADAMW, NADAMW),
-    "sgd": (SGD, SGD),
-    "muon": (MUON, ADAMW),
-}
+OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {"adamw": (ADAMW, ADAMW), "sgd": (SGD, SGD), "muon": (MUON, ADAMW)}
 """By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other weights."""
 
 
 def as_matrix(weight: Tensor) -> Tensor:
     """Show a weight of two or more axes as a matrix `[outputs, inputs]` over the same memory.
 
-    A convolution that is channels last in memory has its inputs in the order of that memory, which is one to Muon.
+    A channels-last convolution keeps its inputs in the order of that memory, which makes no difference to Muon.
     """
     if weight.ndim == 4 and not weight.is_contiguous():
         weight = weight.permute(0, 2, 3, 1)
@@ -92,7 +78,7 @@ def _decayed(network: nn.Module) -> set[str]:
 
 
 class CombinedOptimizer:
-    """The optimizers of a network. To a gradient scaler it is one optimizer over all weights."""
+    """The optimizers of a network. A gradient scaler sees one optimizer over all weights."""
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
         named = list(network.named_parameters())
@@ -128,7 +114,7 @@ class CombinedOptimizer:
                 group["lr"] = rate
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for weight in self.param_groups[0]["params"]:
             weight.grad = None
 
@@ -144,11 +130,11 @@ class CombinedOptimizer:
             matrix.grad = None
 
     def as_torch(self) -> torch.optim.Optimizer:
-        """Return this object to torch.amp.GradScaler, which asks for `param_groups` and `step` alone."""
+        """Return this object typed for torch.amp.GradScaler, which uses only `param_groups` and `step`."""
         return cast("torch.optim.Optimizer", self)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what is kept between steps, by `<weight>.<name>`; writing to these tensors restores it."""
+        """Return the state between steps by `<weight>.<name>`; writing to these tensors restores it."""
         states: dict[Tensor, dict[str, Tensor]] = {}
         for _, optimizer in self.optimizers:
             states |= optimizer.state

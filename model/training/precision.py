@@ -1,4 +1,4 @@
-"""Which device and which arithmetic: bf16 only where the processor gains by it."""
+"""Device and arithmetic: bf16 only where the processor gains by it."""
 
 import ctypes
 import os
@@ -14,11 +14,11 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 class DeviceError(UserError):
-    """A device was asked for that this machine does not have."""
+    """The machine lacks the requested device or compiler."""
 
 
 def device_for(name: str, number: int | None = None) -> torch.device:
-    """Find the device by its setting: auto, cpu or cuda; `number` says which GPU of several."""
+    """Return the device of a setting, auto, cpu or cuda; `number` selects one of several GPUs."""
     if name == "cuda" and not torch.cuda.is_available():
         raise DeviceError("device cuda was asked for, and torch sees no GPU here; use --device auto or cpu")
     if name == "auto":
@@ -33,9 +33,9 @@ def device_for(name: str, number: int | None = None) -> torch.device:
 def gains_by_bf16(device: torch.device) -> bool:
     """Return whether bf16 is faster than float32 on the device; where it is emulated, it is slower.
 
-    Intel's processors gain by AMX alone, which virtual machines may hide: their AVX-512 multiplies bf16 at the rate of
-    float32 at most, and conversions come on top (docs/log.md: half the speed). AMD's has twice the rate. The answer
-    follows from the processor, not from a clock: a run that is continued has the same one.
+    Intel's processors gain only by AMX, which virtual machines may hide: their AVX-512 multiplies bf16 at the rate of float32
+    at most, and conversions come on top (half the speed, measured). AMD's has twice the rate. The answer follows from the
+    processor and not from a timing, so that a resumed run gets the same one.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
@@ -46,7 +46,7 @@ def gains_by_bf16(device: torch.device) -> bool:
 
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
-    """Choose the arithmetic of convolutions by the setting auto, bf16, fp16 or off; weights stay float32."""
+    """Return the arithmetic of convolutions for auto, bf16, fp16 or off; weights stay float32."""
     if amp == "fp16":
         return torch.float16
     if amp == "bf16" or (amp == "auto" and gains_by_bf16(device)):
@@ -55,23 +55,22 @@ def dtype_for(amp: str, device: torch.device) -> torch.dtype:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """Open the arithmetic for one forward pass."""
+    """Return the autocast of one forward pass."""
     half = dtype != torch.float32
     return torch.autocast(device.type, dtype=dtype if half else torch.bfloat16, enabled=half)
 
 
 def check_compiler() -> None:
-    """Raise DeviceError where torch.compile would find no C++ compiler, before any time is spent."""
+    """Raise DeviceError where torch.compile would find no C++ compiler."""
     named = os.environ.get("CXX")
     if not any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
         raise DeviceError("compile was asked for, and there is no C++ compiler here: install g++, or leave it off")
 
 
 def keep_freed_memory() -> None:
-    """Let the allocator keep large blocks that are freed: a training step asks for the same ones again.
+    """Make glibc's allocator keep large freed blocks, which the next training step allocates again.
 
-    By default glibc hands them back to the system, and each step pays for zeroed pages, a tenth of its time on a
-    processor. Other C libraries are left as they are.
+    By default it returns them to the system, and each step pays for zeroed pages, a tenth of its time on a processor.
     """
     if sys.platform != "linux":
         return

@@ -7,15 +7,15 @@ from model.training.config import TrainConfig
 
 
 def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
-    """Return the length of a run in steps, None when it is given in minutes; `epoch_rows` are the rows of one epoch."""
+    """Return the length of a run in steps, None when it is set in minutes; `epoch_rows` are the rows of one epoch."""
     if config.epochs is None:
         return config.steps
-    assert epoch_rows is not None, "whoever trains by epochs says how many rows one has"
+    assert epoch_rows is not None, "a run in epochs needs the rows of one"
     return max(1, math.ceil(config.epochs * epoch_rows / config.batch_size))
 
 
 def progressed(config: TrainConfig, steps: int | None, step: int, seconds: float) -> float:
-    """Return how much of a run of `steps` is done, 0 to 1, before `step` and after `seconds` of training."""
+    """Return the share of a run of `steps` that is done, 0 to 1, before `step` and after `seconds` of training."""
     if steps is not None:
         return min(1.0, step / steps)
     assert config.minutes is not None
@@ -31,7 +31,7 @@ def _linear(config: TrainConfig, after: float) -> float:
 
 
 def _step(config: TrainConfig, after: float) -> float:
-    """Fall by the same factor each time: a floor of a thousandth stands in for a final rate of zero."""
+    """Fall by the same factor at each drop; a final rate of zero is taken as a thousandth."""
     fallen = min(config.drops, int(after * (config.drops + 1) + 1e-9))
     return float(max(config.final_rate, 1e-3) ** (fallen / config.drops))
 
@@ -46,11 +46,11 @@ DECAYS: Mapping[str, Callable[[TrainConfig, float], float]] = {
     "step": _step,
     "none": _none,
 }
-"""Share of the highest rate, by the fraction 0 to 1 of what comes after the warm-up."""
+"""Share of the highest rate, by the fraction 0 to 1 of the run after the warm-up."""
 
 
 def learning_rate(config: TrainConfig, fraction: float) -> float:
-    """Return the rate when that fraction of the run is done: a straight rise, then the decay."""
+    """Return the learning rate when that fraction of the run is done: a linear warm-up, then the decay."""
     if fraction < config.warmup:
         return config.learning_rate * max(fraction / config.warmup, 0.01)
     after = (fraction - config.warmup) / max(1e-9, 1 - config.warmup)
@@ -59,9 +59,9 @@ def learning_rate(config: TrainConfig, fraction: float) -> float:
 
 def reference_kl_weight(config: TrainConfig, fraction: float) -> float:
     """Return the weight of the divergence from the reference policy when that fraction of the run is done."""
-    return config.seed_kl_weight + (config.seed_kl_final - config.seed_kl_weight) * fraction
+    return config.reference_kl_weight + (config.reference_kl_final - config.reference_kl_weight) * fraction
 
 
 def ema_decay(config: TrainConfig, step: int) -> float:
-    """Return the decay of the average after `step` steps: short at first, to forget the fresh weights."""
+    """Return the decay of the averaged weights after `step` steps: shorter at first, to forget the initial weights."""
     return min(config.ema, (1 + step) / (10 + step)) if config.ema else 0.0

@@ -22,7 +22,7 @@ from model.network.network import build
 from model.network.presets import preset
 from model.training.config import TrainConfig
 from model.training.precision import device_for, dtype_for
-from model.training.state import begin, prepare, take_step
+from model.training.step import new_run, prepare, take_step
 from pipeline.bench.search import SIMULATIONS, efficiency
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.columns import EARLIER_MOVES
@@ -96,8 +96,8 @@ def _feed(batches: Iterator[Batch], name: str, device: torch.device, seconds: fl
 def _training(batch: Batch, name: str, device: torch.device, compiled: bool, seconds: float) -> dict[str, Any]:
     """Return positions per second of training steps on a batch in memory, and their TFLOP/s."""
     rows = len(batch["planes"])
-    config = TrainConfig(steps=1_000_000, batch_size=rows, device=device.type, compile=compiled)  # type: ignore[arg-type]
-    run = begin(config, preset(name))
+    config = TrainConfig(steps=1_000_000, batch_size=rows, norm_rows=rows, device=device.type, compile=compiled)  # type: ignore[arg-type]
+    run = new_run(config, preset(name))
 
     def step() -> int:
         take_step(run, prepare(run, batch), 0.5)

@@ -174,9 +174,7 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
     pool="accelerator",
     code_version=code_of("model/data", "model/network", "model/training"),
 )
-def checkpoint(
-    context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets, compute: Compute
-) -> Result:
+def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry continues it."""
     with checked(context, datasets, "choose another `name` in the launchpad's config"):
         options = options_of(config)
@@ -187,7 +185,6 @@ def checkpoint(
         length = {"minutes": options.train.minutes, "steps": options.train.steps, "epochs": options.train.epochs}
         tell(context, preset=options.preset, training_set=joined.name, checkpoint=out.name, **length)
         work = partial(tasks.train, [joined], options.preset, options.train, out)
-        work = partial(work, engine=compute.name, processes=options.processes)
         card = run_child(work, progress=live(context), lock=out)
     return Result(
         metadata=metadata.of_checkpoint(out, card) | {TRAINED_ON: dg.MetadataValue.path(joined)},

@@ -100,15 +100,13 @@ def train(
     config: TrainConfig,
     out: Path,
     *,
-    engine: str,
-    processes: int,
     progress: Progress,
     stop: Stop,
 ) -> Mapping[str, Any]:
     """Train the preset on the positions and return the checkpoint's card."""
-    from pipeline.training.by_name import trainer_of
+    from pipeline.training.train import train_on
 
-    return trainer_of(engine, processes)(positions, preset, config, out, progress, stop)
+    return train_on(positions, preset, config, out, progress, stop)
 
 
 def report(

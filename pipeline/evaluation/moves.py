@@ -41,7 +41,7 @@ def move_columns(batch: Batch) -> dict[str, NDArray[Any]]:
     kinds = {
         "capture": capture_B,
         "recapture": capture_B & (last_B != NO_LAST_MOVE) & (last_B % 64 == target_B),
-        "check": features["facts"][place_B, CHECK] > 0,
+        "check": features["move_features"][place_B, CHECK] > 0,
         "castling": (piece_B == KING) & (aside_B == 2),
         "promotion": (piece_B == PAWN) & ((target_B < 8) | (target_B >= 56)),
     }

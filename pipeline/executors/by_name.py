@@ -2,7 +2,7 @@
 
 | name | engine |
 |---|---|
-| `local` | processes on this machine, `LocalEngine`; training (pipeline.training.by_name) uses this process, or torchrun's |
+| `local` | processes on this machine, `LocalEngine` |
 | `ray` | a new Ray on this machine, which listens on loopback and ends with the work |
 | `ray:HOST:PORT`, `ray:auto` | a Ray cluster, from one of its nodes |
 | `ray://HOST:PORT` | a Ray cluster, from outside, through its client server |

@@ -52,8 +52,6 @@ def tuning() -> TrainConfig:
         warmup=0.05,
         eval_blend=1.0,
         value_weight=2.0,
-        root_value_share=0.0,
-        search_value="best",  # where it is asked for: a root's mean is no nearer the truth than the bare value
         frozen_norms=True,
     )
 

@@ -72,7 +72,7 @@ def write(state: State, wanted: Mapping[str, Any]) -> None:
 def here() -> dict[str, Any]:
     """Tell where a run takes place: device, processor, versions, commit."""
     from model.training.precision import device_for
-    from model.training.records.provenance import commit
+    from model.training.provenance import commit
 
     device = device_for("auto")
     name = platform.processor() or platform.machine()

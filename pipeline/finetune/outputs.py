@@ -91,7 +91,7 @@ def row(record: Record, state: State) -> dict[str, Any]:
     row |= {name: games.get(name) for name in GAMES}
     row |= {name: games.get("timing", {}).get(name) for name in ("games_per_hour", "search_efficiency")}
     row |= {"steps": training.get("step"), "training_positions": training.get("positions")}
-    row |= {"train_loss": training.get("loss"), "train_seed_kl": training.get("seed_kl")}
+    row |= {"train_loss": training.get("loss"), "train_reference_kl": training.get("reference_kl")}
     row |= {"gate_verdict": gate.get("sprt", {}).get("verdict"), "gate_llr": gate.get("sprt", {}).get("llr")}
     row |= {f"gate_{name}": gate.get(name) for name in MATCH} | {f"seed_{name}": seed.get(name) for name in MATCH}
     if record["number"] == 0:

@@ -37,8 +37,8 @@ def preflight(
     """Judge the teacher and the pupil once for a loop, and return the figures; None where nothing can be judged.
 
     It needs human datasets with held-out positions, and the engine of `config.eval`. Raises FinetuneError where the search's
-    policy does not give away less than the network's, or the value that it teaches is not nearer the engine's than the
-    network's own, unless `config.force`; JudgeError, Stopped.
+    policy does not lose less than the network's, or a value that it teaches errs more, unless `config.force`; JudgeError,
+    Stopped.
     """
     if (out / RESULT).exists() or not config.preflight or not is_installed(config.eval.engine):
         return None
@@ -61,21 +61,16 @@ def preflight(
 
 def compared(pupil: dict[str, Any], teacher: dict[str, Any], config: FinetuneConfig) -> dict[str, Any]:
     """Return whether a teacher's row of a judging is `better` than the pupil's, with the figures and a `text`."""
-    taught = (
-        config.train.search_value if config.explore.explorer == "reanalyse" else "root"
-    )  # all that rows of games have
-    told = {
-        "policy": {"pupil": pupil["policy_loss"], "teacher": teacher["taught_loss"]},
-        "value": {"pupil": pupil["value_error"], "teacher": teacher[f"{taught}_error"]},
-    }
-    used = {"policy": config.train.visits_share > 0, "value": config.train.root_value_share > 0}
-    better = all(told[name]["teacher"] < told[name]["pupil"] for name in told if used[name])
-    policy, value = told["policy"], told["value"]
+    kind = "best" if config.explore.explorer == "reanalyse" else "root"  # rows of games have only the root's value
+    policy = {"pupil": pupil["policy_loss"], "teacher": teacher["taught_loss"]}
+    value = {"pupil": pupil["value_error"], "teacher": teacher[f"{kind}_error"]}
+    used = [policy, value] if config.train.search_value_share else [policy]
     text = (
-        f"the search's policy gives away {policy['teacher']:.4f} where the network's gives away {policy['pupil']:.4f}, and its"
-        f" value is {value['teacher']:.4f} from the engine's where the network's is {value['pupil']:.4f}"
+        f"the search's policy loses {policy['teacher']:.4f} of expected score per move, and the network's "
+        f"{policy['pupil']:.4f}; its value errs by {value['teacher']:.4f}, and the network's by {value['pupil']:.4f}"
     )
-    return {**told, "better": better, "text": text}
+    better = all(figures["teacher"] < figures["pupil"] for figures in used)
+    return {"policy": policy, "value": value, "better": better, "text": text}
 
 
 def _players(checkpoint: Path, config: FinetuneConfig) -> list[Searcher]:

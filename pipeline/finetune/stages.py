@@ -116,12 +116,12 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 
     A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
     """
-    from model.training.state import DivergedError
+    from model.training.step import DivergedError
     from pipeline.training.tune import spent_after, tune_on
 
     settings = context.config
     begin, end = (_pulled(settings, context.number - 1), _pulled(settings, context.number))
-    config = replace(settings.train, seed=settings.seed, seed_kl_weight=begin, seed_kl_final=end)
+    config = replace(settings.train, seed=settings.seed, reference_kl_weight=begin, reference_kl_final=end)
     try:
         card = tune_on(
             context.buffer,
@@ -147,7 +147,9 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
 def _pulled(config: FinetuneConfig, done: int) -> float:
     """Return the weight of the pull to the seed after `done` generations, on the line from its first to its last value."""
     share = min(done, config.anneal) / config.anneal
-    return config.train.seed_kl_weight + share * (config.train.seed_kl_final - config.train.seed_kl_weight)
+    return config.train.reference_kl_weight + share * (
+        config.train.reference_kl_final - config.train.reference_kl_weight
+    )
 
 
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:

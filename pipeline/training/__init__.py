@@ -1,1 +1,1 @@
-"""Datasets into a checkpoint: training, fine-tuning, Ray Train."""
+"""Datasets into a checkpoint: training, fine-tuning, export."""

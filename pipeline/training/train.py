@@ -1,4 +1,4 @@
-"""Train on datasets: the batches of `pipeline.dataset.batches` and the trainer of `model.training.train`, joined."""
+"""Train on datasets: the batches of `pipeline.dataset.batches` and the trainer of `model.training.loop`, joined."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -13,8 +13,8 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
-"""Name of a run's lines of metrics (model/training/records/metrics_log.py), which is empty until the first save."""
-BEGUN = ("weights-0.safetensors", "training-0.safetensors", "tensorboard")
+"""Name of a run's lines of metrics (model/training/metrics_log.py), which is empty until the first save."""
+BEGUN = ("weights-0.safetensors", "training-0.safetensors")
 """What else a run may leave that was killed before its first card was written."""
 
 if TYPE_CHECKING:
@@ -77,14 +77,11 @@ def positions_of(card: dict[str, Any]) -> int:
 
 
 def columns_of(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
-    """Name the columns to read: what human games fill, the earlier moves that the network reads, and what a search teaches."""
+    """Return the columns to read: of people's games, earlier moves that the network reads, a search's visits and values."""
     from engine.encoding.views import LAST_MOVES, view
 
-    columns = tuple(dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last])))
-    if not config.visits_share and not config.root_value_share:
-        return columns
-    best = ("best_value",) if config.root_value_share and config.search_value == "best" else ()
-    return (*columns, "visits", "root_value", *best)  # the two together tell which rows teach no moves
+    values = ("root_value", "best_value") if config.search_value_share else ()
+    return tuple(dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], "visits", *values)))
 
 
 def preset_of(name: str, out: Path, start: Path | None) -> "Preset":
@@ -120,13 +117,13 @@ def train_on(
     says so; the card names it and what it was trained on.
 
     Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
-    `positions` are datasets or training sets. Raises UnknownPresetError, DatasetError, and what model.training.train says of a
+    `positions` are datasets or training sets. Raises UnknownPresetError, DatasetError, and what model.training.loop says of a
     checkpoint that does not fit.
     """
     from engine.encoding.views import require
     from model.data.inputs import training_columns
     from model.training.distributed import world
-    from model.training.train import train
+    from model.training.loop import train
 
     row = preset_of(preset_name, out, start)
     if not positions:

@@ -76,18 +76,18 @@ def tune_on(
 
     `human_share` of each batch are human rows (none without human datasets), the rest self-play rows, of each dataset in
     proportion to the uses that its rows have left. The policy is kept near that of `seed_checkpoint` by
-    `config.seed_kl_weight`. The run is as long as the configuration says in steps or in epochs, which are passes over the
+    `config.reference_kl_weight`. The run is as long as the configuration says in steps or in epochs, which are passes over the
     self-play rows, but no longer than until those have been used `most_uses` times on average. `spent` says how often the
     rows of a dataset, by its manifest's hash, have been used before: these uses count, and the run goes on in the dataset's
     order where they ended, so that with the same `config.seed` no row is used a second time before each has been once. The
     card's `uses` says it of this run, and `spent_after` adds it up.
 
     Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
-    DatasetError (no rows, or none left to use), ReferencePolicyError, and what model.training.train says of a checkpoint that
+    DatasetError (no rows, or none left to use), ReferencePolicyError, and what model.training.loop says of a checkpoint that
     does not fit.
     """
     from model.training.distributed import world
-    from model.training.train import train
+    from model.training.loop import train
 
     share = _checked(selfplay, human, config, human_share, most_uses)
     preset = _preset(start, config)

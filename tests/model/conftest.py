@@ -9,5 +9,5 @@ import pytest
 def no_pictures() -> Iterator[None]:
     """Leave curves.png out, which takes longer than most of these runs; `test_the_card_explains_the_checkpoint` has it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("model.training.trainer.draw", lambda out: None)
+        patch.setattr("model.training.loop.draw", lambda out: None)
         yield

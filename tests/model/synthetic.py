@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from model.network.preset import Preset
-from model.training import trainer
+from model.training import loop
 
 Batch = dict[str, NDArray[Any]]
 
@@ -83,13 +83,13 @@ class FakeClock:
     """A training run's clock that only its steps advance, so that `minutes` are as many steps on every machine."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> None:
-        """Let the trainer read this clock from now on."""
+        """Let the loop read this clock from now on."""
         self.now = 1000.0
-        take_step = trainer.take_step
+        take_step = loop.take_step
 
         def step(*arguments: Any) -> Any:
             self.now += seconds_per_step
             return take_step(*arguments)
 
-        monkeypatch.setattr(trainer, "take_step", step)
-        monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(loop, "take_step", step)
+        monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: self.now))

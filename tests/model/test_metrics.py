@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from model.metrics import Totals, rows, summary
-from model.training.objective.losses import VALUE_FORMS, policy_terms, wdl_of_results
+from model.training.objective import VALUE_FORMS, policy_terms, wdl_of_results
 from tests.model.synthetic import batch
 
 

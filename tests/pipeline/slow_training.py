@@ -1,6 +1,6 @@
-"""`fianchetto train` whose parts are slow from some point on: `python -m tests.pipeline.slow_training FOLDER AT WORDS...`.
+"""`fianchetto train` whose microbatches become slow: `python -m tests.pipeline.slow_training FOLDER AT WORDS...`.
 
-The file FOLDER/slow appears with the first slow part, which waits until the run is told to stop; FOLDER/parts counts the slow
+The file FOLDER/slow appears with the first slow one, which waits until the run is told to stop; FOLDER/parts counts the slow
 ones.
 """
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from engine.progress import Stop
-from model.training import state
+from model.training import step as stepping
 
 SECONDS = 1.0
 
 
 def slow_from(folder: Path, at: int, stop: Stop) -> None:
     """Let every call of the losses wait until `stop` and SECONDS longer, from the one with number `at` on."""
-    real, calls = state.row_losses, itertools.count()
+    real, calls = stepping.row_losses, itertools.count()
 
     def slow(*arguments: Any) -> Any:
         number = next(calls)
@@ -30,7 +30,7 @@ def slow_from(folder: Path, at: int, stop: Stop) -> None:
             time.sleep(SECONDS)
         return real(*arguments)
 
-    state.row_losses = slow
+    stepping.row_losses = slow
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.pipeline import datasets
 RECIPES = sorted((REPOSITORY / "pipeline" / "recipes").glob("*.yaml"))
 each_recipe = pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 SMALL = ["--steps", "2", "--batch-size", "4", "--device", "cpu"]
-for setting in ("patience=0", "validation_positions=8", "validation_every_steps=0"):
+for setting in ("patience=0", "validation_every_steps=0"):
     SMALL += ["--set", setting]
 
 
@@ -48,7 +48,10 @@ def test_every_command_reads_its_part(recipe: Path) -> None:
 
 
 @each_recipe
-def test_its_network_takes_a_few_steps(recipe: Path, positions: Path, tmp_path: Path) -> None:
+def test_its_network_takes_a_few_steps(
+    recipe: Path, positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.training.loop.VALIDATION_POSITIONS", 8)
     words = ["train", "--positions", str(positions), "--out", str(tmp_path / "net"), "--config", str(recipe), *SMALL]
     result = parse([*words, "--json"]).run()
     assert result["step"] == 2

@@ -88,10 +88,10 @@ def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | No
     return load
 
 
-def _network(directory: Path, threads: int, known: Mapping[str, int]) -> Evaluator:
+def _network(directory: Path, threads: int, conditions: Mapping[str, int]) -> Evaluator:
     from model.inference.onnx_evaluator import exported
 
-    found = exported(directory, threads=threads, known=known)
+    found = exported(directory, threads=threads, conditions=conditions)
     if found is not None:
         return found
     import torch
@@ -99,7 +99,7 @@ def _network(directory: Path, threads: int, known: Mapping[str, int]) -> Evaluat
     from model.inference.evaluator import evaluator
 
     torch.set_num_threads(threads)
-    return evaluator(directory, known=known)
+    return evaluator(directory, conditions=conditions)
 
 
 def _write(text: str) -> None:

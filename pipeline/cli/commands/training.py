@@ -18,13 +18,11 @@ from pipeline.storage.claims import REPORT
 class Train(Common):
     """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
 
-    Under torchrun, or with --engine ray and --processes, several processes share each batch. Processes on other machines need
-    --positions, --out and --start in a shared folder; --positions may also be in an object store.
+    Under torchrun, several processes share each batch. Processes on other machines need --positions, --out and --start in a
+    shared folder; --positions may also be in an object store.
     """
 
-    basic: ClassVar = (
-        "positions out preset start minutes steps epochs batch_size optimizer learning_rate device engine processes"
-    )
+    basic: ClassVar = "positions out preset start minutes steps epochs batch_size optimizer learning_rate device"
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
@@ -36,10 +34,6 @@ class Train(Common):
     """The network, one of `fianchetto presets`; by default that of the run in --out or of --start, else fianchetto-human."""
     start: Path | None = None
     """Checkpoint to train further: the run begins with its weights, and its card lists the data behind them."""
-    engine: str = "local"
-    """Where to train: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
-    processes: int = 0
-    """Processes of the engine ray; 0 for one per GPU, or one where there is no GPU."""
     train: TrainConfig
     """How to train."""
 
@@ -47,12 +41,11 @@ class Train(Common):
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
         from model.checkpoint import read_card
         from model.training.distributed import world
-        from model.training.train import TrainingMismatchError
+        from model.training.save import TrainingMismatchError
         from pipeline.storage.stores import place
-        from pipeline.training.by_name import trainer_of
+        from pipeline.training.train import train_on
 
         stop, positions = Interrupt(), [place(name) for name in self.positions]
-        train_on = trainer_of(self.engine, self.processes)
         preset = self.preset or self._default_preset()
         with bar("train") as progress:
             try:

@@ -76,8 +76,6 @@ class CheckpointOptions:
     """Folder in datasets/checkpoints; a name that exists is continued. "" makes one from the preset and the run."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=30.0))
     """Length, batches and the optimiser, as `fianchetto train` has them."""
-    processes: Annotated[int, Between(0, 1024)] = 0
-    """Processes that share each batch where the resource `compute` is Ray; 0 for one a GPU that it has, or one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

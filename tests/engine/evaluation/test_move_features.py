@@ -60,14 +60,14 @@ def compare(boards: list[chess.Board]) -> dict[str, int]:
     """Compare every legal move's facts; give how often each was something."""
     found = legal_move_features(np.stack([planes_of(board) for board in boards]))
     assert found["moves"].dtype == np.int64
-    assert found["facts"].dtype == np.uint8
+    assert found["move_features"].dtype == np.uint8
     met, place = dict.fromkeys(FEATURES, 0), 0
     for row, board in enumerate(boards):
         moves = {label_of(m, board.turn): m for m in board.legal_moves if m.promotion in (None, chess.QUEEN)}
         labels = found["moves"][place : place + len(moves)] - row * LABELS
         assert labels.tolist() == sorted(moves)
         for label in labels.tolist():
-            got = dict(zip(FEATURES, found["facts"][place].tolist(), strict=True))
+            got = dict(zip(FEATURES, found["move_features"][place].tolist(), strict=True))
             assert got == facts_by_hand(board, moves[label]), (board.fen(), moves[label].uci())
             place += 1
             for name in FEATURES:
@@ -90,7 +90,7 @@ def test_facts_of_real_games_are_what_playing_each_move_shows(file: str) -> None
 
 def test_a_changed_number_is_a_new_version() -> None:
     found = legal_move_features(np.stack([planes_of(chess.Board(fen)) for fen in BOARDS]))
-    digest = hashlib.sha256(found["facts"].tobytes()).hexdigest()[:16]
+    digest = hashlib.sha256(found["move_features"].tobytes()).hexdigest()[:16]
     assert (FEATURES_VERSION, digest) == (1, "d1a48149720c8a69"), (
         "A network that was trained on other facts would be told something else in silence. If the change is meant, raise "
         "FEATURES_VERSION and put the new version and hash here; if not, undo it."
@@ -102,7 +102,7 @@ def test_rows_without_moves_and_no_rows_have_no_facts() -> None:
     for planes in (np.zeros((0, PLANES), np.uint64), mated[None]):
         found = legal_move_features(planes)
         assert found["moves"].shape == (0,)
-        assert found["facts"].shape == (0, len(FEATURES))
+        assert found["move_features"].shape == (0, len(FEATURES))
     both = legal_move_features(np.stack([mated, planes_of(chess.Board())]))
     assert (both["moves"] // LABELS == 1).all()
     assert len(both["moves"]) == 20

@@ -19,7 +19,7 @@ from model.network.conditioning import CONDITIONS, STEPS, draw_of, encode_condit
 from model.network.preset import Preset
 from model.network.presets import presets
 from model.training.config import TrainConfig
-from model.training.objective.targets import inputs_and_targets, step_columns
+from model.training.targets import inputs_and_targets, step_columns
 from pipeline.dataset.files.columns import BATCH_SENTINELS, COLUMNS, EARLIER_MOVES
 from tests.model.synthetic import TINY, TINY_SEED, batch, bits
 

@@ -24,11 +24,11 @@ from engine.progress import silent
 from model.card import CARD, ONNX
 from model.checkpoint import CheckpointBusyError, CheckpointError, load, locked, save, save_export, write_atomically
 from model.data.playouts import playout_rows
-from model.inference.columns import Answer, KnownError, Rows
+from model.inference.columns import Answer, ConditionError, Rows
 from model.inference.evaluator import evaluator
 from model.network.preset import Preset
 from model.training.config import TrainConfig
-from model.training.train import train
+from model.training.loop import train
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY, batch
@@ -60,8 +60,7 @@ TOLD = replace(
     TINY,
     name="tiny-told",
     view="marro13+last2+attacks",
-    facts_width=8,
-    facts_layers=2,
+    move_features_width=8,
     condition="ratings",
     condition_width=4,
 )
@@ -78,7 +77,7 @@ def checkpoint(out: Path, preset: Preset, steps: int = 3) -> Path:
         **{name: np.full(16, 1500, np.uint16) for name in ("elo", "opponent_elo")},
         **{name: np.full(16, 65535, np.uint16) for name in LAST_MOVES},
     }
-    if preset.moves != "marro4096" or preset.facts_width:
+    if preset.moves != "marro4096" or preset.move_features_width:
         rows |= legal_rows()
     config = TrainConfig(steps=steps, batch_size=16, threads=1, amp="off", device="cpu", learning_rate=0.02)
     train(
@@ -197,15 +196,15 @@ def test_the_exported_network_answers_as_the_checkpoint(
         assert OnnxEvaluator(Path(said["out"])).reads_features == 1
     if preset.condition != "none":
         known = {"elo": 2400, "opponent_elo": 900}
-        told = OnnxEvaluator(Path(said["out"]), known=known)(planes)
-        wanted = evaluator(net, device="cpu", amp="off", known=known)(planes)
+        told = OnnxEvaluator(Path(said["out"]), conditions=known)(planes)
+        wanted = evaluator(net, device="cpu", amp="off", conditions=known)(planes)
         assert np.allclose(told[0][legal], wanted[0][legal], atol=1e-4)
         assert not np.allclose(told[0][legal], one(planes)[0][legal], atol=1e-4)
         columns = {"halfmove": np.full(40, 90), "elo": np.full(40, 2000)}
         assert np.allclose(one(planes, columns)[0][legal], other(planes, columns)[0][legal], atol=1e-4)
     else:
-        with pytest.raises(KnownError, match="cannot be told 'elo'"):
-            OnnxEvaluator(Path(said["out"]), known={"elo": 2000})
+        with pytest.raises(ConditionError, match="does not read 'elo'"):
+            OnnxEvaluator(Path(said["out"]), conditions={"elo": 2000})
 
 
 def test_a_network_in_integers_answers_nearly_as_the_checkpoint(exports: dict[str, Exported]) -> None:
@@ -239,7 +238,7 @@ def test_integers_that_differ_too_much_are_not_published(
     tmp_path: Path, exports: dict[str, Exported], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     net = Path(exports[TINY.name][0]["out"]).parent
-    monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(net / ONNX, path))
+    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(net / ONNX, path))
     monkeypatch.setattr(exporting, "INT8_VALUE", 0.0)
     with pytest.raises(ExportError, match=r"the expected score by .* \(at most 0\.0\): export it without"):
         export(net, tmp_path / "net.onnx", playout_rows(20), calibration=playout_rows(70, seed=1))
@@ -251,7 +250,7 @@ def test_what_differs_is_not_published(
 ) -> None:
     """The graph is that of other weights."""
     other, net = Path(exports[TINY.name][0]["out"]), checkpoint(tmp_path / "net", TINY, steps=6)
-    monkeypatch.setattr(exporting, "_graph", lambda network, names, card, path: shutil.copy(other, path))
+    monkeypatch.setattr(exporting, "_graph", lambda network, card, path: shutil.copy(other, path))
     with pytest.raises(ExportError, match=r"differs from .* by .*, more than 0\.001"):
         export(net, None, playout_rows(20))
     assert not (net / ONNX).exists()

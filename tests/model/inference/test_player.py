@@ -14,7 +14,7 @@ import torch
 from engine.encoding.planes import label_of, legal_mask
 from model import load
 from model.data.playouts import playout_rows
-from model.inference.columns import KnownError
+from model.inference.columns import ConditionError
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.player import GameOverError, Player
 from model.network.network import build
@@ -34,7 +34,7 @@ def player(row: Preset) -> Player:
 
 
 def test_importing_model_imports_no_torch_and_loading_a_checkpoint_no_compiler(tmp_path: Path) -> None:
-    make(tmp_path, row=replace(TINY, facts_width=8))
+    make(tmp_path, row=replace(TINY, move_features_width=8))
     code = (
         "import sys, model; assert callable(model.load); assert 'torch' not in sys.modules; model.load(sys.argv[1]); "
     )
@@ -93,17 +93,17 @@ def test_ratings_and_clock_change_what_is_said_and_unknown_is_said_too() -> None
     told = one.choose(board, 0.0, elo=2400, opponent_elo=1200)
     timed = one.choose(board, 0.0, elo=2400, opponent_elo=1200, clock=5)
     assert len({choice.value for choice in (unknown, told, timed)}) == 3
-    known = Player(NetworkEvaluator(one.evaluator.network, known={"elo": 2400, "opponent_elo": 1200}, amp="off"))
+    known = Player(NetworkEvaluator(one.evaluator.network, conditions={"elo": 2400, "opponent_elo": 1200}, amp="off"))
     assert known.choose(board, 0.0).probabilities == told.probabilities
 
 
 def test_what_a_network_cannot_be_told_is_named() -> None:
-    with pytest.raises(KnownError, match="tiny cannot be told 'elo'"):
+    with pytest.raises(ConditionError, match="tiny does not read 'elo'"):
         player(TINY).choose(chess.Board(), elo=1500)
-    with pytest.raises(KnownError, match="tiny cannot be told 'elo': it reads planes alone"):
-        NetworkEvaluator(build(TINY, 0), known={"elo": 1500})
-    with pytest.raises(KnownError, match="told cannot be told 'castling'"):
-        NetworkEvaluator(build(TOLD, 0), known={"castling": 15})
+    with pytest.raises(ConditionError, match="tiny does not read 'elo': it reads planes alone"):
+        NetworkEvaluator(build(TINY, 0), conditions={"elo": 1500})
+    with pytest.raises(ConditionError, match="told does not read 'castling'"):
+        NetworkEvaluator(build(TOLD, 0), conditions={"castling": 15})
 
 
 def test_a_game_that_is_over_and_a_temperature_that_is_none_are_named() -> None:

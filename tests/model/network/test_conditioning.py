@@ -1,7 +1,6 @@
 """Rows that are shown without ratings, clocks or last moves: other ones in each epoch, the same ones after a kill."""
 
 import itertools
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,13 +12,12 @@ import pytest
 import torch
 
 from engine.progress import silent
-from model.checkpoint import CARD, read_card
 from model.data.playouts import playout_rows
 from model.network import conditioning
 from model.network.conditioning import CONDITIONS, STEPS, encode_conditions
-from model.training import state as model_run
+from model.training import step as stepping
 from model.training.config import TrainConfig
-from model.training.train import train
+from model.training.loop import train
 from tests.model.synthetic import TINY_SEED, Batch
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -55,7 +53,7 @@ def rows() -> Batch:
 def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int = CONFIG.steps or 0) -> Any:
     """Train, or go on, for so many steps; give the card, and by row what was hidden in its steps: rating, clock, move."""
     seen: list[tuple[int, bool, bool, bool]] = []
-    real = model_run.inputs_and_targets
+    real = stepping.inputs_and_targets
     numbers = {(int(game), int(ply)): at for at, (game, ply) in enumerate(zip(rows["game"], rows["ply"], strict=True))}
 
     def watched(preset: Any, columns: Any, *rest: Any, **more: Any) -> Any:
@@ -74,7 +72,7 @@ def trained(rows: Batch, out: Path, monkeypatch: pytest.MonkeyPatch, steps: int 
 
     asked = itertools.count()
     with monkeypatch.context() as patch:
-        patch.setattr(model_run, "inputs_and_targets", watched)
+        patch.setattr(stepping, "inputs_and_targets", watched)
         card = train(
             CONFIG,
             PRESET,
@@ -112,17 +110,3 @@ def test_each_epoch_hides_others_and_a_resumed_run_the_same(
     again, after = trained(rows, tmp_path / "parts", monkeypatch)
     assert before[-37 * SIZE :] + after[-(EPOCHS * ROWS - 37 * SIZE) :] == whole[-EPOCHS * ROWS :]
     assert again["files"]["weights"]["sha256"] == card["files"]["weights"]["sha256"]
-    assert again["hiding"] == {"version": 2, "since_step": 0}
-
-
-def test_a_run_of_an_older_draw_goes_on_and_its_card_says_from_where(
-    rows: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained(rows, tmp_path, monkeypatch, steps=3)
-    card = json.loads((tmp_path / CARD).read_text())
-    del card["hiding"]  # as cards were
-    (tmp_path / CARD).write_text(json.dumps(card))
-    trained(rows, tmp_path, monkeypatch, steps=2)
-    assert read_card(tmp_path)["hiding"] == {"version": 2, "since_step": 3}
-    trained(rows, tmp_path, monkeypatch, steps=2)
-    assert read_card(tmp_path)["hiding"] == {"version": 2, "since_step": 3}

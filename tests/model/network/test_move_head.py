@@ -21,15 +21,15 @@ from tests.engine.evaluation.test_handwritten import planes_of
 from tests.model.synthetic import TINY
 from tests.model.test_checkpoint import make
 
-TOLD = replace(TINY, name="tiny-told", facts_width=8)
+TOLD = replace(TINY, name="tiny-told", move_features_width=8)
 
 
 def test_amounts_are_told_as_sizes_and_as_flags() -> None:
     told = {"takes": 50, "risks": 29, "leaves": 30, "leaves_next": 0, "threatens": 100, "threatens_next": 10}
     one = told | {"stands": 31, "check": 2, "target": 63}
     other = dict.fromkeys(FEATURES, 0) | {"risks": 5, "check": 1}
-    facts = torch.tensor([[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8)
-    sizes, anything, piece, flags = encode_features(facts).split([7, 7, 7, 5], 1)
+    features = torch.tensor([[row[name] for name in FEATURES] for row in (one, other)], dtype=torch.uint8)
+    sizes, anything, piece, flags = encode_features(features).split([7, 7, 7, 5], 1)
     torch.testing.assert_close(sizes[0], torch.tensor([1.0, 0.58, 0.6, 0.0, 2.0, 0.2, 0.62]))
     assert anything.tolist() == [[1, 1, 1, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]]
     assert piece.tolist() == [[1, 0, 1, 0, 1, 0, 1], [0, 0, 0, 0, 0, 0, 0]]
@@ -48,8 +48,8 @@ CORNERED = "7k/8/8/8/8/8/r7/7K w - - 0 1"  # one move, h1g1: from the bit 63 to 
 def test_the_stem_is_told_at_the_squares_that_a_move_leaves_and_reaches() -> None:
     stem = MoveFeatureStem(TOLD)
     with torch.no_grad():
-        stem.facts.weight.zero_()
-        stem.facts.bias[: TINY.width], stem.facts.bias[TINY.width :] = 1.0, 3.0
+        stem.move_features.weight.zero_()
+        stem.move_features.bias[: TINY.width], stem.move_features.bias[TINY.width :] = 1.0, 3.0
         stem.kinds.weight.zero_()
         told = stem(torch.zeros(2, TINY.width, 8, 8), Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED)))
     assert told.shape == (2, TINY.width, 8, 8)
@@ -77,15 +77,14 @@ def test_the_head_hears_of_both_squares() -> None:
 
 
 @pytest.mark.parametrize("other", [{"view": "chessmarro77"}, {"moves": "fromto4096", "policy": "linear"}])
-def test_facts_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, str]) -> None:
+def test_features_are_of_moves_by_their_labels_in_the_movers_view(other: dict[str, str]) -> None:
     with pytest.raises(PresetError, match="move features are of moves in marro4096 and the mover's view"):
         replace(TOLD, policy_width=2, **other)  # type: ignore[arg-type]
 
 
-def test_a_second_layer_hears_what_the_first_likes() -> None:
+def test_the_second_scores_see_the_mean_of_the_moves_by_the_first() -> None:
     moves = Moves(read("7k/8/8/8/8/8/8/4K3 w - - 0 1", CORNERED))
-    compare = MoveHead(replace(TOLD, facts_layers=2)).compare
-    assert compare is not None
+    compare = MoveHead(TOLD).compare
     hidden_MC = torch.randn((6, 8), generator=torch.Generator().manual_seed(1))
     scores_M = torch.randn(6, generator=torch.Generator().manual_seed(2))
     assert not compare(hidden_MC, scores_M, moves.rows, 2).any(), "a fresh network scores by its first layer"
@@ -93,15 +92,14 @@ def test_a_second_layer_hears_what_the_first_likes() -> None:
         compare.weight.layer.weight.normal_(generator=torch.Generator().manual_seed(3))
         added = compare(hidden_MC, scores_M, moves.rows, 2)
         for part in (slice(0, 5), slice(5, 6)):  # five moves of one board, one of the other
-            liked_C = scores_M[part].softmax(0) @ hidden_MC[part]
-            expected = compare.weight(torch.relu(compare.own(hidden_MC[part]) + compare.others(liked_C)))
+            mean_C = scores_M[part].softmax(0) @ hidden_MC[part]
+            expected = compare.weight(torch.relu(compare.own(hidden_MC[part]) + compare.others(mean_C)))
             torch.testing.assert_close(added[part], expected[:, 0])
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_are_told_nothing(layers: int) -> None:
+def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_get_no_score() -> None:
     rows = playout_rows(12, seed=3)
-    network = build(replace(TOLD, facts_layers=layers), seed=1)
+    network = build(TOLD, seed=1)
     with torch.no_grad():
         for parameter in network.parameters():  # residual branches begin at zero
             parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)) * 0.3)
@@ -119,25 +117,14 @@ def test_a_row_is_judged_alike_alone_and_beside_others_and_illegal_moves_are_tol
     np.testing.assert_array_equal(moved[~legal], 0.0)
 
 
-def test_a_checkpoint_of_other_facts_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_move_features_is_refused(tmp_path: Path) -> None:
     make(tmp_path / "told", TOLD)
     make(tmp_path / "plain", TINY)
     for name in ("told", "plain"):
         path = tmp_path / name / CARD
         card = json.loads(path.read_text())
-        assert card["facts_version"] == 1
-        path.write_text(json.dumps(card | {"facts_version": 2}))
+        assert card["move_features_version"] == 1
+        path.write_text(json.dumps(card | {"move_features_version": 2}))
     load(tmp_path / "plain")
     with pytest.raises(EncodingMismatchError, match="version 2 of the move features, and this is 1"):
         load(tmp_path / "told")
-
-
-def test_a_checkpoint_that_says_no_version_is_of_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(tmp_path, TOLD)
-    card = json.loads((tmp_path / CARD).read_text())
-    del card["facts_version"]
-    (tmp_path / CARD).write_text(json.dumps(card))
-    load(tmp_path)
-    monkeypatch.setattr("model.checkpoint.FEATURES_VERSION", 2)
-    with pytest.raises(EncodingMismatchError, match="version 1 of the move features, and this is 2"):
-        load(tmp_path)

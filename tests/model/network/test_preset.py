@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.network.attention import BIASES, offset_index
+from model.network.attention import offset_index
 from model.network.blocks import ACTIVATIONS, GATES
 from model.network.conditioning import CONDITIONS
 from model.network.network import BLOCKS, POLICY_HEADS, VALUE_HEADS, build, parameters
@@ -19,7 +19,6 @@ def test_the_words_of_a_preset_are_those_that_networks_are_built_from() -> None:
         "block": BLOCKS,
         "activation": ACTIVATIONS,
         "gate": GATES,
-        "bias": BIASES,
         "policy": POLICY_HEADS,
         "value": VALUE_HEADS,
         "condition": CONDITIONS,
@@ -125,11 +124,10 @@ def test_kaiming_draws_by_fan_in() -> None:
     assert float(weight.detach().std()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)  # type: ignore[union-attr,operator]
 
 
-@pytest.mark.parametrize("bias", ["none", "relative", "geometric"])
-def test_attention_sees_where_squares_lie(bias: str) -> None:
-    """Move a pawn by a file: with any bias or none, other squares' outputs change, for all squares attend to all."""
+def test_attention_sees_where_squares_lie() -> None:
+    """Move a pawn by a file: other squares' outputs change, for all squares attend to all."""
     row = replace(
-        TINY, block="attention", heads=2, feedforward=16, bias=bias, gate="none", squeeze=0, moves="fromto4096",
+        TINY, block="attention", heads=2, feedforward=16, gate="none", squeeze=0, moves="fromto4096",
         policy="attention", policy_width=4,
     )  # fmt: skip
     network = build(row, seed=0).eval()
@@ -211,13 +209,13 @@ def test_rows_from_a_card_are_checked(row: object) -> None:
         preset_from_row(row)
 
 
-def test_a_card_from_before_a_field_means_its_default() -> None:
+def test_changed_fields_are_named_and_missing_ones_refused() -> None:
     row = preset_row(TINY)
-    for name in ("moves", "towers", "heads", "feedforward", "bias", "value_neck", "moves_left", "condition", "init"):
-        del row[name]
-    assert preset_from_row(row) == TINY
     assert changed_fields(TINY, row) == []
     assert changed_fields(replace(TINY, width=9, towers=2), row) == ["width", "towers"]
+    del row["towers"]
+    with pytest.raises(PresetError, match="missing or unknown: towers"):
+        preset_from_row(row)
 
 
 def test_a_row_survives_the_card() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from model.training.objective.losses import VALUE_FORMS, wdl_of_results
+from model.training.objective.policy_losses import policy_terms
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.encoding.move_vocabularies import vocabulary
@@ -24,8 +26,6 @@ from model.inference.evaluator import NetworkEvaluator
 from model.network.network import Network, build, parameters
 from model.network.preset import Preset, preset_row
 from model.network.presets import presets
-from model.training.objective.losses import VALUE_FORMS, wdl_of_results
-from model.training.objective.policy_losses import policy_terms
 from tests.model.test_checkpoint import make
 
 CPU = torch.device("cpu")
@@ -66,7 +66,7 @@ def small(row: Preset) -> Preset:
         policy_width=min(row.policy_width, 16),
         value_hidden=32,
         condition_width=min(row.condition_width, 16),
-        facts_width=min(row.facts_width, 16),
+        move_features_width=min(row.move_features_width, 16),
     )
 
 

@@ -1,6 +1,6 @@
 """Training settings: mistakes by name, and rates at their turning points."""
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 import pytest
@@ -11,7 +11,6 @@ from model.training.config import (
     TrainConfig,
     TrainConfigError,
     changed_settings,
-    config_row,
     with_optimizer,
     words,
 )
@@ -30,15 +29,10 @@ from model.training.schedules import ema_decay, learning_rate, progressed, total
         {"steps": 5, "value_loss": "l1"},
         {"steps": 5, "label_smoothing": 1.0},
         {"steps": 5, "visits_temperature": 0.0},
-        {"steps": 5, "visits_share": 1.1},
         {"steps": 5, "eval_blend": -0.1},
-        {"steps": 5, "conditional_weight": -1.0},
-        {"steps": 5, "moves_left_weight": float("inf")},
-        {"steps": 5, "huber_delta": 0.0},
         {"steps": 5, "momentum": 1.0},
         {"steps": 5, "drops": 0},
-        {"steps": 5, "spike": -1.0},
-        {"steps": 5, "parts": 7},
+        {"steps": 5, "norm_rows": 1},
         {"steps": 5, "patience": 1},
         {"steps": 5, "patience": -1, "validation_every_steps": 1},
         {"steps": 5, "validation_every_steps": -1},
@@ -71,7 +65,7 @@ def test_rate_rises_holds_its_peak_once_and_falls() -> None:
 
 
 def test_steps_fall_by_the_same_factor_to_the_final_rate() -> None:
-    config = TrainConfig(steps=100, warmup=0.0, learning_rate=1.0, decay="step", drops=2, final_rate=0.01)
+    config = TrainConfig(steps=100, warmup=0.0, learning_rate=1.0, decay="step", final_rate=0.01)
     rates = [learning_rate(config, step / 100) for step in range(101)]
     assert sorted(set(rates), reverse=True) == pytest.approx([1.0, 0.1, 0.01])
     assert [rates.index(rate) for rate in sorted(set(rates), reverse=True)] == [0, 34, 67]
@@ -89,7 +83,7 @@ def test_epochs_are_steps_and_a_part_of_one_is_a_step() -> None:
 
 
 def test_every_setting_is_a_word_or_a_number_with_limits() -> None:
-    free = {"compile", "tensorboard", "frozen_norms"}
+    free = {"compile", "frozen_norms"}
     assert {field.name for field in fields(TrainConfig)} == words().keys() | LIMITS.keys() | free
 
 
@@ -107,21 +101,28 @@ def test_average_forgets_the_fresh_weights_first() -> None:
 
 
 def test_changes_are_named_and_threads_are_free() -> None:
-    row = config_row(TrainConfig(steps=10))
+    row = asdict(TrainConfig(steps=10))
     assert changed_settings(TrainConfig(steps=10, threads=3), row) == []
     assert changed_settings(TrainConfig(steps=10, seed=1), row) == ["seed was 0, is 1"]
 
 
-def test_an_optimizer_that_nobody_names_is_the_preset_s_or_that_of_the_run_that_goes_on() -> None:
+def test_an_optimizer_that_nobody_names_is_the_presets_usual_one() -> None:
     auto, named = TrainConfig(steps=10), TrainConfig(steps=10, optimizer="sgd")
     by = {name: with_optimizer(auto, name).optimizer for name in ("fianchetto-human", "fianchetto-xs", "chessmarro")}
     assert by == {"fianchetto-human": "muon", "fianchetto-xs": "adamw", "chessmarro": "adamw"}
     assert DEFAULT_PRESET in by
     assert with_optimizer(named, DEFAULT_PRESET) == named
-    before = config_row(with_optimizer(auto, "fianchetto-xs"))
-    assert changed_settings(auto, before) == []
-    assert with_optimizer(auto, DEFAULT_PRESET, before).optimizer == "adamw"
-    assert changed_settings(named, before) == ["optimizer was adamw, is sgd"]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "norm_rows", "wanted"),
+    [(256, 128, 2), (2048, 128, 16), (2048, 4096, 1), (16, 128, 1), (384, 128, 3), (500, 128, 2), (500, 125, 4)],
+)
+def test_microbatches_are_equal_and_have_at_least_the_norms_rows(batch_size: int, norm_rows: int, wanted: int) -> None:
+    """Whatever the device: the statistics of batch norms, and so what is learned, follow from the configuration."""
+    for device in ("cpu", "cuda"):
+        config = TrainConfig(steps=1, batch_size=batch_size, norm_rows=norm_rows, device=device)
+        assert config.microbatches == wanted
 
 
 def test_every_setting_has_its_sentence() -> None:

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
+import torch
 
 from model.training.config import TrainConfig
 from model.training.distributed import World, WorldError, world
-from model.training.records.metrics_log import read_metrics
+from model.training.metrics_log import read_metrics
+from model.training.step import new_run, prepare, take_step
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
@@ -24,6 +27,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import train_on
 from tests.conftest import REPOSITORY
+from tests.model.synthetic import TINY, batch
 from tests.pipeline.datasets import random_game
 
 FROM_STEP = Batches.from_step
@@ -35,7 +39,7 @@ SETTINGS = {
     "device": "cpu",
     "report_every_steps": 1,
     "learning_rate": 0.002,
-    "parts": 2,
+    "norm_rows": 16,
 }
 
 JOB = """
@@ -45,13 +49,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from engine.errors import UserError
-from model.training import trainer
+from model.training import loop
 from model.training.config import TrainConfig
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import verify_files
 from pipeline.training.train import train_on
 
-trainer.draw = lambda out: None  # no curves.png
+loop.draw = lambda out: None  # no curves.png
 verify_files.PATIENCE = float("inf")  # the questions are counted: hashing asks none
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
 settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])
@@ -79,38 +83,20 @@ for number, (name, steps, port) in enumerate(runs):
     np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
     Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
 
-from model.training import distributed
-from model.training.distributed import GradientSums, world
-from model.training.state import backward, begin, prepare
+from model.training.distributed import world
+from model.training.step import new_run, prepare, take_step
 from tests.model.synthetic import TINY, batch
+import safetensors.torch
 
 place = world()
 dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=place.rank, world_size=place.size)
-distributed.BUCKET_BYTES = 1024
-early, finish = [], GradientSums.finish
-
-def finished(self, grads):
-    early.append([len(self.sent), len(self.buckets)])
-    finish(self, grads)
-
-GradientSums.finish = finished
-apart = []
-for parts in (2, 6):  # of both: 1 and 3 of each
-    config = TrainConfig(**settings | {"steps": 1, "epochs": None, "batch_size": 24, "parts": parts})
-    run = begin(config, TINY, place)
-    work = prepare(run, batch(24 // place.size, seed=place.rank))
-    theirs = begin(config, TINY, place)
-    sharing = torch.nn.parallel.DistributedDataParallel(theirs.network, broadcast_buffers=False)
-    with sharing.no_sync():
-        for part in work[:-1]:
-            backward(theirs, sharing, part, 0.0)
-    backward(theirs, sharing, work[-1], 0.0)
-    run.replicas.work(lambda copied, part: backward(run, copied, part, 0.0), work, None)
-    pairs = list(zip(run.network.parameters(), theirs.network.parameters(), strict=True))
-    # DistributedDataParallel divides by the processes, and a loss here is divided by them before
-    apart.append(max(float((mine.grad - place.size * other.grad).abs().max()) for mine, other in pairs))
-    assert max(float(mine.grad.abs().max()) for mine, _ in pairs) > 0.01
-Path(folder / f"sums-{place.rank}.json").write_text(json.dumps([apart, early]))
+for norm_rows in (12, 4):  # 1 and 3 microbatches of each process
+    config = TrainConfig(**settings | {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows})
+    run = new_run(config, TINY, place)
+    rows = batch(24)
+    take_step(run, prepare(run, {name: column[place.rank :: place.size] for name, column in rows.items()}), 0.5)
+    path = folder / f"step-{norm_rows}-{place.rank}.safetensors"
+    safetensors.torch.save_file({n: t.contiguous() for n, t in run.network.state_dict().items()}, path)
 dist.destroy_process_group()
 """
 
@@ -196,21 +182,23 @@ def test_two_processes_are_one_with_the_same_batch_and_lose_no_row(
     assert one["processes"] == 1
     assert losses(pair / "two") == pytest.approx(losses(tmp_path / "one"), abs=2e-3)
     assert losses(tmp_path / "one")[-1] < losses(tmp_path / "one")[0] - 0.2, "there was something to learn"
-    smaller = TrainConfig(**SETTINGS | {"batch_size": 16, "parts": 1})
+    smaller = TrainConfig(**SETTINGS | {"batch_size": 16})
     halves = train_on([positions], "fianchetto-xs", smaller, tmp_path / "half")
     assert halves["step"] > steps
     apart = np.abs(np.array(losses(tmp_path / "half")[:4]) - losses(tmp_path / "one")[:4]).max()
     assert apart > 0.02, "half the batch is another curve"
 
 
-def test_gradients_are_those_of_torchs_own_and_on_their_way_before_the_last_is_made(pair: Path) -> None:
-    """Of one part of each process and of three, in buckets of a kilobyte."""
-    for rank in (0, 1):
-        apart, early = json.loads((pair / f"sums-{rank}.json").read_text())
-        assert max(apart) < 1e-6
-        assert len(early) == 2
-        for sent, buckets in early:
-            assert sent == buckets > 5, "all were sent by the backward pass itself"
+@pytest.mark.parametrize("norm_rows", [12, 4])
+def test_a_step_of_two_processes_is_that_of_one_with_the_same_rows(pair: Path, norm_rows: int) -> None:
+    """Weights and the norms' statistics, of one and of three microbatches of each process."""
+    config = TrainConfig(**SETTINGS | {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows})
+    run = new_run(config, TINY)
+    take_step(run, prepare(run, batch(24)), 0.5)
+    first, second = (safetensors.torch.load_file(pair / f"step-{norm_rows}-{rank}.safetensors") for rank in (0, 1))
+    for name, tensor in run.network.state_dict().items():
+        assert torch.equal(first[name], second[name]), name
+        assert torch.allclose(first[name], tensor, atol=1e-5), name
 
 
 def test_what_stops_the_first_process_is_told_to_all(pair: Path) -> None:

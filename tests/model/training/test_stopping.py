@@ -17,18 +17,24 @@ import torch
 
 from engine import compiling
 from engine.progress import silent
-from model.checkpoint import CARD, read_card
+from model.checkpoint import read_card
 from model.network.network import build
-from model.training import state as model_run
-from model.training import stopping, warming
+from model.training import step as stepping
+from model.training import stopping
 from model.training.config import TrainConfig
+from model.training.loop import train
 from model.training.stopping import StopCheck, WorkInterrupted, check_in_layers
-from model.training.train import train
-from model.training.warming import StepTooLargeError
 from tests.model.synthetic import TINY, Batch, FakeClock, batch, stream
 
 CONFIG = TrainConfig(
-    steps=6, batch_size=16, parts=4, threads=1, amp="off", device="cpu", save_every_seconds=1e6, report_every_steps=2
+    steps=6,
+    batch_size=16,
+    norm_rows=4,
+    threads=1,
+    amp="off",
+    device="cpu",
+    save_every_seconds=1e6,
+    report_every_steps=2,
 )
 
 
@@ -61,9 +67,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return trained(tmp_path_factory.mktemp("whole"))
 
 
-@pytest.mark.parametrize(("threads", "first", "more"), [(1, 40, 17), (2, 9, 1)])
 def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
-    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, first: int, more: int
+    whole: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked before every layer, forward and backward, and stopped at ever another question.
 
@@ -75,17 +80,17 @@ def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
         waited.update(futures)
         return wait(futures, 240) if waited[futures[0]] > 2 else SimpleNamespace(done=set())
 
-    monkeypatch.setattr(stopping, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(stopping, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(stopping, "wait", wait_twice)
-    config, stops = replace(CONFIG, threads=threads), 0
-    left, inside = first, 0
+    stops = inside = 0
+    left = 40
 
     def stop() -> bool:
         nonlocal left
         left -= 1
         return left < 0
 
-    real, moments = model_run.take_step, []
+    real, moments = stepping.take_step, []
 
     def step(*arguments: Any) -> Any:
         before = [tensor.clone() for tensor in arguments[0].network.state_dict().values()]
@@ -97,12 +102,12 @@ def test_stopped_anywhere_inside_of_steps_ends_with_the_same_bits(
             moments.append(arguments[0].step)
             raise
 
-    monkeypatch.setattr("model.training.trainer.take_step", step)
-    while not (card := trained(tmp_path, config, stop))["finished"]:
+    monkeypatch.setattr("model.training.loop.take_step", step)
+    while not (card := trained(tmp_path, stop=stop))["finished"]:
         stops += 1
         inside = len(moments)
         assert read_card(tmp_path)["step"] == card["step"]
-        left = first + more * stops
+        left = 40 + 17 * stops
         assert stops < 60
     assert inside > 2, "some of the stops were inside of a step"
     assert weights(card) == weights(whole)
@@ -124,7 +129,7 @@ def test_a_run_that_waits_for_rows_saves_before_they_come(
 ) -> None:
     """The rows of step 3 come once its state is on the disk, and not before."""
     waits, taken = threading.Event(), itertools.count(1)
-    real = model_run.take_step
+    real = stepping.take_step
 
     def step(*arguments: Any) -> Any:
         totals = real(*arguments)
@@ -132,7 +137,7 @@ def test_a_run_that_waits_for_rows_saves_before_they_come(
             waits.set()
         return totals
 
-    monkeypatch.setattr("model.training.trainer.take_step", step)
+    monkeypatch.setattr("model.training.loop.take_step", step)
 
     def batches(step: int) -> Iterator[Batch]:
         yield from itertools.islice(stream(16)(step), 3)
@@ -212,52 +217,21 @@ def test_a_kernel_that_is_compiled_is_told_once_and_one_that_is_loaded_is_not(
 
 def test_what_is_slow_once_takes_none_of_a_runs_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(monkeypatch, seconds_per_step=0.25)
-    real, calls = model_run.row_losses, itertools.count()
+    real, calls = stepping.row_losses, itertools.count()
 
     def slow_at_first(*arguments: Any) -> Any:
         if not next(calls):
             clock.now += 3.0  # as a compiler does
         return real(*arguments)
 
-    monkeypatch.setattr(model_run, "row_losses", slow_at_first)
+    monkeypatch.setattr(stepping, "row_losses", slow_at_first)
 
     def slow_to_open(step: int) -> Iterator[Batch]:
         clock.now += 3.0  # as a store far away is
         return stream(16)(step)
 
     card = trained(tmp_path, replace(CONFIG, steps=None, minutes=0.025), batches=slow_to_open)
-    assert (card["finished"], card["step"], card["seconds"]) == (True, 6, 1.5)
-
-
-def test_a_step_that_memory_has_no_room_for_is_refused_before_it_is_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Little:
-        available = 100_000
-
-    monkeypatch.setattr(warming.psutil, "virtual_memory", Little)
-    with pytest.raises(StepTooLargeError, match=r"16 positions in 4 parts needs about .* GB .*more parts") as refused:
-        trained(tmp_path)
-    assert "\n" not in str(refused.value)
-    assert read_card(tmp_path)["step"] == 0
-
-
-def test_a_slow_step_is_told_before_it_is_begun(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("model.training.trainer.LOG.propagate", True)
-    monkeypatch.setattr("model.training.trainer.SLOW_SECONDS", 0.0)
-
-    def batches(step: int) -> Iterator[Batch]:
-        for rows in stream(16)(step):
-            if step == 1:
-                said = [record.getMessage() for record in caplog.records]
-                assert any("a step of 16 positions in 4 parts of 4 takes about" in line for line in said)
-            yield rows
-            step += 1
-
-    trained(tmp_path, batches=batches)
-    assert (tmp_path / CARD).exists()
+    assert (card["finished"], card["step"], card["seconds"]) == (True, 7, 1.5)
 
 
 def test_whoever_said_stop_is_not_asked_again_and_other_threads_only_look() -> None:

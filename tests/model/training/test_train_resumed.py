@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from model.checkpoint import CARD, load, read_card
-from model.training.records.metrics_log import read_metrics
+from model.training.metrics_log import read_metrics
 from tests import forked
 from tests.conftest import REPOSITORY
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import matplotlib.backends.backend_agg, matplotlib.figure
 from engine.progress import silent
 from model.training.config import TrainConfig
-from model.training.train import train
+from model.training.loop import train
 from tests.model.synthetic import TINY, batch, stream
 
 config = TrainConfig(steps=30, batch_size=16, threads=1, amp="off", device="cpu", save_every_seconds=0.0,
@@ -67,7 +67,7 @@ def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None
         card = read_card(out)
         assert card["finished"]
         assert card["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
-        assert card["watch"]["best"] == whole["watch"]["best"]
+        assert card["monitor"]["best"] == whole["monitor"]["best"]
         measured = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
         assert measured == sorted(set(measured)) == [12, 24, 30]
         assert not list(out.glob("*.tmp"))

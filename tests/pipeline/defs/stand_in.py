@@ -65,13 +65,12 @@ def train(
     from tests.pipeline.slow_training import slow_from
 
     slow_from(folder, at, stop)
-    how: dict[str, Any] = {"engine": "local", "processes": 0, "progress": progress, "stop": stop}
-    return tasks.train([positions], "fianchetto-xs", config, folder / "net", **how)
+    return tasks.train([positions], "fianchetto-xs", config, folder / "net", progress=progress, stop=stop)
 
 
 def tell() -> Mapping[str, Any]:
     """Log a line, and one that is not this project's."""
-    logging.getLogger("model.training.trainer").info("a step takes long")
+    logging.getLogger("model.training.loop").info("a step takes long")
     logging.getLogger("elsewhere").warning("of no interest")
     return {}
 

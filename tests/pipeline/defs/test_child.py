@@ -80,8 +80,8 @@ def test_terminate_inside_of_a_slow_step_of_training_saves_the_last_whole_one(tm
     dump, positions, out = tmp_path / "dump.pgn", tmp_path / "positions", tmp_path / "net"
     dump.write_text("\n".join(random_game(seed) for seed in range(6)))
     ingest([str(dump)], positions, IngestConfig(test_share=0.0, val_share=0.0), workers=1)
-    config = TrainConfig(steps=9, batch_size=128, parts=64, threads=1, device="cpu", amp="off")
-    work = partial(stand_in.train, tmp_path, 2 + 3 * 64 + 5, positions, config)
+    config = TrainConfig(steps=9, batch_size=128, norm_rows=2, threads=1, device="cpu", amp="off")
+    work = partial(stand_in.train, tmp_path, 3 * 64 + 5, positions, config)
     worker = threading.Thread(target=_until_slow, args=(tmp_path, os.getpid()))
     before = signal.signal(signal.SIGUSR1, _interrupted)
     try:

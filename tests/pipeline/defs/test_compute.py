@@ -5,7 +5,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipeline.defs.assets import checkpoint
 from pipeline.defs.jobs import register
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.tuned import tuned_checkpoint
@@ -46,13 +45,6 @@ def said_of_abacus(monkeypatch: pytest.MonkeyPatch, asset: dg.AssetsDefinition, 
         )
     assert not result.success
     return failure(result, name)
-
-
-def test_a_checkpoint_is_trained_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (root / "training_sets" / "some").mkdir(parents=True)
-    options = {"training_set": "some", "name": "net", "train": {"minutes": 0.01}}
-    assert "an engine is local, ray" in said_of_abacus(monkeypatch, checkpoint, options)
-    assert not (root / "checkpoints" / "net").exists()
 
 
 def test_games_are_played_by_the_engine_that_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

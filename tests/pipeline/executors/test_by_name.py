@@ -3,19 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-from model.training.config import Device, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.executors import ray as ray_engine
 from pipeline.executors.by_name import engine_of
 from pipeline.executors.local import Failure, LocalEngine
-from pipeline.training import ray as ray_train
-from pipeline.training.by_name import trainer_of
-from pipeline.training.train import train_on
 from tests.conftest import REPOSITORY
 from tests.pipeline.executors import jobs
 
@@ -63,75 +57,3 @@ def test_a_node_with_other_kernels_is_refused() -> None:
     assert status == "error"
     assert isinstance(failure, Failure)
     assert "has another Fianchetto" in failure.message
-
-
-def test_training_is_local_unless_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trainer_of("local") is train_on
-    with pytest.raises(ConfigError, match="torchrun --nproc-per-node 2"):
-        trainer_of("local", 2)
-    for name in ("dask", "ray:", "ray://"):
-        with pytest.raises(ConfigError, match="an engine is local, ray"):
-            trainer_of(name)
-
-
-def ray_trains(name: str, processes: int = 0) -> None:
-    trainer_of(name, processes)([Path("none")], "fianchetto-xs", TrainConfig(steps=1), Path("none"))
-
-
-def test_training_by_ray_names_the_extra_that_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"fianchetto\[ray\]"):
-        ray_trains("ray")
-    monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    monkeypatch.setitem(sys.modules, "ray.train", None)
-    with pytest.raises(ConfigError, match=r"needs Ray Train: pip install \"fianchetto\[ray\]\""):
-        ray_trains("ray")
-
-
-def test_ray_and_torchrun_do_not_both_start_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="without torchrun"):
-        ray_trains("ray", 2)
-    with pytest.raises(ConfigError, match="processes is -1"):
-        ray_trains("ray", -1)
-
-
-def node(cpus: float, gpus: float = 0, alive: bool = True) -> dict[str, object]:
-    return {"Alive": alive, "Resources": {"CPU": cpus} | ({"GPU": gpus} if gpus else {})}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "settings", "processes", "room"),
-    [
-        ([node(4)], {}, 0, (1, 4, False)),
-        ([node(4)], {}, 2, (2, 2, False)),
-        ([node(4)], {"threads": 1}, 2, (2, 1, False)),
-        ([node(4), node(4), node(4), node(64, alive=False)], {}, 6, (6, 2, False)),
-        ([node(0), node(4), node(8)], {}, 2, (2, 4, False)),
-        ([node(2), node(8)], {}, 8, (8, 1, False)),
-        ([node(16, 2), node(16, 2), node(64)], {}, 0, (4, 8, True)),
-        ([node(16, 2)], {"device": "cpu"}, 0, (1, 16, False)),
-        ([node(16, 2)], {"device": "cuda"}, 1, (1, 16, True)),
-    ],
-)
-def test_processes_get_what_nodes_have(
-    nodes: list[dict[str, object]], settings: dict[str, Any], processes: int, room: tuple[int, int, bool]
-) -> None:
-    found = ray_train._room(nodes, TrainConfig(steps=1, **settings), processes)
-    assert (found.processes, found.cpus, found.gpu) == room
-
-
-@pytest.mark.parametrize(
-    ("nodes", "device", "processes", "said"),
-    [
-        ([node(4)], "cuda", 0, "Ray has no GPU"),
-        ([node(4, 1)], "auto", 2, "2 processes want a GPU each, and Ray has 1"),
-        ([node(4)], "auto", 5, "5 processes want a core each, and Ray has 4"),
-        ([node(0)], "auto", 0, "1 processes want a core each, and Ray has 0"),
-    ],
-)
-def test_processes_that_have_no_room_are_refused(
-    nodes: list[dict[str, object]], device: Device, processes: int, said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ray_train._room(nodes, TrainConfig(steps=1, device=device), processes)

@@ -21,7 +21,7 @@ from engine.search import SearchConfig
 from model import load as load_player
 from model.checkpoint import load, read_card
 from model.training.config import TrainConfig
-from model.training.train import train
+from model.training.loop import train
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import verify
 from pipeline.evaluation.report import Rule, report
@@ -51,7 +51,9 @@ TINY_LOOP = FinetuneConfig(
         val_share=0.0,
         amp="off",
     ),
-    train=TrainConfig(epochs=1.0, batch_size=16, learning_rate=1e-3, ema=0.9, threads=1, amp="off", seed_kl_weight=0.1),
+    train=TrainConfig(
+        epochs=1.0, batch_size=16, learning_rate=1e-3, ema=0.9, threads=1, amp="off", reference_kl_weight=0.1
+    ),
     gate=GateConfig(games=8, simulations=2, seed_games=4, sprt=SprtConfig(elo0=-900, elo1=-100, alpha=0.4, beta=0.4)),
     eval=EvalConfig(positions=200, games=2, hand_written=2, engine="", max_top1_drop=1.0),
 )
@@ -99,7 +101,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     assert all(0 < float(row["decisive_share"] or 1) <= 1 and row["top1"] for row in rows)
     assert float(rows[0]["kl_seed"]) == 0.0
     assert float(rows[1]["kl_seed"]) > 0.0
-    assert float(rows[1]["train_seed_kl"]) >= 0.0
+    assert float(rows[1]["train_reference_kl"]) >= 0.0
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     for number in ("001", "002"):
         place = out / "generations" / number

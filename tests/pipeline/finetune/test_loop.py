@@ -348,7 +348,7 @@ def test_a_setting_that_is_younger_than_the_loop_did_what_its_default_does(made:
     out = tmp_path / "out"
     run(made, out)
     manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["config"]["train"].pop("clip") == 1.0
+    assert manifest["config"]["train"].pop("momentum") == 0.95
     (out / "manifest.json").write_text(json.dumps(manifest))
     run(made, out)
 

@@ -74,10 +74,10 @@ def test_too_few_positions_are_refused_before_any_time_is_spent(positions: Path,
     assert not (tmp_path / "net").exists()
 
 
-WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--set", "parts=64"]
+WORDS = ["--preset", "fianchetto-xs", "--steps", "9", "--batch-size", "128", "--set", "norm_rows=2"]
 WORDS += ["--device", "cpu", "--set", "amp=off"]
-BEFORE = 2 + 64 + 5
-"""Parts until they are slow: the two before the first step, one step, and a few of the second, which takes a minute then."""
+BEFORE = 64 + 5
+"""Microbatches until they are slow: one step, and a few of the second, which takes a minute then."""
 
 
 @pytest.mark.parametrize(("number", "threads"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
@@ -198,7 +198,7 @@ def test_a_run_may_begin_with_the_weights_of_another_and_says_what_those_have_se
 def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
     positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    older = replace(preset("fianchetto-human"), view="marro13+last", facts_layers=1)
+    older = replace(preset("fianchetto-human"), view="marro13+last")
     with monkeypatch.context() as before_the_table_changed:
         before_the_table_changed.setattr(pipeline.training.train, "preset_of", lambda *_: older)
         train_on([positions], "fianchetto-human", STEPS, tmp_path / "old")

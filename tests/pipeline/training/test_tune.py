@@ -19,9 +19,10 @@ from engine.progress import silent
 from model.checkpoint import load, read_card
 from model.inference.evaluator import NetworkEvaluator
 from model.training.config import TrainConfig
-from model.training.objective.losses import VALUE_FORMS, row_losses
-from model.training.objective.targets import inputs_and_targets, step_columns
-from model.training.train import TrainingMismatchError, train
+from model.training.loop import train
+from model.training.objective import VALUE_FORMS, row_losses
+from model.training.save import TrainingMismatchError
+from model.training.targets import inputs_and_targets, step_columns
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
@@ -44,9 +45,9 @@ CONFIG = TrainConfig(
     learning_rate=1e-3,
     ema=0.5,
     report_every_steps=1,
-    root_value_share=0.5,
-    seed_kl_weight=0.1,
-    seed_kl_final=0.01,
+    search_value_share=0.5,
+    reference_kl_weight=0.1,
+    reference_kl_final=0.01,
 )
 
 
@@ -54,7 +55,7 @@ CONFIG = TrainConfig(
 def no_pictures() -> Iterator[None]:
     """Leave curves.png out, which takes longer than these runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("model.training.trainer.draw", lambda out: None)
+        patch.setattr("model.training.loop.draw", lambda out: None)
         yield
 
 
@@ -64,7 +65,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuning")
     for name, seed in (("seed", 1), ("other", 2)):
         config = replace(
-            CONFIG, epochs=None, steps=20, seed=seed, root_value_share=0.0, seed_kl_weight=0, seed_kl_final=0
+            CONFIG,
+            epochs=None,
+            steps=20,
+            seed=seed,
+            search_value_share=0.0,
+            reference_kl_weight=0,
+            reference_kl_final=0,
         )
         train(config, TINY, stream(), folder / name, validation=None, data={}, progress=silent, stop=lambda: False)
     with pytest.MonkeyPatch.context() as patch:
@@ -99,8 +106,8 @@ def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_pa
     assert (one["drawn"], two["drawn"]) == (147, 88), "235 parted as 150 to 90"
     assert one["uses"] == 147 / 150
     assert "validation_top1" in card["metrics"]
-    assert card["metrics"]["seed_kl"] > 0
-    assert card["teacher"]["weights_sha256"] == weights(read_card(made / "seed"))
+    assert card["metrics"]["reference_kl"] > 0
+    assert card["reference"]["weights_sha256"] == weights(read_card(made / "seed"))
     assert card["data"]["seed"]["weights_sha256"] == weights(read_card(made / "seed"))
     assert [it["name"] for it in datasets_of(card["data"])] == ["human", "one", "two"]
     before = read_card(made / "seed")["positions"]
@@ -163,24 +170,22 @@ def mean_divergence(checkpoint: Path, rows: Any, count: int) -> float:
 
 
 def test_a_fine_tune_moves_the_policy_to_the_visits(made: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, seed_kl_weight=0.0, seed_kl_final=0.0)
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, reference_kl_weight=0.0, reference_kl_final=0.0)
     before = mean_divergence(made / "seed", playouts(90, 3), 40)
     tune(made, tmp_path / "net", config, selfplay=("two",), most_uses=20.0, human_share=0.25)
     after = mean_divergence(tmp_path / "net", playouts(90, 3), 40)
     assert after < 0.5 * before
-    held = replace(config, seed_kl_weight=20.0, seed_kl_final=20.0)
+    held = replace(config, reference_kl_weight=20.0, reference_kl_final=20.0)
     tune(made, tmp_path / "held", held, selfplay=("two",), most_uses=20.0, human_share=0.25)
     assert mean_divergence(tmp_path / "held", playouts(90, 3), 40) > (before + after) / 2, (
         "near the seed it moves little"
     )
 
 
-@pytest.mark.parametrize(("smoothing", "temperature", "share"), [(0.0, 1.0, 1.0), (0.1, 2.0, 0.7)])
-def test_the_policys_target_is_the_shards_visits(
-    made: Path, smoothing: float, temperature: float, share: float
-) -> None:
+@pytest.mark.parametrize(("smoothing", "temperature"), [(0.0, 1.0), (0.1, 2.0)])
+def test_the_policys_target_is_the_shards_visits(made: Path, smoothing: float, temperature: float) -> None:
     """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
-    config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature, visits_share=share)
+    config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature)
     stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
     rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config, TINY)).from_step(3))
     columns = step_columns(config, TINY, rows, torch.device("cpu"))
@@ -194,19 +199,18 @@ def test_the_policys_target_is_the_shards_visits(
         log_sum = math.log(sum(math.exp(z[label]) for label in legal))
         powers = [(move["label"], move["share"] ** (1 / temperature)) for move in row["visits"]]
         target = dict.fromkeys(legal, smoothing / len(legal))
-        target[row["label"]] += (1 - smoothing) * (1 - share)
         for label, power in powers:
-            target[label] += (1 - smoothing) * share * power / sum(it for _, it in powers)
+            target[label] += (1 - smoothing) * power / sum(it for _, it in powers)
         assert sum(target.values()) == pytest.approx(1)
         wanted = -sum(it * (z[label] - log_sum) for label, it in target.items())
         assert float(found["policy_loss"][at]) == pytest.approx(wanted, abs=1e-4)
-        assert targets.roots is not None
-        assert float(targets.roots[at]) == np.float32(row["root_value"])
+        assert targets.search_values is not None
+        assert float(targets.search_values[at]) == np.float32(row["root_value"])
 
 
 def test_plain_training_learns_from_visits_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model.network.presets.preset", lambda name: TINY)
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, seed_kl_weight=0.0, seed_kl_final=0.0)
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, reference_kl_weight=0.0, reference_kl_final=0.0)
     train_on([made / "two"], "tiny", config, tmp_path / "net")
     assert mean_divergence(tmp_path / "net", playouts(90, 3), 40) < 0.5 * mean_divergence(
         made / "seed", playouts(90, 3), 40
@@ -253,7 +257,7 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
         ({"start": made / "other"}, "the data are others"),
         ({"human_share": 0.25}, "the data are others"),
         ({"selfplay": ("one",)}, "the data are others"),
-        ({"config": replace(CONFIG, seed_kl_weight=0.2)}, "seed_kl_weight was 0.1, is 0.2"),
+        ({"config": replace(CONFIG, reference_kl_weight=0.2)}, "reference_kl_weight was 0.1, is 0.2"),
     ]
     for options, message in others:
         with pytest.raises(TrainingMismatchError, match=message):

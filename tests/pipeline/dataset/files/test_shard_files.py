@@ -237,7 +237,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     def go(loop: Any) -> None:
         raise ReachedError("the loop would begin")
 
-    monkeypatch.setattr("model.training.train.train", begin)
+    monkeypatch.setattr("model.training.loop.train", begin)
     monkeypatch.setattr("pipeline.finetune.manifest.claim", lambda out, wanted: go(None))
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, appended while training, and never at odds with the last save."""
+"""metrics.jsonl: one JSON object per line, appended during training and consistent with the last save."""
 
 import json
 import os
@@ -13,7 +13,7 @@ NAME = "metrics.jsonl"
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Read a run's metrics, leaving out a last line that was cut short, and what no trainer wrote."""
+    """Return a run's metrics without a truncated last line and lines that the trainer did not write."""
     try:
         text = (directory / NAME).read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
 
 
 def _figures(entry: object) -> bool:
-    """Return whether a line is numbers by name, as the trainer writes it."""
+    """Return whether a line is an object of numbers, as the trainer writes it."""
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("step"), int)
@@ -41,7 +41,7 @@ def _figures(entry: object) -> bool:
 
 
 class MetricsLog:
-    """The open file of a run that is at `step`: lines beyond it, of work that was lost, are taken out first."""
+    """The metrics file of a run at `step`; lines after it, of lost work, are removed first."""
 
     def __init__(self, directory: Path, step: int) -> None:
         self.path = directory / NAME
@@ -57,7 +57,7 @@ class MetricsLog:
             raise CheckpointError(f"{self.path} cannot be written: {error.strerror}") from error
 
     def sync(self) -> None:
-        """Put what was written on the disk."""
+        """Flush the file to the disk."""
         try:
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())

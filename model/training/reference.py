@@ -1,4 +1,4 @@
-"""The reference policy that a fine-tune is kept near: its logits on the same rows, and the KL divergence from it.
+"""The reference policy that fine-tuning stays near: a frozen network, called on the same rows as the one in training.
 
 Axes: B batch, A index of the move vocabulary.
 """
@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from engine.errors import UserError
@@ -16,11 +15,8 @@ from model.data.inputs import NetworkInput
 from model.data.outputs import flat
 from model.network.network import Network
 from model.network.preset import Preset, changed_fields
-from model.training.config import TrainConfig
+from model.training.config import TrainConfig, TrainConfigError
 from model.training.precision import autocast
-
-OUT_OF_PLAY = -1e9
-"""Logit of an illegal move: its probability is zero, and its share of a divergence is zero and no NaN."""
 
 
 class ReferencePolicyError(UserError):
@@ -33,9 +29,9 @@ class ReferencePolicy:
 
     network: Network
     name: str
-    """The folder's name, for people."""
+    """Name of its folder."""
     weights_sha256: str
-    """Hash of the file of its weights."""
+    """Hash of its weights' file."""
     device: torch.device
     dtype: torch.dtype
     """Arithmetic of its convolutions, that of the run."""
@@ -45,18 +41,27 @@ class ReferencePolicy:
         return replace(self, network=self.network.to(device), device=device, dtype=dtype)
 
     def row(self) -> dict[str, str]:
-        """Return what a card says of it."""
+        """Return its entry in a card."""
         return {"name": self.name, "weights_sha256": self.weights_sha256}
 
     def logits(self, read: NetworkInput) -> Tensor:
-        """Return its logits, float32 `[B, A]`, on the input of the network in training; no gradient goes through them."""
+        """Return its logits, float32 `[B, A]`, on the inputs of the network in training, without gradients."""
         with torch.inference_mode(), autocast(self.device, self.dtype):
             logits_BA = flat(self.network(read)[0])
-        return logits_BA.clone()  # made outside, so that a backward pass may keep it
+        return logits_BA.clone()  # made outside inference mode, so that a backward pass may keep it
 
 
-def load_reference(directory: Path, preset: Preset) -> ReferencePolicy:
-    """Load a checkpoint as the reference of a network, or raise ReferencePolicyError where it is of another preset."""
+def load_reference(config: TrainConfig, preset: Preset, directory: Path | None) -> ReferencePolicy | None:
+    """Load the checkpoint that a run stays near; None where the configuration gives its divergence no weight.
+
+    Raises TrainConfigError without a checkpoint, and ReferencePolicyError for one of another preset.
+    """
+    if not config.reference_kl_weight and not config.reference_kl_final:
+        return None
+    if directory is None:
+        raise TrainConfigError(
+            "reference_kl_weight and reference_kl_final keep a run near the checkpoint that it starts from: name one"
+        )
     network, card = load(directory)
     if changes := changed_fields(preset, card["preset"]):
         raise ReferencePolicyError(
@@ -65,18 +70,3 @@ def load_reference(directory: Path, preset: Preset) -> ReferencePolicy:
     network.requires_grad_(False)
     name, weights = directory.resolve().name, card["files"]["weights"]["sha256"]
     return ReferencePolicy(network, name, weights, torch.device("cpu"), torch.float32)
-
-
-def has_reference(config: TrainConfig) -> bool:
-    """Return whether a run is kept near a reference policy."""
-    return config.seed_kl_weight > 0 or config.seed_kl_final > 0
-
-
-def divergence(reference_BA: Tensor, logits_BA: Tensor, legal_BA: Tensor) -> Tensor:
-    """Return each row's KL divergence from the reference to the network's policy among legal moves, in nats `[B]`.
-
-    It is the sum of p log(p / q), p the reference's: moves that the reference plays must not be forgotten.
-    """
-    log_p_BA = F.log_softmax(reference_BA.float().masked_fill(~legal_BA, OUT_OF_PLAY), 1)
-    log_q_BA = F.log_softmax(logits_BA.float().masked_fill(~legal_BA, OUT_OF_PLAY), 1)
-    return (log_p_BA.exp() * (log_p_BA - log_q_BA)).sum(1)

@@ -8,26 +8,18 @@ import torch
 from torch import Tensor
 
 from model.data.outputs import flat
-from model.training.config import TrainConfig, TrainConfigError
-from model.training.objective.losses import (
+from model.training.config import TrainConfig
+from model.training.objective import (
     EVAL_MARGIN,
     NO_EVAL,
     VALUE_FORMS,
     Targets,
-    blended,
     row_losses,
+    value_target,
     wdl_from_centipawns,
     wdl_from_score,
 )
-from model.training.objective.policy_losses import (
-    Visits,
-    among_legal,
-    dense_target,
-    factored_terms,
-    policy_terms,
-    sharpened,
-    soft_terms,
-)
+from model.training.policy_loss import Visits, policy_terms, sharpened, soft_terms
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 
 ROWS, LABELS = 5, 4096
@@ -84,17 +76,12 @@ def some_visits(legal: Tensor) -> tuple[Visits, dict[int, dict[int, float]]]:
     return visits, {0: dict(zip(moves[0], (0.75, 0.25), strict=True)), 3: dict.fromkeys(moves[3], 0.5)}
 
 
-@pytest.mark.parametrize("share", [1.0, 0.6, 0.0])
-def test_visits_replace_the_played_move_by_their_share(share: float) -> None:
+def test_visits_replace_the_played_move() -> None:
     logits, legal = random(ROWS, LABELS), legal_rows()
     visits, shares = some_visits(legal)
-    found, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), visits=visits, visits_share=share)
+    found, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), visits=visits)
     for row in range(ROWS):
-        target = {7: 1.0}
-        if row in shares:
-            target = {7: 1 - share}
-            for label, part in shares[row].items():
-                target[label] = target.get(label, 0.0) + share * part
+        target = shares.get(row, {7: 1.0})
         assert float(found[row]) == pytest.approx(by_hand(logits[row], legal[row], target), abs=1e-4)
 
 
@@ -117,35 +104,26 @@ def test_an_illegal_visit_makes_its_row_infinite_and_no_other() -> None:
 def test_the_gradient_of_a_soft_target_is_probability_less_target(smoothing: float) -> None:
     logits, legal = random(ROWS, LABELS).requires_grad_(), legal_rows()
     visits, _ = some_visits(legal)
-    soft: dict[str, Any] = {"smoothing": smoothing, "visits": visits, "visits_share": 0.7, "temperature": 1.5}
-    found, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), **soft)
+    found, _ = soft_terms(logits, legal, torch.full((ROWS,), 7), smoothing=smoothing, visits=visits, temperature=1.5)
     found.sum().backward()
     probabilities = logits.detach().masked_fill(~legal, float("-inf")).softmax(1)
-    target = dense_target(legal, torch.full((ROWS,), 7), **soft)
+    target = torch.nn.functional.one_hot(torch.full((ROWS,), 7), LABELS).float()
+    target[[0, 3]] = 0.0
+    target[visits.rows, visits.labels] = sharpened(visits, ROWS, 1.5)
+    target = (1 - smoothing) * target + smoothing * legal / legal.sum(1, keepdim=True)
     assert target.sum(1).tolist() == pytest.approx([1.0] * ROWS)
     assert logits.grad is not None
     assert torch.allclose(logits.grad, probabilities - target, atol=1e-6)
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_factored_cross_entropy_equals_the_flat_one_of_4096(masked: bool) -> None:
-    """Marginal and weighted conditionals, against -sum t log p over 4096 moves, in float64; gradients too."""
-    policy = random(ROWS, 64).double().requires_grad_(), random(ROWS, 64, 64, seed=2).double().requires_grad_()
-    legal = legal_rows() if masked else torch.ones(ROWS, LABELS, dtype=torch.bool)
-    target = (random(ROWS, LABELS, seed=3).double().masked_fill(~legal, float("-inf")) * 2).softmax(1)
-
-    joint = policy[0].softmax(1)[:, :, None] * policy[1].softmax(2)
-    chances = joint.flatten(1) * legal
-    flat = -(target * (chances / chances.sum(1, keepdim=True)).clamp_min(1e-300).log()).sum(1)
-    expected = torch.autograd.grad(flat.sum(), policy)
-
-    factors = among_legal(policy, legal) if masked else policy
-    marginal, conditional = factored_terms(*factors, target.view(ROWS, 64, 64))
-    assert torch.allclose((marginal + conditional).double(), flat, atol=1e-4)
-    for found, wanted in zip(torch.autograd.grad((marginal + conditional).sum(), policy), expected, strict=True):
-        assert torch.allclose(found, wanted, atol=1e-5)
-    assert float(marginal.detach().min()) > 0
-    assert float(conditional.detach().min()) > 0
+def test_the_loss_of_a_factored_policy_is_the_sum_of_its_parts_losses() -> None:
+    """Cross-entropy of the from-square, and of the to-square given it, among all squares."""
+    policy, labels = (random(ROWS, 64), random(ROWS, 64, 64, seed=2)), torch.tensor([0, 70, 4095, 123, 2048])
+    rows = targets(legal=torch.ones(ROWS, LABELS, dtype=torch.bool), labels=labels)
+    found = losses({}, policy, random(ROWS, 3), rows)["policy_loss"]
+    from_loss = torch.nn.functional.cross_entropy(policy[0], labels // 64, reduction="none")
+    to_loss = torch.nn.functional.cross_entropy(policy[1][range(ROWS), labels // 64], labels % 64, reduction="none")
+    assert torch.allclose(found, from_loss + to_loss, atol=1e-4)
 
 
 def test_a_factored_policy_is_a_distribution_over_4096() -> None:
@@ -155,20 +133,6 @@ def test_a_factored_policy_is_a_distribution_over_4096() -> None:
     assert float(log_chances[2, 9 * 64 + 5]) == pytest.approx(
         float(policy[0][2].log_softmax(0)[9] + policy[1][2, 9].log_softmax(0)[5]), abs=1e-5
     )
-
-
-def test_conditionals_are_weighed_and_a_flat_policy_has_none() -> None:
-    policy, rows, value = (random(ROWS, 64), random(ROWS, 64, 64, seed=2)), targets(), random(ROWS, 3)
-    plain = losses({}, policy, value, rows)["policy_loss"]
-    marginal, conditional = factored_terms(
-        *among_legal(policy, rows.legal), dense_target(rows.legal, rows.labels).view(ROWS, 64, 64)
-    )
-    for weight in (0.0, 0.5, 3.0):
-        found = losses({"conditional_weight": weight}, policy, value, rows)["policy_loss"]
-        assert torch.allclose(found, marginal + weight * conditional, atol=1e-4)
-    assert torch.allclose(plain, marginal + conditional, atol=1e-4)
-    with pytest.raises(TrainConfigError, match="not factored"):
-        losses({"conditional_weight": 0.5}, random(ROWS, LABELS), value, rows)
 
 
 def test_a_legality_weight_of_one_is_the_unmasked_cross_entropy() -> None:
@@ -193,7 +157,7 @@ def test_an_evaluation_is_chances_and_mirrors() -> None:
 def test_a_blend_leaves_rows_without_evaluation_alone() -> None:
     assert BATCH_SENTINELS["eval"] == NO_EVAL
     results, evals = torch.tensor([1, 0, -1]), torch.tensor([NO_EVAL, 50, -200])
-    mixed = blended(results, evals, 0.25)
+    mixed = value_target(TrainConfig(steps=1, eval_blend=0.25), targets(results=results, evals=evals))
     assert mixed[0].tolist() == [1.0, 0.0, 0.0]
     engine = wdl_from_centipawns(evals)
     assert mixed[1].tolist() == pytest.approx((0.75 * torch.tensor([0.0, 1.0, 0.0]) + 0.25 * engine[1]).tolist())
@@ -211,7 +175,7 @@ def test_value_losses_by_their_formulas(form: str) -> None:
     def value_loss(**config: Any) -> Tensor:
         return losses(config, random(ROWS, LABELS), value, rows, form)["value_loss"]
 
-    target = blended(rows.results, evals, 0.5)
+    target = value_target(TrainConfig(steps=1, eval_blend=0.5), rows)
     wanted = target[:, 0] - target[:, 2]
     plain = -chances.log().gather(1, 1 - rows.results[:, None])[:, 0] if form == "wdl" else (score - rows.results) ** 2
     soft = -(target * chances.log()).sum(1) if form == "wdl" else (score - wanted) ** 2
@@ -220,17 +184,17 @@ def test_value_losses_by_their_formulas(form: str) -> None:
     assert torch.allclose(value_loss(value_loss="mse"), (score - rows.results) ** 2, atol=1e-5)
     assert torch.allclose(value_loss(value_loss="mse", eval_blend=0.5), (score - wanted) ** 2, atol=1e-5)
     error = (score - rows.results).abs()
-    huber = torch.where(error <= 0.4, error**2 / 2, 0.4 * (error - 0.2))
-    assert torch.allclose(value_loss(value_loss="huber", huber_delta=0.4), huber, atol=1e-5)
+    huber = torch.where(error <= 0.5, error**2 / 2, 0.5 * (error - 0.25))
+    assert torch.allclose(value_loss(value_loss="huber"), huber, atol=1e-5)
 
 
 def test_moves_left_counts_plies_in_twenties() -> None:
     rows = targets(plies_left=torch.tensor([40.0, 44.0, 60.0, 0.0, 20.0]))
     arguments = random(ROWS, LABELS), random(ROWS, 3), rows, "wdl"
-    found = losses({"moves_left_weight": 0.5}, *arguments, left=(torch.full((ROWS, 1), 40.0),))
+    found = losses({}, *arguments, left=(torch.full((ROWS, 1), 40.0),))
     assert found["moves_left_loss"].tolist() == pytest.approx([0.0, 0.02, 0.375, 0.875, 0.375])
-    without = losses({"moves_left_weight": 0.5}, *arguments)
-    assert torch.allclose(found["loss"] - without["loss"], 0.5 * found["moves_left_loss"], atol=1e-5)
+    without = losses({}, *arguments)
+    assert torch.allclose(found["loss"] - without["loss"], 0.05 * found["moves_left_loss"], atol=1e-5)
     assert "moves_left_loss" not in without
 
 
@@ -265,15 +229,17 @@ def test_a_searchs_value_is_the_chances_of_the_evaluation_that_has_its_score() -
 def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: float) -> None:
     """In float64, where a row has one; rows without are as they were."""
     nan = float("nan")
-    rows = targets(roots=torch.tensor([0.5, nan, -0.9, 0.0, nan]), evals=torch.tensor([NO_EVAL, 80, 80, NO_EVAL, -40]))
-    config = {"root_value_share": 0.4, "eval_blend": blend}
+    rows = targets(
+        search_values=torch.tensor([0.5, nan, -0.9, 0.0, nan]), evals=torch.tensor([NO_EVAL, 80, 80, NO_EVAL, -40])
+    )
+    config = {"search_value_share": 0.4, "eval_blend": blend}
     value = random(ROWS, 3)
     before = losses({"eval_blend": blend}, random(ROWS, LABELS), value, rows)["value_loss"]
     after = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
     assert after[[1, 4]].tolist() == pytest.approx(before[[1, 4]].tolist())
     for row in (0, 2, 3):
         logs = [float(it) - math.log(math.fsum(math.exp(float(it)) for it in value[row])) for it in value[row]]
-        root = wdl_from_score(rows.roots[row : row + 1])[0].tolist() if rows.roots is not None else []
+        root = wdl_from_score(rows.search_values[row : row + 1])[0].tolist() if rows.search_values is not None else []
         searched = -math.fsum(share * log for share, log in zip(root, logs, strict=True))
         assert float(after[row]) == pytest.approx(0.6 * float(before[row]) + 0.4 * searched, abs=1e-5)
     tanh = random(ROWS, 1).tanh()
@@ -287,28 +253,19 @@ def test_a_searchs_value_takes_its_share_of_what_the_value_was_taught(blend: flo
 def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> None:
     """What the game's end or an engine would say of it, whatever stands there, is not heard."""
     nan = float("nan")
-    roots = torch.tensor([0.5, 0.5, nan, nan, -0.2])
-    ended = torch.tensor([True, False, True, False, False])
-    rows = targets(roots=roots, ended=ended, evals=torch.full((ROWS,), 700))
+    search_values = torch.tensor([0.5, 0.5, nan, nan, -0.2])
+    has_game = torch.tensor([True, False, True, False, False])
+    rows = targets(search_values=search_values, has_game=has_game, evals=torch.full((ROWS,), 700))
     value = random(ROWS, 3)
-    config = {"root_value_share": 0.25, "eval_blend": 0.5}
+    config = {"search_value_share": 0.25, "eval_blend": 0.5}
     found = losses(config, random(ROWS, LABELS), value, rows)["value_loss"]
-    whole = losses(config | {"root_value_share": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
+    whole = losses(config | {"search_value_share": 1.0}, random(ROWS, LABELS), value, rows)["value_loss"]
     assert found[[1, 4]].tolist() == whole[[1, 4]].tolist()
     assert float(found[3]) == 0.0
     assert float(found[0]) != pytest.approx(float(whole[0]))
-    silent = losses(config | {"root_value_share": 0.0}, random(ROWS, LABELS), value, rows)["value_loss"]
-    assert silent[~ended].tolist() == [0.0] * 3
-    assert bool((silent[ended] > 0).all())
-
-
-def test_rows_that_teach_no_move_have_no_policy_loss() -> None:
-    taught = torch.tensor([True, False, True, True, False])
-    logits = random(ROWS, LABELS)
-    whole = losses({}, logits, random(ROWS, 3), targets())
-    part = losses({}, logits, random(ROWS, 3), targets(taught=taught))
-    assert torch.equal(part["policy_loss"], whole["policy_loss"] * taught)
-    assert torch.equal(part["value_loss"], whole["value_loss"])
+    silent = losses(config | {"search_value_share": 0.0}, random(ROWS, LABELS), value, rows)["value_loss"]
+    assert silent[~has_game].tolist() == [0.0] * 3
+    assert bool((silent[has_game] > 0).all())
 
 
 @pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])
@@ -322,7 +279,7 @@ def test_positions_of_no_game_teach_moves_and_nothing_of_results(config: dict[st
         rows = {"plies_left": left, "evals": evals} | rows
         return losses(config, random(ROWS, LABELS), value, targets(**rows), left=(torch.full((ROWS, 1), 30.0),))
 
-    whole, part = found(), found(ended=ended)
+    whole, part = found(), found(has_game=ended)
     for name in ("value_loss", "moves_left_loss"):
         assert torch.equal(part[name], whole[name] * ended)
         assert bool((whole[name] > 0).all())

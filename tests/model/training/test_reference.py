@@ -1,8 +1,7 @@
-"""The pull to a seed: the divergence by its definition, what it does to a run, and who the teacher is."""
+"""Runs near a reference policy: the divergence by its definition, its effect on a run, and which reference is used."""
 
 import copy
 import itertools
-import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,15 @@ from model.network.conditioning import draw_of
 from model.network.network import build
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
-from model.training.objective.distillation import ReferencePolicy, ReferencePolicyError, divergence
-from model.training.objective.targets import inputs_and_targets, step_columns
+from model.training.loop import train
+from model.training.metrics_log import read_metrics
+from model.training.objective import divergence
 from model.training.precision import autocast
-from model.training.records.metrics_log import read_metrics
+from model.training.reference import ReferencePolicy, ReferencePolicyError
+from model.training.save import TrainingMismatchError
 from model.training.schedules import reference_kl_weight
-from model.training.state import begin, prepare, take_step
-from model.training.train import TrainingMismatchError, train
+from model.training.step import new_run, prepare, take_step
+from model.training.targets import inputs_and_targets, step_columns
 from tests.model.synthetic import TINY, TINY_SEED, Batch, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -97,10 +98,10 @@ def test_its_gradient_is_the_difference_of_the_policies_and_illegal_moves_have_n
     ids=lambda it: it.name if isinstance(it, Preset) else it,
 )
 def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> None:
-    config = replace(CONFIG, amp=amp, seed_kl_weight=0.5, parts=2)
+    config = replace(CONFIG, amp=amp, reference_kl_weight=0.5, batch_size=12, norm_rows=6)
     rows: Batch = playout_rows(12)
-    teacher = ReferencePolicy(build(preset, 5).eval().requires_grad_(False), "seed", "0" * 64, CPU, torch.float32)
-    started = begin(config, preset, reference=teacher)
+    reference = ReferencePolicy(build(preset, 5).eval().requires_grad_(False), "seed", "0" * 64, CPU, torch.float32)
+    started = new_run(config, preset, reference=reference)
     candidate = copy.deepcopy(started.network)
     wanted: list[float] = []
     for first in (0, 1):
@@ -109,19 +110,19 @@ def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> 
             preset, step_columns(config, preset, part, CPU), started.dtype, draw=draw_of(config.seed, 0)
         )
         with torch.no_grad(), autocast(CPU, started.dtype):
-            wanted += by_definition(flat(teacher.network(read)[0]), flat(candidate(read)[0]), targets.legal)
+            wanted += by_definition(flat(reference.network(read)[0]), flat(candidate(read)[0]), targets.legal)
     totals = dict(zip(started.columns, take_step(started, prepare(started, rows), 0.0).tolist(), strict=True))
-    plain = begin(replace(config, seed_kl_weight=0.0), preset)
+    plain = new_run(replace(config, reference_kl_weight=0.0), preset)
     without = dict(zip(plain.columns, take_step(plain, prepare(plain, rows), 0.0).tolist(), strict=True))
     close = 1e-4 if amp == "off" else 0.02
     assert sum(wanted) > 0.5
-    assert totals["seed_kl"] == pytest.approx(sum(wanted), rel=close)
+    assert totals["reference_kl"] == pytest.approx(sum(wanted), rel=close)
     assert totals["loss"] == pytest.approx(without["loss"] + 0.5 * sum(wanted), rel=close)
-    assert "seed_kl" not in without
+    assert "reference_kl" not in without
 
 
 def test_the_weight_goes_straight_from_its_first_to_its_last() -> None:
-    config = TrainConfig(steps=1, seed_kl_weight=0.1, seed_kl_final=0.02)
+    config = TrainConfig(steps=1, reference_kl_weight=0.1, reference_kl_final=0.02)
     assert [reference_kl_weight(config, part) for part in (0, 0.25, 0.5, 1)] == pytest.approx([0.1, 0.08, 0.06, 0.02])
 
 
@@ -134,13 +135,13 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / f"seed-{number}" for number in range(2)]
 
 
-def test_without_weight_a_run_is_the_one_without_a_teacher_to_the_bit(seeds: list[Path], tmp_path: Path) -> None:
+def test_without_weight_a_run_is_the_one_without_a_reference_to_the_bit(seeds: list[Path], tmp_path: Path) -> None:
     plain, named = run(tmp_path / "plain", CONFIG), run(tmp_path / "named", CONFIG, seeds[0])
-    pulled = run(tmp_path / "pulled", replace(CONFIG, seed_kl_final=0.1), seeds[0])
+    pulled = run(tmp_path / "pulled", replace(CONFIG, reference_kl_final=0.1), seeds[0])
     assert plain["files"]["weights"]["sha256"] == named["files"]["weights"]["sha256"]
     assert plain["files"]["weights"]["sha256"] != pulled["files"]["weights"]["sha256"]
-    assert plain["teacher"] is named["teacher"] is None
-    assert "seed_kl" not in named["metrics"]
+    assert plain["reference"] is named["reference"] is None
+    assert "reference_kl" not in named["metrics"]
 
 
 def far_from(seed: Path, out: Path, rows: Batch) -> float:
@@ -155,17 +156,19 @@ def test_a_heavy_weight_keeps_the_policy_and_says_how_near(seeds: list[Path], tm
     config = replace(CONFIG, steps=40, learning_rate=0.01, ema=0.5)
     options: dict[str, Any] = {"batches": lambda step: itertools.repeat(rows), "start": seeds[0]}
     run(tmp_path / "free", config, **options)
-    card = run(tmp_path / "held", replace(config, seed_kl_weight=30.0, seed_kl_final=30.0), seeds[0], **options)
+    card = run(
+        tmp_path / "held", replace(config, reference_kl_weight=30.0, reference_kl_final=30.0), seeds[0], **options
+    )
     free, held = (far_from(seeds[0], tmp_path / name, rows) for name in ("free", "held"))
     assert held < 0.2 * free
-    assert card["teacher"] == {"name": "seed-0", "weights_sha256": load(seeds[0])[1]["files"]["weights"]["sha256"]}
-    logged = [line["seed_kl"] for line in read_metrics(tmp_path / "held")]
+    assert card["reference"] == {"name": "seed-0", "weights_sha256": load(seeds[0])[1]["files"]["weights"]["sha256"]}
+    logged = [line["reference_kl"] for line in read_metrics(tmp_path / "held")]
     assert len(logged) == 40
     assert all(0 <= value < free for value in logged)
 
 
-def test_another_teacher_does_not_continue_a_run(seeds: list[Path], tmp_path: Path) -> None:
-    config = replace(CONFIG, seed_kl_weight=0.1)
+def test_another_reference_does_not_continue_a_run(seeds: list[Path], tmp_path: Path) -> None:
+    config = replace(CONFIG, reference_kl_weight=0.1)
     whole = run(tmp_path / "whole", config, seeds[0])
     run(tmp_path / "parts", config, seeds[0], stop_after=3)
     with pytest.raises(TrainingMismatchError, match="the reference policy is another"):
@@ -174,21 +177,8 @@ def test_another_teacher_does_not_continue_a_run(seeds: list[Path], tmp_path: Pa
     assert parts["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
 
 
-def test_a_card_from_before_there_were_teachers_is_continued(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", CONFIG)
-    run(tmp_path / "old", CONFIG, stop_after=3)
-    path = tmp_path / "old" / "checkpoint.json"
-    card = json.loads(path.read_text())
-    del card["teacher"]
-    for name in ("root_value_share", "seed_kl_weight", "seed_kl_final"):
-        del card["config"][name]
-    path.write_text(json.dumps(card))
-    load(tmp_path / "old")
-    assert run(tmp_path / "old", CONFIG)["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
-
-
-def test_a_teacher_must_be_there_and_of_the_same_preset(seeds: list[Path], tmp_path: Path) -> None:
-    config = replace(CONFIG, seed_kl_weight=0.1)
+def test_a_reference_must_be_there_and_of_the_same_preset(seeds: list[Path], tmp_path: Path) -> None:
+    config = replace(CONFIG, reference_kl_weight=0.1)
     with pytest.raises(TrainConfigError, match="keep a run near the checkpoint"):
         run(tmp_path / "out", config)
     with pytest.raises(

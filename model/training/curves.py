@@ -1,21 +1,21 @@
-"""curves.png: how loss and first choices went, against positions seen."""
+"""curves.png: loss and top-1 accuracy against positions seen."""
 
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from model.checkpoint import write_atomically
-from model.training.records.metrics_log import read_metrics
+from model.training.metrics_log import read_metrics
 
 NAME = "curves.png"
 PANELS = (
     ("policy_loss", "validation_cross_entropy", "policy cross-entropy among legal moves [nats]"),
-    ("top1", "validation_top1", "human's move is the first choice"),
+    ("top1", "validation_top1", "top-1: the human's move is the first choice"),
 )
 
 
 def draw(directory: Path) -> Path | None:
-    """Draw a run's curves beside its metrics; None when it has none yet."""
+    """Draw a run's curves beside its metrics and return the path, None when it has no metrics yet."""
     entries = read_metrics(directory)
     if not entries:
         return None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.training.records.provenance import commit_of
+from model.training.provenance import commit_of
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")

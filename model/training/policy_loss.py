@@ -1,10 +1,12 @@
-"""The policy's losses: cross-entropy among legal moves against the played move, a search's visits, or a blend of them.
+"""The policy's loss: cross-entropy among legal moves against the played move or a search's visits.
 
-Axes: B batch, A label, F from-square, T to-square, N visited moves of all rows together.
+A factored policy is flattened before, which by the chain rule of probability makes its loss the sum of its parts' losses.
 
-A target t of a row is a distribution over its legal moves, and logits z give it the loss
-`log(sum of exp z over legal moves) - sum of t z`. So a soft target costs the hard one's loss and the difference of its
-logits, and no `[B, A]` array of targets is made where few labels have a share.
+Axes: B batch, A label, N visited moves of all rows together.
+
+The target t of a row is a distribution over its legal moves, and logits z have the loss
+`log(sum of exp z over legal moves) - sum of t z`. So the loss of a soft target is that of a hard one plus a difference of
+logits, and no `[B, A]` array of targets is needed where few labels have a share.
 """
 
 from dataclasses import dataclass
@@ -13,14 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.data.outputs import flat
-
 CEILING = 78.0
-"""Illegal logits count as at most this far above the best legal one: 4096 of them still add up in float32."""
+"""Illegal logits are capped at this much above the best legal one: 4096 of them still add up in float32."""
 
 
 class _PolicyTerms(torch.autograd.Function):
-    """Both terms from one exponential: written out, they are a tenth of a small network's step on a processor."""
+    """Both terms from one exponential; written out, they take a tenth of a small network's step on a processor."""
 
     @staticmethod
     def forward(ctx: Any, logits_BA: Tensor, legal_BA: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def policy_terms(logits_BA: Tensor, legal_BA: Tensor, labels_B: Tensor) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """A search's visits of some rows of a batch, one entry for each visited move."""
+    """A search's visits in some rows of a batch, one entry for each visited move."""
 
     rows: Tensor  # [N] int64, which row of the batch
     labels: Tensor  # [N] int64, in the network's labels
@@ -63,7 +63,7 @@ class Visits:
 
 
 def sharpened(visits: Visits, rows: int, temperature: float) -> Tensor:
-    """Return the shares `[N]` raised to one over the temperature, and scaled to add up to one in each row."""
+    """Return the shares `[N]` raised to one over the temperature and normalized in each row."""
     powers_N = visits.shares.float() ** (1 / temperature)
     sums_B = powers_N.new_zeros(rows).index_add_(0, visits.rows, powers_N)
     return powers_N / sums_B[visits.rows]
@@ -76,21 +76,20 @@ def soft_terms(
     *,
     smoothing: float = 0.0,
     visits: Visits | None = None,
-    visits_share: float = 1.0,
     temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return `policy_terms` against a soft target: `smoothing` of it even over legal moves, the rest visits and label.
+    """Return `policy_terms` against a soft target: `smoothing` of it even over legal moves, the rest visits or the label.
 
-    In rows that have visits, they are `visits_share` of that rest. An illegal label or visit makes its row infinite.
+    An illegal label or visit makes its row infinite.
     """
     logits_BA = logits_BA.float()
     policy_B, illegal_B = policy_terms(logits_BA, legal_BA, labels_B)
     chosen_B = logits_BA.gather(1, labels_B[:, None])[:, 0]
     wanted_B = chosen_B  # the logits' mean under the target
-    if visits is not None and visits_share:
+    if visits is not None:
         shares_N = sharpened(visits, len(labels_B), temperature)
         spread_N = shares_N * (logits_BA[visits.rows, visits.labels] - chosen_B[visits.rows])
-        wanted_B = wanted_B.index_add(0, visits.rows, visits_share * spread_N)
+        wanted_B = wanted_B.index_add(0, visits.rows, spread_N)
         strange_N = ~legal_BA[visits.rows, visits.labels]
         infinite_B = torch.zeros_like(policy_B).masked_fill_(
             torch.zeros_like(policy_B).index_add_(0, visits.rows, strange_N.float()) > 0, float("inf")
@@ -100,46 +99,3 @@ def soft_terms(
         even_B = logits_BA.masked_fill(~legal_BA, 0.0).sum(1) / legal_BA.sum(1)
         wanted_B = (1 - smoothing) * wanted_B + smoothing * even_B
     return policy_B + (chosen_B - wanted_B), illegal_B
-
-
-def factored_terms(from_BF: Tensor, to_BFT: Tensor, target_BFT: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each row's cross-entropy of which piece moves, and of where it goes: `[B]` each, nats.
-
-    Targets are distributions over both squares. The second term weighs each from-square's cross-entropy by its share of
-    the target, so that the two add up to the flat cross-entropy, by the chain rule of probability.
-    """
-    share_BF = target_BFT.sum(2)
-    marginal_B = -(share_BF * from_BF.float().log_softmax(1)).sum(1)
-    conditional_B = -(target_BFT * to_BFT.float().log_softmax(2)).sum((1, 2))
-    return marginal_B, conditional_B
-
-
-def among_legal(policy: tuple[Tensor, Tensor], legal_BA: Tensor) -> tuple[Tensor, Tensor]:
-    """Factor the policy among legal moves: from `[B, F]` and to-given-from `[B, F, T]` logits with illegal ones at -1e9.
-
-    It is the flat policy masked and factored again: masking each factor by itself would make another distribution.
-    """
-    masked_BFT = flat(policy).masked_fill(~legal_BA, -1e9).view_as(policy[1])
-    return masked_BFT.logsumexp(2), masked_BFT
-
-
-def dense_target(
-    legal_BA: Tensor,
-    labels_B: Tensor,
-    *,
-    smoothing: float = 0.0,
-    visits: Visits | None = None,
-    visits_share: float = 1.0,
-    temperature: float = 1.0,
-) -> Tensor:
-    """Write out the target of `soft_terms`, float32 `[B, A]`."""
-    target_BA = torch.zeros_like(legal_BA, dtype=torch.float32).scatter_(1, labels_B[:, None], 1.0)
-    if visits is not None and visits_share:
-        searched_B = torch.zeros_like(labels_B, dtype=torch.bool)
-        searched_B[visits.rows] = True
-        target_BA[searched_B] *= 1 - visits_share
-        shares_N = visits_share * sharpened(visits, len(labels_B), temperature)
-        target_BA.index_put_((visits.rows, visits.labels), shares_N, accumulate=True)
-    if smoothing:
-        target_BA = (1 - smoothing) * target_BA + smoothing * legal_BA / legal_BA.sum(1, keepdim=True)
-    return target_BA

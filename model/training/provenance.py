@@ -1,4 +1,4 @@
-"""Where a checkpoint comes from: the commit of the code, and why its arithmetic is what it is."""
+"""Provenance of a checkpoint: the commit of the code, and the reason for its arithmetic."""
 
 import shutil
 import subprocess
@@ -11,11 +11,11 @@ import torch
 @cache
 def commit() -> str | None:
     """Return the git commit of this code as `commit_of` does."""
-    return commit_of(Path(__file__).resolve().parents[3])
+    return commit_of(Path(__file__).resolve().parents[2])
 
 
 def commit_of(root: Path) -> str | None:
-    """Return a checkout's commit, with `-dirty` when its tracked files differ; None when it is none or there is no git."""
+    """Return a checkout's commit, with `-dirty` when tracked files were changed; None without a checkout or git."""
     git = shutil.which("git")
     if git is None or not (root / ".git").exists():
         return None
@@ -30,7 +30,7 @@ def commit_of(root: Path) -> str | None:
 
 
 def dtype_name(dtype: torch.dtype, amp: str) -> str:
-    """Say which arithmetic was used and why."""
+    """Return the name of the arithmetic and why it was chosen."""
     name = str(dtype).removeprefix("torch.")
     why = {"auto": "the device gains by bf16" if name == "bfloat16" else "the device gains nothing by bf16"}
     return f"{name} ({why.get(amp, 'as configured')})"

@@ -16,12 +16,11 @@ from engine.progress import Tick, silent
 from model.checkpoint import load, read_card
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError
-from model.training.divergence import RunMonitor
+from model.training.loop import train
+from model.training.metrics_log import read_metrics
+from model.training.monitor import RunMonitor
 from model.training.precision import DeviceError, check_compiler
-from model.training.records.metrics_log import read_metrics
-from model.training.records.tensorboard import TensorBoardError
-from model.training.state import begin, prepare, take_step
-from model.training.train import DivergedError, TrainingMismatchError, train
+from model.training.step import DivergedError, new_run, prepare, take_step
 from tests.model.synthetic import TINY, Batch, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
@@ -58,7 +57,7 @@ def run(
 
 def one_step(config: TrainConfig, rows: Batch, preset: Preset = TINY) -> dict[str, torch.Tensor]:
     """Give the raw weights after one step on a batch."""
-    started = begin(config, preset)
+    started = new_run(config, preset)
     take_step(started, prepare(started, rows), 0.5)
     return {name: tensor.clone() for name, tensor in started.network.state_dict().items()}
 
@@ -66,10 +65,9 @@ def one_step(config: TrainConfig, rows: Batch, preset: Preset = TINY) -> dict[st
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimizer": "nadamw"},
         {"optimizer": "sgd"},
         {"optimizer": "muon"},
-        {"parts": 4},
+        {"norm_rows": 4},
         {"amp": "fp16"},
         {"patience": 3, "learning_rate": 0.05},
         {"label_smoothing": 0.1, "value_loss": "huber", "decay": "step"},
@@ -82,7 +80,7 @@ def test_stopped_and_continued_equals_never_stopped(tmp_path: Path, settings: di
     assert run(tmp_path / "parts", config, stop_after=5)["step"] == 5
     parts = run(tmp_path / "parts", config)
     assert parts["files"]["weights"]["sha256"] == whole["files"]["weights"]["sha256"]
-    assert parts["watch"] == whole["watch"]
+    assert parts["monitor"] == whole["monitor"]
 
 
 def test_epochs_are_counted_in_rows(tmp_path: Path) -> None:
@@ -98,21 +96,20 @@ def test_a_batch_in_parts_has_the_gradient_of_their_mean(tmp_path: Path) -> None
     half = batch(8)
     twice = {name: np.repeat(column, 2, axis=0) for name, column in half.items()}
     config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1)
-    parts = one_step(replace(config, parts=2), twice)
-    for name, tensor in one_step(config, half).items():
+    parts = one_step(replace(config, norm_rows=8), twice)
+    for name, tensor in one_step(replace(config, batch_size=8), half).items():
         if "running" not in name and "tracked" not in name:
             assert torch.allclose(parts[name], tensor, atol=1e-6), name
-    with pytest.raises(ValueError, match="cannot be cut into 3 equal parts"):
-        TrainConfig(steps=1, batch_size=16, parts=3)
 
 
-def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none() -> None:
+def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("model.training.step.CLIP", 1e6)
     rows = batch(8)
-    config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1, weight_decay=0.0, clip=1e6)
+    config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1, weight_decay=0.0, batch_size=8)
     plain = one_step(config, rows)
     weighted = one_step(config, {**rows, "weight": np.full(8, 2.0)})
     nothing = one_step(config, {**rows, "weight": np.zeros(8)})
-    fresh = begin(config, TINY).network.state_dict()
+    fresh = new_run(config, TINY).network.state_dict()
     name = "value.6.layer.bias"
     assert name in plain
     assert torch.equal(nothing[name], fresh[name])
@@ -157,7 +154,7 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
     assert card["step"] < 200
     assert "finished early" in card["message"]
     best, step = min(measured)
-    assert card["watch"]["best_step"] == step
+    assert card["monitor"]["best_step"] == step
     assert [loss for loss, _ in measured[-3:]] >= [best] * 3
     assert card["step"] == step + 3 * 2
     assert card["metrics"]["validation_cross_entropy"] == pytest.approx(best, abs=1e-5)
@@ -168,7 +165,7 @@ def test_patience_ends_the_run_with_the_best_weights(tmp_path: Path) -> None:
 
 
 def test_patience_needs_something_to_measure_on(tmp_path: Path) -> None:
-    with pytest.raises(TrainConfigError, match="say validation_every_steps"):
+    with pytest.raises(TrainConfigError, match="set validation_every_steps"):
         TrainConfig(steps=1, patience=2)
     with pytest.raises(TrainConfigError, match="no validation positions"):
         run(tmp_path, replace(CONFIG, patience=2), validation=None)
@@ -186,7 +183,7 @@ def spoiled(at: int) -> Callable[[int], Iterator[Batch]]:
     return open_batches
 
 
-def test_a_spike_stops_the_run_and_keeps_the_last_good_state(tmp_path: Path) -> None:
+def test_a_spike_stops_the_run_and_keeps_the_last_good_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(CONFIG, save_every_seconds=0.0)
     with pytest.raises(DivergedError, match=r"the loss rose from \d\.\d+ to \d{3,}\.\d+ in steps 5 to 6; .* last save"):
         run(tmp_path, config, batches=spoiled(5))
@@ -195,21 +192,21 @@ def test_a_spike_stops_the_run_and_keeps_the_last_good_state(tmp_path: Path) -> 
     assert run(tmp_path, config)["step"] == 8, "on good data it goes on"
     whole = run(tmp_path / "whole", config)
     assert whole["files"]["weights"]["sha256"] == read_card(tmp_path)["files"]["weights"]["sha256"]
-    assert run(tmp_path / "bold", replace(config, spike=0.0), batches=spoiled(5))["finished"]
+    monkeypatch.setattr("model.training.monitor.SPIKE", float("inf"))
+    assert run(tmp_path / "bold", config, batches=spoiled(5))["finished"]
 
 
-def test_a_watch_remembers_the_lowest_and_the_best() -> None:
-    config, watch = TrainConfig(steps=1, spike=1.0, validation_every_steps=1, patience=2), RunMonitor()
-    assert watch.spiked(config, 5.0) is None
-    assert watch.spiked(config, 3.0) is None
-    assert watch.spiked(config, 3.9) is None
-    assert "rose from 3.000 to 4.100" in str(watch.spiked(config, 4.1))
-    assert "not finite" in str(watch.spiked(config, float("nan")))
-    said = [watch.measured({"cross_entropy": value}, step) for step, value in enumerate((2.0, 1.5, 1.6, 1.5))]
-    assert said == [True, True, False, False]
-    assert (watch.best_step, watch.exhausted(config)) == (1, True)
-    assert RunMonitor.from_row(json.loads(json.dumps(watch.row()))) == watch
-    assert RunMonitor.from_row(None) == RunMonitor()
+def test_a_monitor_remembers_the_lowest_and_the_best() -> None:
+    config, monitor = TrainConfig(steps=1, validation_every_steps=1, patience=2), RunMonitor()
+    assert monitor.find_spike(5.0) is None
+    assert monitor.find_spike(3.0) is None
+    assert monitor.find_spike(5.9) is None
+    assert "rose from 3.000 to 6.100" in str(monitor.find_spike(6.1))
+    assert "not finite" in str(monitor.find_spike(float("nan")))
+    best = [monitor.add_validation({"cross_entropy": value}, step) for step, value in enumerate((2.0, 1.5, 1.6, 1.5))]
+    assert best == [True, True, False, False]
+    assert (monitor.best_step, monitor.is_exhausted(config)) == (1, True)
+    assert RunMonitor(**json.loads(json.dumps(monitor.row()))) == monitor
 
 
 def test_fp16_scales_the_loss_and_learns(tmp_path: Path) -> None:
@@ -225,39 +222,12 @@ def test_fp16_scales_the_loss_and_learns(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] - 0.3
 
 
-def test_metrics_go_to_tensorboard_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboardX")
-    from tensorboardX.proto.event_pb2 import Event
-    from tensorboardX.record_writer import masked_crc32c
-
-    config = replace(CONFIG, tensorboard=True)
-    run(tmp_path, config)
-    (log,) = (tmp_path / "tensorboard").iterdir()
-    data, found = log.read_bytes(), {}
-    while data:  # length, its checksum, an event, its checksum
-        size = int.from_bytes(data[:8], "little")
-        event = Event.FromString(data[12 : 12 + size])
-        assert int.from_bytes(data[12 + size : 16 + size], "little") == masked_crc32c(data[12 : 12 + size])
-        data = data[16 + size :]
-        found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
-    for line in read_metrics(tmp_path):
-        for name in ("loss", "top1", "validation_top1"):
-            if name in line:
-                group = "validation/" if name.startswith("validation") else "training/"
-                tag = group + name.removeprefix("validation_")
-                assert found[tag, line["step"]] == pytest.approx(line[name], abs=1e-6)
-    assert ("validation/top1", 8) in found
-    monkeypatch.setitem(__import__("sys").modules, "tensorboardX", None)
-    with pytest.raises(TensorBoardError, match=r"pip install 'fianchetto\[tensorboard\]'"):
-        run(tmp_path / "without", config)
-
-
 def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(DeviceError, match="no C\\+\\+ compiler"):
         check_compiler()
     with pytest.raises(DeviceError, match="no C\\+\\+ compiler"):
-        begin(replace(CONFIG, compile=True), TINY)
+        new_run(replace(CONFIG, compile=True), TINY)
 
 
 @pytest.mark.slow
@@ -266,15 +236,3 @@ def test_a_compiled_network_learns_the_same(tmp_path: Path) -> None:
     assert compiled["metrics"]["validation_cross_entropy"] == pytest.approx(
         plain["metrics"]["validation_cross_entropy"], abs=1e-3
     )
-
-
-def test_a_setting_that_a_card_is_too_old_for_means_its_default(tmp_path: Path) -> None:
-    run(tmp_path, stop_after=2)
-    card = json.loads((tmp_path / "checkpoint.json").read_text())
-    for name in ("optimizer", "label_smoothing", "spike", "patience"):
-        del card["config"][name]
-    del card["watch"]
-    (tmp_path / "checkpoint.json").write_text(json.dumps(card))
-    with pytest.raises(TrainingMismatchError, match="optimizer was adamw, is muon"):
-        run(tmp_path, replace(CONFIG, optimizer="muon"))
-    assert run(tmp_path)["finished"]

@@ -1,0 +1,345 @@
+"""The training loop: steps, and when to report, validate, save and stop.
+
+It knows nothing of dataset files: its caller passes a function that opens batches at a step. Under torchrun it is one process
+of several, and is passed its share of each batch.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.compiling import interruptible
+from engine.errors import UserError
+from engine.progress import Progress, Stop, Tick
+from model.checkpoint import locked
+from model.data.inputs import Batch
+from model.data.prefetch import Prefetcher
+from model.network.memory import memory_errors
+from model.network.preset import Preset
+from model.training.config import TrainConfig, TrainConfigError, with_optimizer
+from model.training.curves import draw
+from model.training.distributed import World, broadcast, process_group, run_on_first, world
+from model.training.metrics_log import MetricsLog
+from model.training.monitor import RunMonitor, validate
+from model.training.precision import device_for, keep_freed_memory
+from model.training.reference import load_reference
+from model.training.save import find_run, load_start, read_run, restore, save_run
+from model.training.schedules import learning_rate, progressed, total_steps
+from model.training.step import DivergedError, Run, check_finite, new_run, prepare, take_step
+from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
+
+Batches = Callable[[int], Iterator[Batch]]
+Validation = Callable[[], Iterator[Batch]]
+
+TICK_SECONDS = 0.5
+VALIDATION_POSITIONS = 16384
+"""Unseen positions of each validation."""
+VALIDATION_SHARE = 0.02
+"""Largest share of the training time that validations take; the last one is not counted."""
+GO, DONE, STOPPED, EXHAUSTED = range(4)
+"""Decisions of process 0 before each step."""
+LOG = logging.getLogger(__name__)
+
+
+class TrainingDataError(UserError):
+    """The batches ended before the run did."""
+
+
+def train(
+    config: TrainConfig,
+    preset: Preset,
+    open_batches: Batches,
+    out: Path,
+    *,
+    validation: Validation | None,
+    data: Mapping[str, Any],
+    progress: Progress,
+    stop: Stop,
+    epoch_rows: int | None = None,
+    start: Path | None = None,
+    reference: Path | None = None,
+    admit: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
+
+    A run found in `out` continues from its last save, and a finished one is returned as it is. `stop` is polled before each
+    step and inside it; when it says True, the run is saved as of its last whole step and returned unfinished. Minutes exclude
+    the first step, in which kernels are compiled. `epoch_rows` is the number of training rows of an epoch, in all processes.
+    A new run begins with the weights of the checkpoint `start`, if any; where the configuration says so, its policy stays near
+    that of the checkpoint `reference`, which the card names. `admit` is called before anything is written, and raises where
+    `out` is not ours. Raises TrainingMismatchError for another run in `out`, or a start of another preset,
+    CheckpointBusyError while another trainer writes it, DivergedError when the loss is not finite or spikes (the last save
+    stays), TrainingDataError when the batches end too soon, CheckpointError.
+    """
+    if config.epochs is not None and not epoch_rows:
+        raise TrainConfigError("a run in epochs needs epoch_rows, how many rows one has")
+    if config.patience and validation is None:
+        raise TrainConfigError("patience counts validations, and there are no validation positions")
+    config = with_optimizer(config, preset.name)
+    near = load_reference(config, preset, reference)
+    place = world()
+    device = device_for(config.device, place.local if place.size > 1 else None)
+    with process_group(place, device), _alone(out, place, admit):
+        card = run_on_first(place, lambda: find_run(config, preset, out, data, near))
+        if card is not None and card["finished"]:
+            did = f"{card['step']} steps, {card['positions']} positions"
+            return {**card, "message": f"{out} is finished already: {did}"}
+        threads = torch.get_num_threads()
+        try:
+            if config.threads:
+                torch.set_num_threads(config.threads)
+            if device.type == "cpu":
+                keep_freed_memory()
+            # Files are compared with the preset before a network is built, which would need memory for whatever a card says
+            tensors = None if card is None else read_run(out, card)
+            weights = None if start is None or card is not None else load_start(start, preset)
+            run = new_run(config, preset, place, near)
+            if card is not None and tensors is not None:
+                restore(run, card, tensors, str(out))
+            elif weights is not None:
+                for network in (run.network, run.ema):
+                    network.load_state_dict(weights)
+            broadcast(place, [0.0])  # all have read the files that process 0 is about to replace
+            with memory_errors(f"training {preset.name}", "choose a smaller norm_rows, or free some"):
+                return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
+        finally:
+            torch.set_num_threads(threads)
+
+
+@contextmanager
+def _alone(out: Path, place: World, admit: Callable[[], None]) -> Iterator[None]:
+    """Make a run's directory and lock it meanwhile; process 0 does it for all."""
+    with ExitStack() as held:
+
+        def enter() -> None:
+            admit()
+            held.enter_context(locked(out))
+
+        run_on_first(place, enter)
+        yield
+
+
+class Loop:
+    """A run, its directory, and the clocks of periodic work. Only process 0 reports, validates and saves."""
+
+    def __init__(
+        self,
+        run: Run,
+        out: Path,
+        card: dict[str, Any] | None,
+        validation: Validation | None,
+        data: Mapping[str, Any],
+        progress: Progress,
+        epoch_rows: int | None,
+    ) -> None:
+        self.run, self.out, self.data, self.progress = run, out, dict(data), progress
+        self.validation = validation if run.world.first else None
+        self.resumed = card is not None
+        self.steps = total_steps(run.config, epoch_rows)
+        self.metrics: dict[str, float] = dict(card["metrics"]) if card else {}
+        self.monitor = RunMonitor(**((card or {}).get("monitor") or {}))
+        self.stop_check = NEVER_STOP
+        self.card: dict[str, Any] | None = None
+        """That of the last save."""
+        self.unsaved = True
+        self.began = time.perf_counter() - run.seconds
+        self.sums = torch.zeros(len(run.columns), device=run.device)
+        self.mark = (run.step, run.positions, run.seconds)  # where the next line of metrics begins
+        self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
+        self.validated_at = -1
+        self.cost = 1.0  # seconds of the last validation
+        self.saved = self.ticked = time.perf_counter()
+        self.metrics_log = MetricsLog(out, run.step) if run.world.first else None
+
+    def go(self, open_batches: Batches, stop: Stop) -> dict[str, Any]:
+        """Step until the run is over or stopped."""
+        run = self.run
+        self.stop_check = StopCheck(stop, inside=run.world.size == 1)
+        if not self.resumed:
+            run_on_first(run.world, lambda: self._save(finished=False))  # finds out now that a directory is unwritable
+        if run.config.compile:
+            LOG.warning("compiling the network (torch.compile, once a run): this takes a minute or so")
+        else:
+            for network in (run.network, run.ema):
+                check_in_layers(network, self.stop_check.check)
+        try:
+            verdict, card = self._take_steps(open_batches)
+        except DivergedError as error:
+            raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
+        if run.world.first:
+            draw(self.out)
+        if verdict == STOPPED:
+            message = f"stopped at step {run.step} and saved; train again with the same settings to continue"
+        else:
+            why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
+            message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
+        return {**card, "message": message}
+
+    def _take_steps(self, open_batches: Batches) -> tuple[int, dict[str, Any]]:
+        """Take steps; return why they ended, and the card of the save.
+
+        The run is saved before a thread that still reads rows is waited for.
+        """
+        run = self.run
+        with Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed:
+            try:
+                verdict = self._step_until_over(feed)
+            except WorkInterrupted:
+                verdict = STOPPED
+            return run_on_first(run.world, lambda: self._end(verdict))
+
+    def _step_until_over(self, feed: Prefetcher) -> int:
+        run, first = self.run, True
+        while True:
+            if not first:  # the time before the first step is not counted, so that a slow machine takes one
+                run.seconds = time.perf_counter() - self.began
+            fraction, verdict = broadcast(run.world, self._decide())
+            if verdict != GO:
+                return int(verdict)
+            with interruptible(self.stop_check.check) if first else nullcontext():
+                microbatches = feed.take(self.stop_check.result)
+            if microbatches is None:
+                run_on_first(run.world, lambda: self._save(finished=False))
+                raise TrainingDataError(
+                    f"the batches ended at step {run.step}, before the run did; is the training split empty?"
+                )
+            before = run.seconds
+            self.sums += take_step(run, microbatches, fraction, self.stop_check)
+            if first:  # compiling is no part of a run's time
+                now, first = time.perf_counter(), False
+                self.began, self.saved, self.ticked = now - before, now, now
+            self.unsaved = True
+            if run.world.first:
+                self._after_step(fraction)
+
+    def _decide(self) -> list[float]:
+        """Return the share of the run that is done, and whether to go on."""
+        run, config = self.run, self.run.config
+        fraction = progressed(config, self.steps, run.step, run.seconds)
+        if fraction >= 1:
+            return [fraction, DONE]
+        if self.monitor.is_exhausted(config):
+            return [fraction, EXHAUSTED]
+        return [fraction, STOPPED if self.stop_check() else GO]
+
+    def _after_step(self, fraction: float) -> None:
+        run, config, now = self.run, self.run.config, time.perf_counter()
+        run.seconds = now - self.began
+        if run.step - self.mark[0] >= config.report_every_steps:
+            self._report(learning_rate(config, fraction))
+        if now - self.ticked >= TICK_SECONDS:
+            self._tick()
+        if self._is_validation_due():
+            self._validate()
+        if now - self.saved >= config.save_every_seconds:
+            self._save(finished=False)
+
+    def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
+        """Validate and save a run that is over, or save one that is stopped; return which it is, and the card."""
+        run = self.run
+        if verdict != STOPPED:
+            self._validate()
+            if self.stop_check.stopped:  # during the validation, which is done when the run is continued
+                verdict = STOPPED
+            elif run.best and self.monitor.best:
+                run.ema.load_state_dict(run.best)
+                self.metrics |= {f"validation_{name}": value for name, value in self.monitor.best.items()}
+        return verdict, self._save(finished=verdict != STOPPED)
+
+    def _is_validation_due(self) -> bool:
+        config = self.run.config
+        if config.validation_every_steps:
+            return self.run.step % config.validation_every_steps == 0
+        return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
+
+    def _validate(self) -> None:
+        """Validate the averaged weights, once a step; not when the run is stopped meanwhile."""
+        run = self.run
+        if self.validation is None or self.validated_at == run.step:
+            return
+        self._tick(validating=1.0)
+        before = time.perf_counter()
+        try:
+            figures = validate(run, self.validation(), VALIDATION_POSITIONS, self.stop_check)
+        except WorkInterrupted:  # the loop stops before the next step
+            return
+        self.unsaved = True
+        if self.monitor.add_validation(figures, run.step):
+            with torch.no_grad():
+                for name, tensor in run.best.items():
+                    tensor.copy_(run.ema.state_dict()[name])
+        figures = {f"validation_{name}": value for name, value in figures.items()}
+        self.cost = time.perf_counter() - before
+        self.validated += self.cost
+        self.validated_at = run.step
+        self.metrics |= figures
+        self._write(figures)
+
+    def _figures(self) -> dict[str, float]:
+        """Average the training figures since the last line."""
+        _, positions, seconds = self.mark
+        run = self.run
+        rows = run.positions - positions
+        if rows == 0:
+            return {}
+        means = dict(zip(run.columns, (self.sums / rows).tolist(), strict=True))
+        return means | {"positions_per_second": rows / max(1e-9, run.seconds - seconds)}
+
+    def _report(self, rate: float) -> None:
+        """Write a line of metrics and begin the next; DivergedError when its loss is a spike."""
+        if figures := self._figures():
+            if trouble := self.monitor.find_spike(figures["loss"]):
+                raise DivergedError(
+                    f"{trouble} in steps {self.mark[0]} to {self.run.step}; train again with a lower learning rate"
+                )
+            self.metrics |= figures
+            self._write({**figures, "learning_rate": rate})
+            self.sums.zero_()
+        self.mark = (self.run.step, self.run.positions, self.run.seconds)
+
+    def _write(self, figures: Mapping[str, float]) -> None:
+        run = self.run
+        line = {"step": run.step, "positions": run.positions, "seconds": round(run.seconds, 3)}
+        assert self.metrics_log is not None
+        self.metrics_log.write(line | {name: round(value, 6) for name, value in figures.items()})
+
+    def _tick(self, **state: float) -> None:
+        """Report progress; `validating=1` marks a validation."""
+        run, config = self.run, self.run.config
+        figures = self._figures() or self.metrics
+        shown: dict[str, float] = {name: figures[name] for name in ("loss", "top1") if name in figures}
+        shown["learning_rate"] = learning_rate(config, progressed(config, self.steps, run.step, run.seconds))
+        if "positions_per_second" in figures:
+            shown["positions_per_second"] = figures["positions_per_second"]
+        shown |= state
+        if self.steps is not None:
+            self.progress(Tick(run.step, self.steps, "steps", shown))
+        elif config.minutes is not None:
+            total = round(60 * config.minutes)
+            self.progress(Tick(min(total, int(run.seconds)), total, "s", {"step": run.step, **shown}))
+        self.ticked = time.perf_counter()
+
+    def _save(self, *, finished: bool) -> dict[str, Any]:
+        """Save the run; its averages since the last line are written first, so that lines and saves agree."""
+        run, config = self.run, self.run.config
+        if self.card is not None and not finished and not self.unsaved:
+            return self.card
+        check_finite(run)
+        self._report(learning_rate(config, progressed(config, self.steps, run.step, run.seconds)))
+        assert self.metrics_log is not None
+        self.metrics_log.sync()
+        more = {
+            "validation_seconds": round(self.validated, 3),
+            "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
+            "monitor": self.monitor.row(),
+            "data": self.data,
+        }
+        self.card = save_run(run, self.out, finished=finished, more=more)
+        self.saved, self.unsaved = time.perf_counter(), False
+        return self.card

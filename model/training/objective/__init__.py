@@ -1,1 +1,0 @@
-"""What training makes small: targets, losses, and the reference policy of a fine-tune."""

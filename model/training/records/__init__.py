@@ -1,1 +1,0 @@
-"""What a run writes beside its weights: metrics, curves, provenance."""

@@ -1,0 +1,254 @@
+"""One step of training: batch -> inputs -> loss -> update.
+
+    rows in NumPy -> `prepare`: microbatches, all that a step needs of them on the device
+                  -> `take_step`: their gradients are added up and clipped -> weights -> averaged weights
+
+Batch norms take their statistics from one microbatch at a time (Hoffer et al. 2017, arXiv:1705.08741), so what is learned
+depends on `norm_rows` and not on the device or the number of processes. A step draws no random numbers: the order of batches,
+and which rows are shown without ratings, follow from seed and step.
+
+Axes: B batch, A label.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.errors import UserError
+from model.data.inputs import Batch, DeviceBatch
+from model.data.outputs import flat
+from model.network.conditioning import draw_of
+from model.network.network import Network, build
+from model.network.preset import Preset
+from model.training.config import TrainConfig, with_optimizer
+from model.training.distributed import World, WorldError, all_reduce, average_over_processes
+from model.training.objective import VALUE_FORMS, divergence, row_losses
+from model.training.optimizers import CombinedOptimizer
+from model.training.precision import autocast, check_compiler, device_for, dtype_for
+from model.training.reference import ReferencePolicy
+from model.training.schedules import ema_decay, learning_rate, reference_kl_weight
+from model.training.stopping import NEVER_STOP, StopCheck
+from model.training.targets import inputs_and_targets, step_columns
+
+COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
+"""Figures that are summed over the rows of each step; with a reference policy `reference_kl` too."""
+CLIP = 1.0
+"""Largest norm of the gradient; longer ones are scaled down to it."""
+SMALLEST_SCALE = 2.0**-14
+"""A loss that overflows fp16 even when scaled by this is not finite itself."""
+
+
+class DivergedError(UserError):
+    """The loss or its gradient is infinite or NaN, or the loss rose far above its lowest value."""
+
+
+@dataclass(slots=True)
+class Run:
+    """State of a training run."""
+
+    config: TrainConfig
+    preset: Preset
+    device: torch.device
+    dtype: torch.dtype
+    world: World
+    network: Network
+    model: nn.Module
+    """The network as it is called: by itself, or in DistributedDataParallel."""
+    ema: Network
+    optimizer: CombinedOptimizer
+    scaler: torch.amp.GradScaler
+    reference: ReferencePolicy | None = None
+    """The policy that this one stays near, where the configuration says so."""
+    best: dict[str, Tensor] = field(default_factory=dict)
+    """The averaged weights with the lowest validation cross-entropy, kept where `patience` may return to them."""
+    step: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the figures that are summed over the rows of each step."""
+        return (*COLUMNS, "reference_kl") if self.reference is not None else COLUMNS
+
+
+def new_run(
+    config: TrainConfig, preset: Preset, world: World | None = None, reference: ReferencePolicy | None = None
+) -> Run:
+    """Make a run at step 0; WorldError where the processes cannot share the microbatches of a batch equally."""
+    config = with_optimizer(config, preset.name)
+    world = world or World()
+    if config.microbatches % world.size:
+        raise WorldError(
+            f"a batch of {config.batch_size} is {config.microbatches} microbatches of at least {config.norm_rows} rows, which "
+            f"{world.size} processes cannot share equally: change norm_rows or batch_size"
+        )
+    device = device_for(config.device, world.local if world.size > 1 else None)
+    network = build(preset, config.seed).to(device).train()
+    if config.frozen_norms:
+        for module in network.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+    ema = copy.deepcopy(network).eval().requires_grad_(False)
+    if config.compile:
+        check_compiler()
+        network.compile()
+    dtype = dtype_for(config.amp, device)
+    return Run(
+        config=config,
+        preset=preset,
+        device=device,
+        dtype=dtype,
+        world=world,
+        network=network,
+        model=network if world.size == 1 else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
+        ema=ema,
+        optimizer=CombinedOptimizer(config, network),
+        scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
+        reference=None if reference is None else reference.on(device, dtype),
+        best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
+    )
+
+
+def prepare(run: Run, batch: Batch) -> list[DeviceBatch]:
+    """Return the microbatches of this process's share of a batch, all that a step needs of them on the run's device.
+
+    It reads nothing of the run's state that a step changes, so it may run on another thread.
+    """
+    count = run.config.microbatches // run.world.size
+    return [step_columns(run.config, run.preset, rows, run.device) for rows in _deal(batch, count)]
+
+
+def _deal(batch: Batch, count: int) -> Iterator[Batch]:
+    """Deal a batch's rows to microbatches in turn, as they are dealt to processes."""
+    for number in range(count):
+        yield {name: column[number::count] for name, column in batch.items()} if count > 1 else batch
+
+
+def take_step(
+    run: Run, microbatches: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP
+) -> Tensor:
+    """Do one optimizer step and return the sums of `run.columns` over its rows; DivergedError if it would not be finite.
+
+    Raises WorkInterrupted when `stop_check` says so; the run is then as it was before the step.
+    """
+    config = run.config
+    totals = _add_gradients(run, microbatches, reference_kl_weight(config, fraction), stop_check)
+    run.scaler.unscale_(run.optimizer.as_torch())
+    norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
+    totals = all_reduce(totals)
+    if run.device.type == "cpu" and not _is_finite(run, totals, norm):  # a GPU would stall
+        raise DivergedError(_why_not_finite(run, microbatches))
+    run.optimizer.set_rate(learning_rate(config, fraction))
+    run.scaler.step(run.optimizer.as_torch())
+    run.scaler.update()
+    run.step += 1
+    run.positions += sum(len(columns["planes"]) for columns in microbatches) * run.world.size
+    _average(run)
+    return totals
+
+
+def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], kl_weight: float, stop_check: StopCheck) -> Tensor:
+    """Add up the gradients of all microbatches and return the sums of `run.columns` over their rows.
+
+    The norms' running statistics become the mean over the microbatches. Whatever is raised leaves the run as it was.
+    """
+    run.optimizer.zero_grad()
+    buffers = list(run.network.buffers())
+    before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
+    totals: list[Tensor] = []
+    try:
+        for columns in microbatches:
+            stop_check.check()
+            _copy(before, buffers)
+            is_last = len(totals) == len(microbatches) - 1
+            alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
+            with alone:
+                totals.append(backward(run, run.model, columns, kl_weight))
+            if not means:
+                means = [buffer.clone() for buffer in buffers]
+            else:
+                for mean, buffer in zip(_floats(means), _floats(buffers), strict=True):
+                    mean += buffer
+    except BaseException:
+        _copy(before, buffers)
+        run.optimizer.zero_grad()
+        raise
+    if statistics := _floats(means):
+        torch._foreach_mul_(statistics, 1 / len(microbatches))
+        average_over_processes(statistics, run.world.size)
+    _copy(means, buffers)
+    return torch.stack(totals).sum(0)
+
+
+@torch.no_grad()
+def _copy(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.copy_(source)
+
+
+def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
+
+
+def backward(run: Run, model: Callable[..., Any], columns: DeviceBatch, kl_weight: float) -> Tensor:
+    """Add the gradients of a microbatch, and return the sums of `run.columns` over its rows."""
+    draw = draw_of(run.config.seed, run.step)
+    read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=draw)
+    with autocast(run.device, run.dtype):
+        outputs = model(read)
+    losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
+    if run.reference is not None:
+        losses["reference_kl"] = divergence(run.reference.logits(read), flat(outputs[0]), targets.legal)
+        losses["loss"] = losses["loss"] + kl_weight * losses["reference_kl"]
+    loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
+    loss = loss_B.mean() / (run.config.microbatches // run.world.size)
+    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        best_B = flat(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
+        figures = losses | {
+            "loss": loss_B,
+            "top1": (best_B == targets.labels).float(),
+            "legal_mass": torch.exp(-losses["illegal"]),
+        }
+        return torch.stack([figures[name].detach().sum() for name in run.columns])
+
+
+def _is_finite(run: Run, totals: Tensor, norm: Tensor) -> bool:
+    """Return whether the step's loss and gradient are finite; a scaled gradient may overflow, and its step is skipped."""
+    if run.scaler.is_enabled():
+        return math.isfinite(float(totals[0])) and run.scaler.get_scale() >= SMALLEST_SCALE
+    return math.isfinite(float(totals[0]) + float(norm))
+
+
+def _why_not_finite(run: Run, microbatches: Sequence[DeviceBatch]) -> str:
+    illegal = rows = 0
+    for columns in microbatches:
+        _, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=None)
+        illegal += int((~targets.legal.gather(1, targets.labels[:, None])).sum())
+        rows += len(targets.labels)
+    if illegal:
+        return f"step {run.step}: {illegal} of {rows} labels are no legal move of their position; ingest the data again"
+    return f"the loss is not finite at step {run.step}; train again with a lower learning rate"
+
+
+@torch.no_grad()
+def _average(run: Run) -> None:
+    """Move the averaged weights and the norms' running statistics towards the raw ones."""
+    mine = [*run.ema.parameters(), *run.ema.buffers()]
+    raw = [*run.network.parameters(), *run.network.buffers()]
+    torch._foreach_lerp_(_floats(mine), _floats(raw), 1 - ema_decay(run.config, run.step))
+    for target, source in zip(mine, raw, strict=True):
+        if not target.is_floating_point():
+            target.copy_(source)
+
+
+def check_finite(run: Run) -> None:
+    """Raise DivergedError for weights that are not finite; a GPU's are not checked at each step."""
+    if not bool(torch.stack([weight.isfinite().all() for weight in run.network.parameters()]).all()):
+        raise DivergedError(f"the weights are not finite at step {run.step}; train again with a lower learning rate")

@@ -1,0 +1,93 @@
+"""A step in microbatches: gradients add up, norms see a microbatch's rows alone, and an interrupted step changes nothing."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.training import step as stepping
+from model.training.distributed import World, WorldError
+from model.training.step import backward, new_run, prepare, take_step
+from model.training.stopping import StopCheck, WorkInterrupted
+from tests.model.synthetic import TINY, batch
+from tests.model.training.test_loop import CONFIG
+
+
+@pytest.mark.parametrize("count", [1, 3, 12])
+def test_norms_see_a_microbatchs_own_rows_and_keep_the_mean_of_all(count: int) -> None:
+    rows = batch(24)
+    together = new_run(replace(CONFIG, batch_size=24, norm_rows=24 // count), TINY)
+    take_step(together, prepare(together, rows), 0.5)
+    alone = []
+    for number in range(count):
+        one = new_run(replace(CONFIG, batch_size=24 // count), TINY)
+        take_step(one, prepare(one, {name: column[number::count] for name, column in rows.items()}), 0.5)
+        alone.append(dict(one.network.named_buffers()))
+    found = [name for name, buffer in together.network.named_buffers() if buffer.is_floating_point()]
+    assert len(found) > 4
+    for name in found:
+        mean = torch.stack([buffers[name] for buffers in alone]).mean(0)
+        assert torch.allclose(together.network.get_buffer(name), mean, atol=1e-6), name
+        assert count == 1 or not torch.equal(alone[0][name], alone[1][name]), name
+    assert together.network.get_buffer("stem.1.num_batches_tracked") == 1, "a step counts once"
+
+
+def test_many_microbatches_add_up() -> None:
+    """Against each microbatch by a network of its own."""
+    config, rows = replace(CONFIG, batch_size=120, norm_rows=2), batch(120)
+    run = new_run(config, TINY)
+    prepared = prepare(run, rows)
+    assert len(prepared) == config.microbatches == 60
+    wanted = [torch.zeros_like(weight) for weight in run.network.parameters()]
+    for columns in prepared:
+        alone = new_run(config, TINY)
+        backward(alone, alone.network, columns, 0.0)
+        for total, weight in zip(wanted, alone.network.parameters(), strict=True):
+            total += weight.grad if weight.grad is not None else 0.0
+    stepping._add_gradients(run, prepared, 0.0, stepping.NEVER_STOP)
+    for total, weight in zip(wanted, run.network.parameters(), strict=True):
+        assert weight.grad is not None
+        assert torch.allclose(weight.grad, total, atol=1e-6)
+
+
+def test_an_interrupted_step_leaves_the_run_as_it_was() -> None:
+    run = new_run(replace(CONFIG, norm_rows=4), TINY)
+    before = {name: tensor.clone() for name, tensor in run.network.state_dict().items()}
+    polls = iter([False, False, True])
+    check = StopCheck(lambda: next(polls))
+    check.check = lambda: check() and interrupt()  # type: ignore[method-assign, func-returns-value]
+    with pytest.raises(WorkInterrupted):
+        take_step(run, prepare(run, batch(16)), 0.5, check)
+    assert run.step == 0
+    assert all(torch.equal(run.network.state_dict()[name], tensor) for name, tensor in before.items())
+    assert all(weight.grad is None for weight in run.network.parameters())
+
+
+def interrupt() -> None:
+    raise WorkInterrupted
+
+
+def test_a_run_makes_one_network_and_its_average_whatever_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled network is compiled once."""
+    compiled: list[object] = []
+    monkeypatch.setattr("model.network.network.Network.compile", lambda self: compiled.append(self))
+    monkeypatch.setattr("model.training.step.check_compiler", lambda: None)
+    run = new_run(replace(CONFIG, batch_size=4096, norm_rows=128, compile=True), TINY)
+    assert compiled == [run.network]
+    assert run.model is run.network
+
+
+def test_rows_are_dealt_to_microbatches_as_to_processes() -> None:
+    """Microbatches 0 and 1 of process 0 of two are 0 and 2 of one process: a run has the same among one or many."""
+    rows = {"planes": np.arange(16)}
+    one = [part["planes"].tolist() for part in stepping._deal(rows, 4)]
+    two = [part["planes"].tolist() for rank in (0, 1) for part in stepping._deal({"planes": np.arange(16)[rank::2]}, 2)]
+    assert [two[0], two[2], two[1], two[3]] == one
+
+
+def test_processes_that_cannot_share_the_microbatches_equally_are_refused() -> None:
+    with pytest.raises(
+        WorldError, match="a batch of 64 is 4 microbatches of at least 16 rows, which 3 processes cannot"
+    ):
+        new_run(replace(CONFIG, batch_size=64, norm_rows=16), TINY, World(0, 3, 0))
