@@ -6,8 +6,15 @@ from collections.abc import Iterable
 class UserError(ValueError):
     """The message says in one line what is wrong and what to do.
 
-    The command line prints it and exits with 2; any other exception is a bug in this program.
+    The command line prints it and exits with 2; any other exception is a bug in this program. `remedy` is what to do on the
+    command line; Dagster finds its own remedy by `code`.
     """
+
+    code = ""
+
+    def __init__(self, problem: str = "", *, remedy: str = "", code: str = "") -> None:
+        super().__init__(f"{problem}: {remedy}" if remedy else problem)
+        self.problem, self.remedy, self.code = problem, remedy, code or type(self).code
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -49,6 +49,8 @@ class StoreError(OSError):
 class Stopped(UserError):  # noqa: N818 - nobody made an error
     """Work that stopped when asked to; finished parts are kept."""
 
+    code = "stopped"
+
 
 class DifferenceError(UserError):
     """A dataset that differs from what it should be; `result` lists the differences."""

@@ -86,7 +86,9 @@ def find_run(
     changes += [] if was == (reference and reference.weights_sha256) else ["the reference policy is another"]
     if changes:
         raise TrainingMismatchError(
-            f"{out} holds another run ({'; '.join(changes[:4])}): choose a new directory, or remove it"
+            f"{out} holds another run ({'; '.join(changes[:4])})",
+            remedy="choose a new directory, or remove it",
+            code="taken",
         )
     return card
 

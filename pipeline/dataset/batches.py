@@ -128,7 +128,9 @@ class _Block:
             return unpack(words_RW, np.empty(0, dtype=np.uint16) if labels is None else labels)
         except InvalidRowError as error:
             path = next(path for end, path in self.sources if picked[error.row] < end)
-            raise DatasetError(f"{path} cannot be read as a shard ({error.why}): ingest the dump again") from error
+            raise DatasetError(
+                f"{path} cannot be read as a shard ({error.why})", remedy="ingest the dump again", code="damaged"
+            ) from error
 
 
 def _concatenate(parts: Sequence[Batch]) -> Batch:
@@ -231,7 +233,9 @@ class Batches:
             if shard.path not in self._footers:
                 if reader.groups != shard.groups():
                     raise DatasetError(
-                        f"{shard.path} has other row groups than its manifest says: ingest the dump again"
+                        f"{shard.path} has other row groups than its manifest says",
+                        remedy="ingest the dump again",
+                        code="damaged",
                     )
                 self._footers[shard.path] = reader.file.metadata
                 if len(self._footers) > FOOTERS:

@@ -118,7 +118,9 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
         page = read_training_set(out)
         if page["config"] != asdict(config):
             raise DatasetError(
-                f"{out} was joined with hold_out {page['config']['hold_out']!r}, not {config.hold_out!r}: choose another --out"
+                f"{out} was joined with hold_out {page['config']['hold_out']!r}, not {config.hold_out!r}",
+                remedy="choose another --out",
+                code="taken",
             )
         old = page["datasets"]
     if unknown := sorted(set(remove) - {entry["name"] for entry in old}):
@@ -143,7 +145,9 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
         read_manifest(folder)
         if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
             raise DatasetError(
-                f"{folder} has changed since it was joined: take it out with --remove {entry['name']} first"
+                f"{folder} has changed since it was joined",
+                remedy=f"take it out with --remove {entry['name']} first",
+                code="member-changed",
             )
     return entries
 

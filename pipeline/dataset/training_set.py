@@ -122,8 +122,9 @@ def _joined(directory: Path) -> list[Member]:
         manifest = read_manifest(folder)
         if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
             raise DatasetError(
-                f"{folder} has changed since it was joined: `fianchetto join --out {directory} --remove {entry['name']}` "
-                "takes it out, and join puts it in again"
+                f"{folder} has changed since it was joined",
+                remedy=f"`fianchetto join --out {directory} --remove {entry['name']}` removes it; then join it again",
+                code="member-changed",
             )
         found.append(Member(folder, manifest, entry["held_out"]))
     _check_counts(directory / TRAINING_SET, page["positions"], found)

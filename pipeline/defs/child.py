@@ -1,17 +1,15 @@
-"""Heavy work in a process of its own, that stops when it is told to and never outlives its run.
+"""Heavy work in a child process that stops when asked and never outlives its run.
 
-`run_child(work)` starts `python -m pipeline.defs.child MODULE:FUNCTION`, the name of `work`, a function of `tasks.py`. Its
-arguments (`functools.partial`) go as JSON on standard input, and the types of the function's parameters build them again. The
-child answers in JSON lines: `{"tick": ...}` and `{"log": ...}` while it works, then `{"result": ...}` or `{"error": ...}`.
+`run_child(work)` starts `python -m pipeline.defs.child MODULE:FUNCTION`. The arguments travel as JSON on standard input; the
+types of the function's parameters convert them back. The child answers with JSON lines: `{"tick": ...}` and `{"log": ...}`
+while it works, then one of `{"result": ...}`, `{"error": ...}` and `{"crash": ...}`.
 
-Why not Dagster's Pipes: its subprocess client leaves the child alive when the run worker is killed, its pool workers whenever
-it is stopped, and a child that ignores the signal for ever (docs/decisions.md).
+Stopping. Terminate raises in the run's process: `run_child` sends SIGTERM to the child, waits for a grace period, and kills
+its process group, pool workers included. In the child, SIGTERM makes `stop()` return True, so that work saves and returns;
+work without a parameter `stop` is interrupted. If the run's process is killed, the parent-death signal (on Linux) and a watch
+of the parent's pid (everywhere) start the same sequence from within the child.
 
-Stopping. Terminate raises in the run worker; `run_child` closes its end, sends SIGTERM, waits a grace and then kills
-the whole process group, pool workers included. The child answers SIGTERM by `stop() == True`, so that the trainer saves
-and returns (work that takes no `stop` is interrupted), and exits non-zero. A run worker that is SIGKILLed cannot do any
-of that: the kernel's parent-death signal (on Linux) and a watch on the parent's pid (everywhere) start the same
-sequence from within the child.
+Dagster's Pipes client cannot do this: its child survives a killed run, and its pool workers survive the child.
 """
 
 import contextlib
@@ -28,7 +26,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -42,27 +39,24 @@ from pydantic_core import to_jsonable_python
 from engine.errors import UserError
 from engine.progress import Progress, Tick, silent
 from pipeline.cli.progress import ROOMS
-from pipeline.defs.launchpad.remedies import in_ui
 from pipeline.storage.stores import locked
 
 GRACE = 20.0
-"""Seconds that a stopped child has for saving; less than `cancel_timeout_seconds` in dagster.yaml."""
-
+"""Seconds that a stopped child has to save; less than `cancel_timeout_seconds` in dagster.yaml."""
 STOPPED = 75
-"""Exit status of work that was stopped before it was done (EX_TEMPFAIL: run it again and it continues)."""
-
+"""Exit status of work that was stopped early (EX_TEMPFAIL: the same work can be resumed)."""
 RUN_LOG = logging.getLogger("dagster.builtin")
+"""The logger whose lines Dagster shows in a run's log, as `dagster.get_dagster_logger` returns it."""
 RUN_LOG.setLevel(logging.INFO)
-"""The logger whose lines Dagster shows in a run's log, as `dagster.get_dagster_logger` gives it."""
 
 Send = Callable[[Mapping[str, Any]], None]
 
 
 class ChildError(RuntimeError):
-    """A child that ended without a result; the message has its status and its traceback, if it sent one."""
+    """A child that ended without a result; the message has its exit status and its traceback, if it sent one."""
 
 
-# ---------------------------------------------------------------- the run worker's side
+# ---------------------------------------------------------------- the run's process
 
 
 def run_child(
@@ -74,14 +68,13 @@ def run_child(
 ) -> dict[str, Any]:
     """Call `work`, a module's function or a `functools.partial` of one, in a child process and return its result.
 
-    Its arguments are what JSON and the types of the parameters can hold: paths, numbers, text, dataclasses. `work` is called
-    with those of the keywords `progress` and `stop` that it takes. `lock` names an output that no other child may be writing.
-    Raises UserError with the child's own words where a person can mend it, ChildError for the rest. Whatever
-    raises here, the child and all its workers are gone after it.
+    Arguments may be whatever JSON and the types of the parameters can represent: paths, numbers, strings, dataclasses. `work`
+    also gets `progress` and `stop`, if it has parameters of these names. `lock` is an output that one child at a time writes.
+    Raises UserError with the child's message for mistakes that a user can correct, ChildError for the rest. When it raises,
+    the child and all its workers are gone.
     """
-    name, arguments = _described(work)
-    where = None if lock is None else str(lock)
-    request = json.dumps({"arguments": arguments, "lock": where, "parent": os.getpid(), "grace": grace})
+    name, arguments = _describe(work)
+    request = {"arguments": arguments, "lock": lock and str(lock), "parent": os.getpid(), "grace": grace}
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline.defs.child", name],
         stdin=subprocess.PIPE,
@@ -93,28 +86,28 @@ def run_child(
     final: dict[str, Any] = {}
     try:
         with process.stdin as stdin:
-            stdin.write(request.encode())
-        for message in _messages(process, process.stdout):
+            stdin.write(json.dumps(request).encode())
+        for message in _read_messages(process, process.stdout):
             if "tick" in message:
                 progress(Tick(**message["tick"]))
             elif "log" in message:
-                RUN_LOG.info(in_ui(message["log"]))
+                RUN_LOG.info(message["log"])
             else:
                 final = message
                 break
     finally:
-        code = _end(process, grace, ask=not final)
+        code = _end(process, grace, interrupt=not final)
     if code == 0 and "result" in final:
         result: dict[str, Any] = final["result"]
         return result
     if "error" in final:
-        raise UserError(final["error"])
-    last_words = final.get("crash", "its error output is in the run's log")
-    raise ChildError(f"the {name.partition(':')[2]} process ended with status {code}: {last_words}")
+        raise UserError(**final["error"])
+    reason = final.get("crash", "its error output is in the run's log")
+    raise ChildError(f"the {name.partition(':')[2]} process ended with status {code}: {reason}")
 
 
-def _described(work: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
-    """Return the name of a function, MODULE:FUNCTION, and its arguments as JSON values."""
+def _describe(work: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name of a function, MODULE:FUNCTION, and its bound arguments as JSON values."""
     bound: dict[str, Any] = {}
     if isinstance(work, partial):
         bound = inspect.signature(work.func).bind_partial(*work.args, **work.keywords).arguments
@@ -122,30 +115,29 @@ def _described(work: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
     return f"{work.__module__}:{work.__qualname__}", to_jsonable_python(bound)
 
 
-def _messages(process: "subprocess.Popen[bytes]", stream: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the child's messages until it is gone, even where an orphaned worker holds the pipe open."""
+def _read_messages(process: "subprocess.Popen[bytes]", stream: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the child's messages until it exits, even if an orphaned worker keeps the pipe open."""
     buffer = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         while True:
-            gone = process.poll() is not None
-            if not selector.select(timeout=0 if gone else 0.5):
-                if gone:
+            exited = process.poll() is not None
+            if selector.select(timeout=0 if exited else 0.5):
+                data = os.read(stream.fileno(), 65536)
+                if not data:
                     return
-                continue
-            data = os.read(stream.fileno(), 65536)
-            if not data:
+                *lines, buffer = (buffer + data).split(b"\n")
+                yield from map(json.loads, lines)
+            elif exited:
                 return
-            *lines, buffer = (buffer + data).split(b"\n")
-            yield from map(json.loads, lines)
 
 
-def _end(process: "subprocess.Popen[bytes]", grace: float, *, ask: bool) -> int:
-    """Wait for the child, asking it to stop if `ask`; kill its whole group whatever happens meanwhile. Return its status."""
+def _end(process: "subprocess.Popen[bytes]", grace: float, *, interrupt: bool) -> int:
+    """Wait for the child to exit, kill its group in any case, and return the exit status."""
     assert process.stdout is not None
-    process.stdout.close()  # a child that still talks is not left blocked on a full pipe
+    process.stdout.close()  # or a child that still writes would block on a full pipe
     try:
-        if ask and process.poll() is None:
+        if interrupt and process.poll() is None:
             process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(grace)
@@ -156,118 +148,114 @@ def _end(process: "subprocess.Popen[bytes]", grace: float, *, ask: bool) -> int:
 
 
 def kill_group(group: int) -> None:
-    """Kill every process of a group, if any is left."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS says EPERM for a group of zombies
+    """Kill every process of a group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
         os.killpg(group, signal.SIGKILL)
 
 
-# ---------------------------------------------------------------- the child's side
+# ---------------------------------------------------------------- the child
 
 
 def main() -> None:
-    """Call the function that is named, with the arguments from standard input; answer on what was standard output."""
-    from engine.compiling import announce_compiling  # of the child alone: who starts one need not load a compiler
+    """Call the function that the command line names with the arguments from standard input, and send its result."""
+    from engine.compiling import announce_compiling  # the run's process does not need the compiler
 
     request = json.load(sys.stdin)
-    parent, grace, lock = request["parent"], request["grace"], request["lock"]
+    parent, grace = request["parent"], request["grace"]
     module, _, name = sys.argv[1].partition(":")
     work = getattr(import_module(module), name)
     hints = get_type_hints(work)
     keywords = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in request["arguments"].items()}
     stopping = Stopping()
-    send = _answerer(stopping)
-    _send_logs(send)
-    known = {"progress": _throttled(send), "stop": stopping}
+    send = _open_answers(stopping)
+    for room in ROOMS:
+        logging.getLogger(room).setLevel(logging.INFO)
+        logging.getLogger(room).addHandler(_Sender(send))
+    known = {"progress": _throttle(send), "stop": stopping}
     keywords |= {name: value for name, value in known.items() if name in hints}
-    _listen(stopping, interrupt="stop" not in keywords)
+    _handle_signals(stopping, interrupt="stop" not in keywords)
     _die_with(parent, grace)
-    held = contextlib.ExitStack()  # never closed: a lock is held until the workers are gone too
+    held = contextlib.ExitStack()  # not closed before exit: the lock is held until the workers are gone
     try:
-        held.enter_context(_held(None if lock is None else Path(lock), grace))
+        if request["lock"]:
+            _lock(held, Path(request["lock"]), grace)
         with announce_compiling():
             result = work(**keywords)
         if stopping():
             raise KeyboardInterrupt
     except UserError as error:
-        send({"error": str(error)})
+        send({"error": {"problem": error.problem, "remedy": error.remedy, "code": error.code}})
         sys.exit(STOPPED if stopping() else 2)
     except KeyboardInterrupt:
-        send({"error": "stopped before it was done; run it again and it continues from what is complete"})
+        send({"error": {"problem": "stopped early; what was finished is kept", "code": "stopped"}})
         sys.exit(STOPPED)
     finally:
-        if _is_orphan(parent, 0.5 if stopping() else 0.0):  # nobody is left who would kill the workers
+        if _is_orphan(parent, 0.5 if stopping() else 0.0):  # the parent cannot kill the workers anymore
             kill_own_group()
     send({"result": result})
 
 
 class Stopping:
-    """The request to stop. A signal handler sets it anywhere, so it has no lock that its own thread might hold."""
+    """Whether the work should stop. A signal handler sets it at any time, so it has no lock."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     def __call__(self) -> bool:
         """Return whether to stop."""
-        return self.asked
+        return self.requested
 
 
 class _Sender(logging.Handler):
-    """Sends log lines to the run worker."""
+    """Sends log lines to the run's process."""
 
     def __init__(self, send: Send) -> None:
         super().__init__(logging.INFO)
         self.send = send
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one."""
+        """Send one line."""
         self.send({"log": record.getMessage()})
 
 
-def _send_logs(send: Send) -> None:
-    """Send what this project logs."""
-    for room in ROOMS:
-        logging.getLogger(room).setLevel(logging.INFO)
-        logging.getLogger(room).addHandler(_Sender(send))
-
-
-def _answerer(stopping: Stopping) -> Send:
-    """Keep standard output for messages, send everything else to the log, and make a crash a message."""
-    answer = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a stray print goes to the log, not between the messages
+def _open_answers(stopping: Stopping) -> Send:
+    """Return a function that writes messages to standard output; everything else goes to standard error from now on."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     lock = threading.Lock()
 
     def send(message: Mapping[str, Any]) -> None:
         try:
             with lock:
-                answer.write(json.dumps(message) + "\n")
+                answers.write(json.dumps(message) + "\n")
         except BrokenPipeError:
-            stopping.asked = True
+            stopping.requested = True
 
-    def crashed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def send_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         send({"crash": "".join(traceback.format_exception(kind, error, trace))[-4000:]})
         sys.__excepthook__(kind, error, trace)
 
-    sys.excepthook = crashed
+    sys.excepthook = send_crash
     return send
 
 
-def _listen(stopping: Stopping, *, interrupt: bool) -> None:
-    """Take SIGTERM as the request to stop."""
-    own = os.getpid()
+def _handle_signals(stopping: Stopping, *, interrupt: bool) -> None:
+    """Let SIGTERM request a stop, and ignore Ctrl-C, which the run's process handles."""
+    this = os.getpid()
 
-    def asked(*_: object) -> None:
-        if os.getpid() != own:
+    def request_stop(*_: object) -> None:
+        if os.getpid() != this:
             os._exit(128 + signal.SIGTERM)  # a forked worker has inherited this handler
-        stopping.asked = True
+        stopping.requested = True
         if interrupt:
             raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, asked)
+    signal.signal(signal.SIGTERM, request_stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _throttled(send: Send, seconds: float = 0.25) -> Progress:
-    """Send at most a few ticks a second; the last one of a known total always."""
+def _throttle(send: Send, seconds: float = 0.25) -> Progress:
+    """Return a progress callback that sends at most a few ticks per second, and always the last one."""
     last = 0.0
 
     def progress(tick: Tick) -> None:
@@ -275,15 +263,15 @@ def _throttled(send: Send, seconds: float = 0.25) -> Progress:
         now = time.monotonic()
         if now - last >= seconds or tick.done == tick.total:
             last = now
-            values = {name: float(value) for name, value in tick.values.items()}
-            told = {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "values": values}
-            send({"tick": told | {"stage": tick.stage}})
+            values = {name: float(value) for name, value in tick.values.items()}  # NumPy's numbers are not JSON
+            fields = {"done": int(tick.done), "total": tick.total, "unit": tick.unit, "stage": tick.stage}
+            send({"tick": fields | {"values": values}})
 
     return progress
 
 
 def _die_with(parent: int, grace: float) -> None:
-    """Stop when the process `parent` is gone, and kill the own group if that takes longer than `grace` seconds."""
+    """Request a stop when the process `parent` dies, and kill the own group `grace` seconds later."""
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
@@ -300,9 +288,9 @@ def _die_with(parent: int, grace: float) -> None:
 
 
 def _is_orphan(parent: int, patience: float) -> bool:
-    """Return whether the process `parent` is gone, or goes while one waits, seconds.
+    """Return whether the process `parent` is dead, or dies within `patience` seconds.
 
-    The signal of its death comes when the thread that started this child ends; other threads of it may still be ending.
+    The parent-death signal is sent when the thread that started this process ends; its other threads may end later.
     """
     end = time.monotonic() + patience
     while os.getppid() == parent:
@@ -318,16 +306,11 @@ def kill_own_group() -> None:
         kill_group(os.getpid())
 
 
-def _held(path: Path | None, patience: float) -> AbstractContextManager[None]:
-    """Lock an output, after waiting for the child of a dead run, which may still be saving.
-
-    The library's own locks, of `ingest` and `train`, are for everybody else, and refuse at once.
-    """
-    if path is None:
-        return contextlib.nullcontext()
+def _lock(stack: contextlib.ExitStack, path: Path, grace: float) -> None:
+    """Lock an output, after waiting for the child of a dead run, which may still be saving."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    busy = UserError(f"{path} is being written by another process; wait for it or stop it, then run this again")
-    return locked(FileLock(path.with_name(f".{path.name}.lock")), busy, patience + 5.0)
+    busy = UserError(f"another process is writing {path}: wait for it, or stop it")
+    stack.enter_context(locked(FileLock(path.with_name(f".{path.name}.lock")), busy, grace + 5.0))
 
 
 if __name__ == "__main__":

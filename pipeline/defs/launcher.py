@@ -1,44 +1,38 @@
-"""Dagster's default run launcher, and one thing more: it notices a run worker that died.
+"""A run launcher that notices when the process of a run has died.
 
-The default launcher leaves a run STARTED for ever when its process is killed (power cut, out of memory), which also
-blocks its pool (dagster#4319). With this one, the daemon's run monitoring asks for the worker's process id, which the
-worker wrote into its first event. The process is asked, not the code server: a reload would mark healthy runs failed.
-Name it in dagster.yaml, as dagster_home/dagster.yaml does.
+With Dagster's default launcher such a run stays STARTED and blocks its pool (dagster#4319). This launcher lets the daemon's
+run monitoring check the process that the run's first event names. `dagster_home/dagster.yaml` selects it.
 """
 
-import re
-
 import psutil
-from dagster import DagsterEventType, DagsterRun
-from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus
-
-STARTED = re.compile(r"Started process for run \(pid: (\d+)\)")
+from dagster import DagsterEventType, DagsterRun, DefaultRunLauncher
+from dagster._core.launcher import CheckRunHealthResult, WorkerStatus  # the types of this interface are not public
 
 
 class WatchfulRunLauncher(DefaultRunLauncher):
-    """Launch runs as the default launcher does, and report dead run workers."""
+    """Dagster's default run launcher, with a health check of the run's process."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """Tell the daemon that `check_run_worker_health` may be asked."""
+        """Return True: the daemon may call `check_run_worker_health`."""
         return True
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Say whether the process of `run` lives: there, not a zombie, and no newer than the event that names it."""
-        for record in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
-            found = STARTED.search(record.user_message or "") or STARTED.search(record.message or "")
-            if found:
-                pid = int(found[1])
-                if alive(pid, record.timestamp):
+        """Return whether the process of a run is alive: the process itself is checked, since code servers may restart."""
+        for entry in self._instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT):
+            named = entry.dagster_event.engine_event_data.metadata.get("pid") if entry.dagster_event else None
+            if named is not None:
+                pid = int(str(named.value))
+                if is_alive(pid, entry.timestamp):
                     return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=str(pid))
-                return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run is gone")
-        return CheckRunHealthResult(WorkerStatus.RUNNING, "the run has named no process yet")
+                return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run has died")
+        return CheckRunHealthResult(WorkerStatus.RUNNING, "the process of the run has not started yet")
 
 
-def alive(pid: int, before: float) -> bool:
-    """Return whether `pid` is a live process that was there at the time `before` (seconds since 1970).
+def is_alive(pid: int, before: float) -> bool:
+    """Return whether `pid` is a running process that started before the time `before`, in seconds since 1970.
 
-    One that may not be looked at is taken for it: a healthy run is not failed on a guess.
+    A process that may not be inspected counts as alive, so that no healthy run is failed.
     """
     try:
         process = psutil.Process(pid)

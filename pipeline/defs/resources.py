@@ -1,6 +1,6 @@
-"""Where the data lies, and what works on them: settings of the instance, by environment variables.
+"""Settings of the instance, from environment variables: folders of data, where work is done, and the chess engine.
 
-None of them is part of a run's configuration: whoever can launch a run cannot name a program, a server or a folder.
+They are not part of a run's configuration, so that nobody who can launch a run can name a program, a server or a folder.
 """
 
 import os
@@ -34,7 +34,7 @@ class Datasets(dg.ConfigurableResource[None]):
         return Path(os.environ.get("FIANCHETTO_DATASETS") or SAMPLE_FILE.parents[1]).resolve()
 
     def dumps(self) -> dict[str, list[Path]]:
-        """Find the dumps by partition key; more than one file for a key is a mistake that `source` explains."""
+        """Return the dumps by partition key; `source` refuses more than one file for a key."""
         found: dict[str, list[Path]] = {}
         for path in sorted(self.path.glob("dumps/*")):
             if (key := key_of(path)) and path.is_file():
@@ -45,63 +45,63 @@ class Datasets(dg.ConfigurableResource[None]):
         return found
 
     def source(self, key: str) -> Path:
-        """Return the one file of a partition key."""
+        """Return the file of a partition key; raises UserError unless there is exactly one."""
         files = self.dumps().get(key, [])
         if not files:
-            fetched = f", or materialise the partition {month} of `lichess_month`" if (month := month_of(key)) else ""
+            download = f", or materialize the partition {month} of `lichess_month`" if (month := month_of(key)) else ""
             raise UserError(
-                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}{fetched}"
+                f"there is no dump {key!r}: put {key}.pgn[.zst|.bz2|.gz] into {self.path / 'dumps'}{download}"
             )
         if len(files) > 1:
             names = " and ".join(str(file.relative_to(self.path)) for file in files)
-            raise UserError(f"{names} are all called {key!r}: rename or remove all but one")
+            raise UserError(f"{names} have the same name {key!r}: rename or remove all but one")
         return files[0]
 
     def dropped(self) -> dict[str, list[Path]]:
-        """Find the dumps by partition key that lie in `dumps/`: all but the embedded sample."""
+        """Return the dumps in `dumps/` by partition key: all but the embedded sample."""
         return {key: files for key, files in self.dumps().items() if files[0].parent.name == "dumps"}
 
     def positions(self, key: str) -> Path:
-        """Return the directory of the shards of a dump."""
-        return self.path / "positions" / _plain("positions dataset", key)
+        """Return the folder of a dump's positions."""
+        return self.path / "positions" / _require_plain("positions dataset", key)
 
-    def materialised(self, names: tuple[str, ...] = (), promised: Collection[str] = ()) -> list[Path]:
-        """Return the positions datasets that are complete, or those named, in order of name.
+    def find_positions(self, names: tuple[str, ...] = (), expected: Collection[str] = ()) -> list[Path]:
+        """Return all complete positions, or those in `names`, sorted by name.
 
-        `promised` are the partitions that Dagster calls materialised. Raises UserError where one that is wanted is not there.
+        `expected` are the partitions that Dagster lists as materialized. Raises UserError if wanted positions are missing.
         """
         folder = self.path / "positions"
-        gone = sorted(name for name in names or promised if not (self.positions(name) / MANIFEST).is_file())
-        if broken := [name for name in gone if name in promised]:
+        missing = sorted(name for name in names or expected if not (self.positions(name) / MANIFEST).is_file())
+        if lost := [name for name in missing if name in expected]:
             raise UserError(
-                f"positions of {', '.join(broken)} are materialised and not in {folder}: materialise them again, or wipe "
+                f"positions of {', '.join(lost)} are materialized but missing in {folder}: materialize them again, or wipe "
                 "their materializations"
             )
-        if gone:
-            raise UserError(f"there are no positions called {', '.join(gone)} in {folder}")
+        if missing:
+            raise UserError(f"there are no positions called {', '.join(missing)} in {folder}")
         found = [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")) if not path.parent.name.startswith(".")]
         chosen = [path for path in found if not names or path.name in names]
         if not chosen:
-            raise UserError(f"{folder} holds no complete dataset: materialise `positions` first")
+            raise UserError(f"{folder} holds no complete dataset: materialize `positions` first")
         return chosen
 
     def checkpoint(self, name: str) -> Path:
-        """Return the directory of a checkpoint."""
-        return self.path / "checkpoints" / _plain("checkpoint", name)
+        """Return the folder of a checkpoint."""
+        return self.path / "checkpoints" / _require_plain("checkpoint", name)
 
     def tuned(self, name: str) -> Path:
-        """Return the directory of a fine-tuning."""
-        return self.path / "tuned" / _plain("fine-tuning", name)
+        """Return the folder of a fine-tuning."""
+        return self.path / "tuned" / _require_plain("fine-tuning", name)
 
     def training_set(self, name: str) -> Path:
-        """Return the directory of a training set."""
-        return self.path / "training_sets" / _plain("training set", name)
+        """Return the folder of a training set."""
+        return self.path / "training_sets" / _require_plain("training set", name)
 
 
-def _plain(what: str, name: str) -> str:
-    """Return a name back if it is that of a plain folder."""
+def _require_plain(what: str, name: str) -> str:
+    """Return the name; raises UserError unless it is the name of a plain folder."""
     if not name or name.startswith(".") or not name.isprintable() or set(name) & set("/\\"):
-        raise UserError(f"a {what}'s name is a plain folder name that begins with no dot, not {name!r}")
+        raise UserError(f"the name of a {what} must be a plain folder name without a leading dot, got {name!r}")
     return name
 
 
@@ -120,16 +120,13 @@ class Compute(dg.ConfigurableResource[None]):
 
 
 def version_of(files: Iterable[Path]) -> str:
-    """Return what changes when a dump is written anew or replaced: its size and the time it was last written, as text.
-
-    Raises FileNotFoundError.
-    """
-    facts = [file.stat() for file in files]
-    return " ".join(f"{fact.st_size} bytes of {fact.st_mtime_ns}" for fact in facts)
+    """Return the sizes and modification times of files as text; raises FileNotFoundError."""
+    stats = [file.stat() for file in files]
+    return " ".join(f"{stat.st_size} bytes of {stat.st_mtime_ns}" for stat in stats)
 
 
 def key_of(path: Path) -> str | None:
-    """Return a dump file's partition key, its name without the ending; None for anything that is no dump or hidden."""
+    """Return the partition key of a dump file, its name without the extension; None for other and hidden files."""
     for ending in sorted(ENDINGS, key=len, reverse=True):
         key = path.name.removesuffix(ending)
         if path.name.endswith(ending) and key and not key.startswith(".") and "..." not in key and key.isprintable():

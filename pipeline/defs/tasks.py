@@ -1,7 +1,7 @@
-"""What a child process is asked to do (pipeline/defs/child.py): each is one call of the library, its result JSON values.
+"""Functions that child processes run (pipeline/defs/child.py): each calls the library once and returns JSON values.
 
-The types of the parameters say how the child builds the arguments from JSON. Work that takes `stop` asks it and keeps what it
-did; the others write nothing that half of would be worth keeping. Heavy libraries are imported in the child alone.
+The types of the parameters convert the arguments from JSON. Work that can be resumed takes `stop`. Heavy libraries are
+imported inside the functions, so that only the child loads them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,6 @@ from typing import Any
 
 from engine.progress import Progress, Stop
 from model.training.config import TrainConfig
-from pipeline.dataset.join import JoinConfig
-from pipeline.dumps.fetch import FetchConfig
 from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
@@ -32,7 +30,7 @@ def ingest(
 ) -> Mapping[str, Any]:
     """Turn a dump into positions in `out` and return the manifest.
 
-    With `replace`, or where the dump has changed since, they are built anew beside the old ones
+    With `replace`, or if the dump has changed, new positions are built beside the old ones and then replace them
     (pipeline/ingest/replacing.py).
     """
     from pipeline.dataset.files.shards import read_manifest
@@ -49,43 +47,14 @@ def ingest(
             return anew()
         try:
             return library([str(source)], out, config, engine=runner, progress=progress, stop=stop)
-        except OtherDumpError:  # the old positions are of no dump that is there: those of this one take their place
+        except OtherDumpError:  # the dump of the old positions has been replaced
             return anew()
-    except DamagedError:  # what came before the damage is a whole dataset, and a check says how it ended
+    except DamagedError:  # the games before the damage are a complete dataset, and a check reports the damage
         return read_manifest(out)
 
 
-def fetch(month: str, out: Path, config: FetchConfig, *, progress: Progress, stop: Stop) -> Mapping[str, Any]:
-    """Fetch a month of Lichess into the folder `out` and return what became of it."""
-    from pipeline.dumps.fetch import fetch as library
-
-    return library([month], out, config, progress=progress, stop=stop)
-
-
-def verify(positions: Path, source: Path | None, count: int) -> Mapping[str, Any]:
-    """Compare `count` random rows with the dump; return a list of problems by question, and `compared` rows."""
-    from pipeline.validation.verify import LIMIT, verify_dataset
-
-    return verify_dataset(positions, [str(source)] if source else [], rows=count, limit=LIMIT)
-
-
-def join(
-    positions: Sequence[Path],
-    out: Path,
-    config: JoinConfig,
-    *,
-    remove: Sequence[str],
-    progress: Progress,
-    stop: Stop,
-) -> Mapping[str, Any]:
-    """Join positions into the training set `out`, without those named in `remove`; return its description."""
-    from pipeline.dataset.join import join as library
-
-    return library(positions, out, config, remove=remove, progress=progress, stop=stop)
-
-
 def audit(positions: Sequence[Path], out: Path, *, progress: Progress) -> Mapping[str, Any]:
-    """Audit datasets or training sets together; keep the audit as text, JSON, Markdown and picture in `out`."""
+    """Audit datasets or training sets together, and write the audit to `out` as text, JSON, Markdown and picture."""
     from pipeline.validation.audit.audit import audit as library
     from pipeline.validation.audit.render import write_audit
 
@@ -119,18 +88,18 @@ def report(
     *,
     progress: Progress,
 ) -> Mapping[str, Any]:
-    """Measure a checkpoint on a split of a positions dataset; keep the report as text, JSON and picture in `out`."""
+    """Measure a checkpoint on a split of a dataset, and write the report to `out` as text, JSON, page and picture."""
     from pipeline.evaluation.render import write_report
     from pipeline.evaluation.report import report as library
 
-    words: dict[str, Any] = {"positions": positions, "split": split, "rule": rule}
-    result = library(checkpoint, **words, ratings=ratings, progress=progress)
+    data: dict[str, Any] = {"positions": positions, "split": split, "rule": rule}
+    result = library(checkpoint, **data, ratings=ratings, progress=progress)
     write_report(result, out)
     return result
 
 
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int, drawn: int = 0) -> Mapping[str, Any]:
-    """Load a checkpoint as its users do; return its loss on `count` stored rows and its first choices on `drawn` of them."""
+    """Load a checkpoint; return its loss on `count` stored rows and its three first choices on `drawn` of them."""
     import numpy as np
 
     from engine.encoding.planes import legal_mask
@@ -155,7 +124,7 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int, draw
 def finetune(
     checkpoint: Path, config: FinetuneConfig, out: Path, *, human: Sequence[Path], progress: Progress, stop: Stop
 ) -> Mapping[str, Any]:
-    """Fine-tune a checkpoint in `out` and return the loop's result with its rows."""
+    """Fine-tune a checkpoint in `out` and return the result with a row per generation."""
     from pipeline.finetune.loop import finetune as library
     from pipeline.finetune.outputs import row
     from pipeline.finetune.state import State
@@ -163,12 +132,3 @@ def finetune(
     result = library(checkpoint, config, out, human=human, progress=progress, stop=stop)
     state = State(out)
     return {**result, "rows": [row(record, state) for record in state.judged]}
-
-
-def strength(
-    tuned: Path, out: Path, options: Mapping[str, Any], *, progress: Progress, stop: Stop
-) -> Mapping[str, Any]:
-    """Play the best network of the fine-tuning `tuned` against its seed and outsiders; `against_seed` is that row."""
-    from pipeline.finetune.strength import strength as library
-
-    return library(tuned, out, progress=progress, stop=stop, **options)

@@ -1,7 +1,7 @@
-"""The assets of self-play: a network that fine-tuning made stronger, and how strong it is. Only their own job makes them.
+"""The assets of self-play: a network improved by fine-tuning, and its strength. Only their own job materializes them.
 
-Fine-tuning takes hours or days, so a run that makes other assets too ("Materialize all") leaves these two out: it says so, and
-is a success. For that each is the one asset of a subsettable set: Dagster lets only those yield neither asset nor checks.
+Fine-tuning takes hours or days, so a run that also makes other assets ("Materialize all") skips these two with a warning. Each
+is the only asset of a subsettable set, because only such assets may yield neither a result nor checks.
 """
 
 from collections.abc import Iterator
@@ -14,21 +14,23 @@ from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
     OWNERS,
+    RENAME,
     Result,
-    checked,
     checkpoint,
-    inputs,
-    live,
-    newest,
+    find_inputs,
+    find_newest,
     positions,
-    tell,
+    prepare,
+    tag_run,
 )
 from pipeline.defs.child import run_child
-from pipeline.defs.launchpad.forms import Form, options_of
+from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.options import StrengthOptions, TunedOptions
 from pipeline.defs.pages import metadata, tuned_metadata
+from pipeline.defs.pages.metadata import CODE_VERSION
+from pipeline.defs.progress import log_progress
 from pipeline.defs.resources import Compute, Datasets
-from pipeline.defs.versions import CODE_VERSION, code_of
+from pipeline.finetune.strength import strength
 
 BACKFILL = "dagster/backfill"
 OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")})
@@ -41,16 +43,13 @@ OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")
         dg.AssetSpec(
             "tuned_checkpoint",
             deps=[checkpoint, positions],
-            description="A network made stronger by self-play, with its curves over generations, verdicts and games. "
-            "Made by the job `finetune`; a retry continues it.",
+            description="A network improved by self-play, with curves by generation, verdicts and sample games. "
+            "The job `finetune` materializes it; a retry resumes.",
             group_name="selfplay",
             owners=OWNERS,
             tags={"stage": "training"},
             kinds={"pytorch"},
-            code_version=code_of(
-                *("pipeline/finetune", "pipeline/selfplay", "pipeline/reanalyse", "pipeline/training"),
-                *("engine/selfplay", "engine/search", "model/training", "model/inference"),
-            ),
+            code_version=CODE_VERSION,
             skippable=True,
         )
     ],
@@ -61,25 +60,25 @@ OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets, compute: Compute
 ) -> Iterator[Result]:
-    """Fine-tune the checkpoint that is named, or the newest, where the run is for that."""
-    if not asked_for(context):
+    """Fine-tune the named checkpoint, or the newest, if the run asks for it."""
+    if not is_requested(context):
         return
-    with checked(context, datasets, "choose another `name` in the launchpad's config"):
-        options = options_of(config)
+    with prepare(context, RENAME):
+        options = read_form(config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or newest(checkpoint.key, context)
-        human = inputs(context, datasets, options.positions)
+        network = named or find_newest(checkpoint.key, context)
+        human = find_inputs(context, datasets, options.positions)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
         loop = options.finetune
         loop = replace(loop, engine=compute.name, eval=replace(loop.eval, engine=compute.uci_engine))
-        tell(context, checkpoint=network.name, tuned=out.name, generations=loop.generations, minutes=loop.minutes)
+        tag_run(context, checkpoint=network.name, tuned=out.name, generations=loop.generations, minutes=loop.minutes)
         work = partial(tasks.finetune, network, loop, out, human=human)
-        result = run_child(work, progress=live(context), lock=out)
+        result = run_child(work, progress=log_progress(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
     yield Result(
-        metadata=tuned_metadata.of_tuned(out, result),
-        check_results=checks.of_tuned(result, options.finetune.eval.max_top1_drop, probe),
+        metadata=tuned_metadata.describe_tuned(out, result),
+        check_results=checks.judge_tuned(result, options.finetune.eval.max_top1_drop, probe),
         data_version=metadata.data_version(file_hash(out / "best" / "checkpoint.json"), CODE_VERSION),
     )
 
@@ -90,13 +89,13 @@ def tuned_checkpoint(
         dg.AssetSpec(
             "strength_report",
             deps=[tuned_checkpoint],
-            description="How strong the tuned network is: Elo against its seed, the hand-written player and an engine, with "
-            "intervals. Made by the job `finetune`.",
+            description="Strength of the tuned network: Elo with confidence intervals against the supervised checkpoint, the "
+            "hand-written player and a chess engine. The job `finetune` materializes it.",
             group_name="reports",
             owners=OWNERS,
             tags={"stage": "evaluation"},
             kinds={"json"},
-            code_version=code_of("pipeline/finetune/strength.py", "pipeline/matches", "engine/match", "engine/search"),
+            code_version=CODE_VERSION,
             skippable=True,
         )
     ],
@@ -107,30 +106,30 @@ def tuned_checkpoint(
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets, compute: Compute
 ) -> Iterator[Result]:
-    """Play the fine-tuning that is named, or the newest, against its seed and outsiders, where the run is for that."""
-    if not asked_for(context):
+    """Play matches of the named fine-tuning's best network, or the newest's, if the run asks for it."""
+    if not is_requested(context):
         return
-    with checked(context, datasets):
-        options = options_of(config)
+    with prepare(context):
+        options = read_form(config)
         named = datasets.tuned(options.tuned) if options.tuned else None
-        tuned = named or newest(tuned_checkpoint.key, context)
+        tuned = named or find_newest(tuned_checkpoint.key, context)
         best = file_hash(tuned / "best" / "checkpoint.json")
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
         chosen = {name: value for name, value in asdict(options).items() if name != "tuned"}
-        chosen["engine"] = compute.uci_engine
-        result = run_child(partial(tasks.strength, tuned, out, chosen), progress=live(context), lock=out)
+        chosen |= {"engine": compute.uci_engine}
+        result = run_child(partial(strength, tuned, out, **chosen), progress=log_progress(context), lock=out)
     yield Result(
-        metadata=tuned_metadata.of_strength(out, tuned, result),
-        check_results=checks.of_strength(result["against_seed"]),
+        metadata=tuned_metadata.describe_strength(out, tuned, result),
+        check_results=checks.judge_strength(result["against_seed"]),
         data_version=metadata.data_version(best, options, CODE_VERSION),
     )
 
 
-def asked_for(context: dg.AssetExecutionContext) -> bool:
-    """Return whether a run is for the assets of self-play and nothing else; say so where it is not."""
+def is_requested(context: dg.AssetExecutionContext) -> bool:
+    """Return whether a run is for the assets of self-play alone; log a warning if not."""
     job = context.op_execution_context.job_def
     wanted = frozenset(context.run.asset_selection or job.asset_layer.executable_asset_keys)
     if context.selected_asset_keys and wanted <= OWN and BACKFILL not in context.run.tags:
         return True
-    context.log.warning("left out: it takes hours or days, so start the job `finetune`, or materialise it by itself")
+    context.log.warning("skipped, since it takes hours or days: launch the job `finetune`, or materialize it alone")
     return False

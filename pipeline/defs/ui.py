@@ -5,7 +5,10 @@ web server listens on a port, and only on 127.0.0.1; the code server listens on 
 can enter.
 """
 
+import argparse
+import contextlib
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -15,12 +18,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dagster as dg
-import tyro
+import psutil
 
 from engine.errors import UserError
 
@@ -30,21 +32,15 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 LOCATION = "fianchetto"
 """Name of the code location."""
-PATIENCE = 60.0
-"""Seconds that the daemon and the code server have to end."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UiOptions:
-    """Serve Dagster's web UI on this machine until Ctrl-C."""
-
-    port: int = 3000
-    """Port of 127.0.0.1."""
+PATIENCE = 40.0
+"""Seconds that the daemon and the code server have to end; a run's work has 20 to save (child.py)."""
 
 
 def main() -> int:
     """Serve the UI; the exit status is 0 after Ctrl-C or SIGTERM, 1 if one of the processes died."""
-    options = tyro.cli(UiOptions, description=__doc__)
+    parser = argparse.ArgumentParser(description="Serve Dagster's web UI on this machine until Ctrl-C.")
+    parser.add_argument("--port", type=int, default=3000, help="port of 127.0.0.1")
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with listen(options.port) as listener:
@@ -59,7 +55,7 @@ def main() -> int:
 
 @contextmanager
 def listen(port: int) -> Iterator[socket.socket]:
-    """Open the port first, so that a UI that already runs there is noticed at once."""
+    """Open the port before anything starts, to fail at once if it is in use."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -70,8 +66,8 @@ def listen(port: int) -> Iterator[socket.socket]:
 
 
 def serve(listener: socket.socket) -> None:
-    """Serve the UI until a signal comes or a process ends; no process is left behind."""
-    # Dagster has no public way to make its application, so these are its own modules; its version is pinned.
+    """Serve the UI until a signal arrives or a process dies, then stop all processes."""
+    # Private modules, since Dagster has no public way to create its web application. Its version is pinned.
     import uvicorn
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
@@ -95,7 +91,7 @@ def serve(listener: socket.socket) -> None:
             time.sleep(0.1)
         daemon = stack.enter_context(running("dagster-daemon", "run", "--workspace", str(workspace)))
         context = stack.enter_context(WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])))
-        # Pages of our own would be routes before Dagster's, inside of the guard.
+        # Further pages can be added as routes before Dagster's, behind the guard.
         app = Guard(create_app_from_workspace_process_context(context))
         config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
@@ -114,12 +110,16 @@ def _stop_with(server: "Server", processes: Sequence["subprocess.Popen[bytes]"])
 
 @contextmanager
 def running(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a program of this environment; at the end it is asked to stop, and killed if it does not."""
+    """Run a program of this environment; on exit, send SIGTERM to it and to its runs, and kill it if it does not end."""
     process = subprocess.Popen([str(Path(sys.executable).with_name(program)), *arguments], preexec_fn=_die_with_parent)
     try:
         yield process
     finally:
-        process.terminate()
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            tree = [*psutil.Process(process.pid).children(recursive=True), process]
+            for each in tree:
+                if os.getsid(each.pid) == os.getsid(0):  # the work of a run has its own session: its run stops it
+                    each.terminate()
         try:
             process.wait(PATIENCE)
         except subprocess.TimeoutExpired:

@@ -49,7 +49,9 @@ def claim(out: Path, wanted: Mapping[str, Any]) -> None:
         raise FinetuneError(f"{path} is no manifest of a fine-tuning: choose a new --out") from error
     changes = differences(before, wanted)
     if changes:
-        raise FinetuneError(f"{out} holds another fine-tuning ({'; '.join(changes[:4])}): choose a new --out")
+        raise FinetuneError(
+            f"{out} holds another fine-tuning ({'; '.join(changes[:4])})", remedy="choose a new --out", code="taken"
+        )
 
 
 def differences(before: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]:

@@ -305,7 +305,9 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         done = read_note(note)
         if done["text_sha256"] != digest:
             raise OtherDumpError(
-                f"the dump has changed since this ingest was begun (chunk {task.chunk.index}): choose another --out"
+                f"the dump has changed since this ingest was begun (chunk {task.chunk.index})",
+                remedy="choose another --out",
+                code="taken",
             )
         if (done.get("config"), done.get("code")) != (config_digest(task.config), task.code):
             raise DatasetError(OTHERS.format(out=task.out))

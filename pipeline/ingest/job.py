@@ -145,17 +145,23 @@ def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[s
     made_with = plain_config(IngestConfig()) | manifest["config"]  # one of before a setting existed had its default
     if made_with != asked:
         differing = [name for name in made_with if made_with[name] != asked.get(name)]
-        raise DatasetError(f"{out} was made with other settings ({', '.join(differing)}): choose another --out")
+        raise DatasetError(
+            f"{out} was made with other settings ({', '.join(differing)})", remedy="choose another --out", code="taken"
+        )
     made = manifest["sources"]
     if len(made) != len(sources) or not all(map(_is_of, made, sources)):
         names = [source["name"] for source in made]
         raise OtherDumpError(
-            f"{out} was made from {names}, which are other dumps than those named now, or have changed: choose another --out"
+            f"{out} was made from {names}, which are other dumps than those named now, or have changed",
+            remedy="choose another --out",
+            code="taken",
         )
     if manifest.get("code") != rows_code():
         raise OtherDumpError(
             f"{out} is finished, and was made by other code ({_said(manifest)}, this is {rows_code()}): its rows may "
-            "differ. It is left as it is; to build it anew beside it, choose another --out"
+            "differ",
+            remedy="to build it again, choose another --out",
+            code="taken",
         )
     return manifest
 
@@ -195,15 +201,20 @@ def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
         if not isinstance(before, dict):
             raise DatasetError(f"{path} is damaged: delete {out} and ingest again")
         if before | {"versions": asked.get("versions")} == asked:
-            raise OtherDumpError("the dump has been replaced since this ingest was begun: choose another --out")
+            raise OtherDumpError(
+                "the dump has been replaced since this ingest was begun", remedy="choose another --out", code="taken"
+            )
         if before | {"code": asked["code"]} == asked:
             raise OtherDumpError(
                 f"{out} holds an unfinished ingest by other versions of the code ({_said(before)}, this is "
-                f"{asked['code']}), whose rows are not mixed with these: delete it or choose another --out"
+                f"{asked['code']}), whose rows are not mixed with these",
+                remedy="delete it or choose another --out",
+                code="taken",
             )
         raise DatasetError(
-            f"{out} holds an unfinished ingest of other sources, settings or versions: "
-            "delete it or choose another --out"
+            f"{out} holds an unfinished ingest of other sources, settings or versions",
+            remedy="delete it or choose another --out",
+            code="taken",
         )
     require_unused(out, (GAMES, CARD, MANIFEST), DatasetError)
     if not begun:
@@ -258,7 +269,11 @@ def _ingest(
                 if stop():
                     raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         if (parts / part_name(taken)).exists():
-            raise OtherDumpError("the dump has become shorter since this ingest was begun: choose another --out")
+            raise OtherDumpError(
+                "the dump has become shorter since this ingest was begun",
+                remedy="choose another --out",
+                code="taken",
+            )
         release_buffers()  # what is made of the whole takes its place, so the peak is that of a chunk
         shards: list[dict[str, Any]] = []
         if config.shard_rows:
@@ -308,7 +323,11 @@ def _made(
 def _failure(status: str, value: Failure | None) -> Exception:
     """Make the error that ends an ingest from what a worker left."""
     if status == "lost" or value is None:
-        return IngestError("a worker was killed three times at the same work (out of memory?): try fewer --workers")
+        return IngestError(
+            "a worker was killed three times at the same work (out of memory?)",
+            remedy="try fewer --workers",
+            code="workers",
+        )
     if value.system:
         return IngestError(f"{value.message}: what was finished is kept, run the same command to continue")
     if value.mistake:

@@ -43,7 +43,9 @@ def reading(path: Path, what: str = "a shard") -> Iterator[None]:
         raise
     except (OSError, ValueError, KeyError, IndexError, OverflowError, MemoryError, pa.ArrowException) as error:
         said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
-        raise DatasetError(f"{path} cannot be read as {what} ({said}): ingest the dump again") from error
+        raise DatasetError(
+            f"{path} cannot be read as {what} ({said})", remedy="ingest the dump again", code="damaged"
+        ) from error
 
 
 # ---------------------------------------------------------------- shards
@@ -55,15 +57,16 @@ def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(schema(form_of(found.names), found.names), check_metadata=False) or stamp != moves_hash():
         raise DatasetError(
-            f"{path} is no shard of this version (moves are numbered by {shown(stamp, quote=False) or 'an unknown table'}): "
-            "ingest the dump again"
+            f"{path} is no shard of this version (moves are numbered by {shown(stamp, quote=False) or 'an unknown table'})",
+            remedy="ingest the dump again",
+            code="damaged",
         )
     counts = [footer.row_group(index).num_rows for index in range(footer.num_row_groups)]
     if any(not 0 <= count <= LARGEST_GROUP for count in counts):
         raise DatasetError(f"{path} has row groups of more than {LARGEST_GROUP} rows: no shard of this project")
     if sum(counts) != footer.num_rows or (rows is not None and rows != footer.num_rows):
         said = footer.num_rows if rows is None else rows
-        raise DatasetError(f"{path} has {sum(counts)} rows, not {said}: ingest the dump again")
+        raise DatasetError(f"{path} has {sum(counts)} rows, not {said}", remedy="ingest the dump again", code="damaged")
     for index, count in enumerate(counts):
         _check_sizes(path, footer.row_group(index), count)
 
@@ -80,7 +83,9 @@ def _check_sizes(path: Path, group: pq.RowGroupMetaData, rows: int) -> None:
         if not 0 <= column.num_values <= most or not all(0 <= size <= largest for size in sizes):
             raise DatasetError(
                 f"{path}: {column.path_in_schema} has {column.num_values:,} values in {max(sizes):,} bytes, too many for "
-                f"{rows:,} rows: ingest the dump again"
+                f"{rows:,} rows",
+                remedy="ingest the dump again",
+                code="damaged",
             )
 
 
@@ -254,7 +259,7 @@ def read_games(directory: Path, manifest: Mapping[str, Any], columns: Sequence[s
     """Read columns of `games.parquet` whole, as `games_tables` reads them; DatasetError if there is no game."""
     tables = [table for _, table in games_tables(directory, manifest, columns)]
     if not tables:
-        raise DatasetError(f"{directory / GAMES} holds no games: ingest the dump again")
+        raise DatasetError(f"{directory / GAMES} holds no games", remedy="ingest the dump again", code="damaged")
     return pa.concat_tables(tables)
 
 

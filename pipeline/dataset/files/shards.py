@@ -213,7 +213,9 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     for name, ours in versions.items():
         if manifest.get(name) != ours:
             raise DatasetError(
-                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}: ingest the dump again"
+                f"{path} has {name} {shown(manifest.get(name))}, this program {ours!r}",
+                remedy="ingest the dump again",
+                code="damaged",
             )
     from pipeline.dataset.files.schemas import Manifest  # pydantic, which workers that encode do without
 

@@ -94,13 +94,19 @@ def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progres
 def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
     return DatasetError(
         f"{directory / entry['name']} cannot be read: it is not the file that the manifest names ({why}): `fianchetto verify` "
-        "lists all such files; ingest the dump again"
+        "lists all such files",
+        remedy="ingest the dump again",
+        code="damaged",
     )
 
 
 def _check_size(directory: Path, entry: Entry, version: Version | None) -> None:
     if version is None:
-        raise DatasetError(f"{directory / entry['name']} is in the manifest and not on disk: ingest the dump again")
+        raise DatasetError(
+            f"{directory / entry['name']} is in the manifest and not on disk",
+            remedy="ingest the dump again",
+            code="damaged",
+        )
     if version.size != entry["bytes"]:
         raise _refusal(directory, entry, f"it has {version.size:,} bytes, not {entry['bytes']:,}")
 

@@ -1,10 +1,10 @@
-"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that the command line has its options from.
+"""Launchpad forms: `dg.Config` classes generated from the frozen dataclasses that define the command line's options.
 
-`Form[Options]` is the annotation of an asset's parameter `config`. Dagster shows its fields with type, choices, default and
-description, and refuses at launch what does not fit them. `options_of(config)` builds the dataclass, whose `__post_init__`
-checks the rest. A launchpad hides fields that default to None (dagster#31166), so these are shown as 0 or "".
+`Form[Options]` annotates the parameter `config` of an asset. Dagster shows its fields with type, choices, default and
+description, and refuses values of other types at launch. `read_form(config)` builds the dataclass, whose `__post_init__`
+checks the rest. A launchpad hides fields that default to None (dagster#31166), so None is shown as 0 or "".
 
-A form has no field that names a program, an address or a file (`is_hidden`): such fields keep the dataclass's default, and the
+A form has no field that names a program, an address or a file (`is_hidden`). Such fields keep the dataclass's default, and the
 assets set them from the environment (resources.py).
 """
 
@@ -24,17 +24,13 @@ from pipeline.cli.help import descriptions
 from pipeline.errors import ConfigError
 
 T = TypeVar("T")
-NONE: Mapping[Any, Any] = {int: 0, float: 0.0}
-"""How a form says None, by type; "" for the others."""
-
-
 HIDDEN = frozenset({"engine"})
 """Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Between:
-    """Annotation of a number: its bounds, which the form shows and `filled` enforces."""
+    """Annotation of a number: its bounds, which the form shows and `build_options` enforces."""
 
     least: float
     most: float
@@ -42,7 +38,7 @@ class Between:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
-    """Annotation of a text: a function that returns the words it may be."""
+    """Annotation of a string: a function that returns the allowed values."""
 
     words: Callable[[], typing.Iterable[str]]
 
@@ -53,53 +49,50 @@ class Form(dg.Config, Generic[T]):
     if not TYPE_CHECKING:
 
         def __class_getitem__(cls, options):
-            return form(options) if dataclasses.is_dataclass(options) else cls
+            return make_form(options) if dataclasses.is_dataclass(options) else cls
 
     made_from: ClassVar[type[Any]]
     """The dataclass."""
 
 
-def options_of(config: Form[T]) -> T:
-    """Return the dataclass that a form was filled in for; raises UserError for what it refuses."""
-    options: T = filled(config.made_from, config.model_dump())
+def read_form(config: Form[T]) -> T:
+    """Return the dataclass with the values of a form; raises UserError for invalid values."""
+    options: T = build_options(config.made_from, config.model_dump())
     return options
 
 
 @functools.cache
-def form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
-    """Return the `dg.Config` class of a configuration dataclass; nested dataclasses are nested classes.
+def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
+    """Return the `dg.Config` class of a dataclass; nested dataclasses become nested classes.
 
-    Defaults are those of `example`, an instance, or of the class.
+    Defaults are those of `example`, an instance, or of the dataclass.
     """
     hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
-    shown = {
-        field.name: _shown(hints[field.name], _default(field, example), sentences.get(field.name, ""))
+    fields = {
+        field.name: _make_field(hints[field.name], _default(field, example), sentences.get(field.name, ""))
         for field in dataclasses.fields(cls)
         if not is_hidden(field.name, hints[field.name])
     }
-    made: type[Form[Any]] = create_model(cls.__name__, __base__=Form, __doc__=cls.__doc__, **shown)  # type: ignore[call-overload]
+    made: type[Form[Any]] = create_model(cls.__name__, __base__=Form, __doc__=cls.__doc__, **fields)  # type: ignore[call-overload]
     made.made_from = cls
     return made
 
 
 def is_hidden(name: str, hint: Any) -> bool:
-    """Return whether a field is for the command line alone: it names a program, an address or a file."""
+    """Return whether only the command line has a field, because it names a program, an address or a file."""
     return name in HIDDEN or _split(hint)[0] is Path
 
 
-def filled(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Build the dataclass `cls` from a form's values; raises UserError for one that it refuses."""
+def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Return the dataclass `cls` with a form's values; raises UserError for invalid ones."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    try:
-        return cls(**{name: _value(hints[name], value, name) for name, value in values.items()})
-    except KeyError as unknown:
-        raise UserError(f"{cls.__name__} has no option {unknown}; it has {', '.join(hints)}") from None
-    except TypeError as error:
-        raise UserError(f"{cls.__name__}: {error}") from error
+    if unknown := values.keys() - hints:
+        raise UserError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}; it has {', '.join(hints)}")
+    return cls(**{name: _convert(hints[name], value, name) for name, value in values.items()})
 
 
 def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
-    """Return a field's default, or `...` as pydantic has it if there is none."""
+    """Return a field's default, or pydantic's `...` if it has none."""
     if example is not None:
         return getattr(example, field.name)
     if field.default_factory is not dataclasses.MISSING:
@@ -107,14 +100,14 @@ def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
     return ... if field.default is dataclasses.MISSING else field.default
 
 
-def _shown(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
-    """Return a field as `create_model` takes it: the type that Dagster can show, and default and description."""
+def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
+    """Return a field for `create_model`: a type that Dagster can show, with default and description."""
     inner, optional, notes = _split(hint)
     if dataclasses.is_dataclass(inner):
         assert isinstance(inner, type)
-        nested = form(inner, None if default is ... else default)
-        whole = all(not field.is_required() for field in nested.model_fields.values())
-        return nested, Field(default=nested() if whole else ..., description=sentence)
+        nested = make_form(inner, None if default is ... else default)
+        complete = all(not field.is_required() for field in nested.model_fields.values())
+        return nested, Field(default=nested() if complete else ..., description=sentence)
     for note in notes:
         if isinstance(note, Between):
             sentence += f" From {note.least:,} to {note.most:,}."
@@ -126,28 +119,28 @@ def _shown(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
     else:
         kind = inner
     if optional:
-        empty = NONE.get(inner, "")
-        default, sentence = empty if default is None else default, f"{sentence} ({empty!r}: none)"
+        empty = 0 if inner in (int, float) else ""
+        default, sentence = empty if default is None else default, f"{sentence} ({empty!r} means none.)"
     return kind, Field(default=default, description=sentence)
 
 
-def _value(hint: Any, value: Any, name: str) -> Any:
-    """Return a form's value as the field's type has it; raises ConfigError outside of its bounds."""
+def _convert(hint: Any, value: Any, name: str) -> Any:
+    """Convert a form's value to the field's type; raises ConfigError outside of its bounds."""
     inner, optional, notes = _split(hint)
     if value is None or (optional and not isinstance(value, bool) and value in (0, "")):
         return None
     for note in notes:
         if isinstance(note, Between) and not note.least <= value <= note.most:
-            raise ConfigError(f"{name} is {value}, and must be from {note.least} to {note.most}")
+            raise ConfigError(f"{name} must be from {note.least} to {note.most}, got {value}")
     if dataclasses.is_dataclass(inner):
-        return filled(typing.cast("type[Any]", inner), value)
+        return build_options(typing.cast("type[Any]", inner), value)
     if typing.get_origin(inner) is tuple:
         return tuple(value)
     return float(value) if inner is float else value
 
 
 def _split(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Return the type within `X | None` or `Annotated[X, ...]`, whether None is allowed, and the annotations."""
+    """Split `X | None` or `Annotated[X, ...]` into X, whether None is allowed, and the annotations."""
     if typing.get_origin(hint) is typing.Annotated:
         inner, *notes = typing.get_args(hint)
         return inner, False, tuple(notes)

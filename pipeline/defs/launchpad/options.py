@@ -1,4 +1,4 @@
-"""What each asset's launchpad form asks, on top of the command line's own options."""
+"""Options of each asset: what its launchpad form has besides the options of the command line."""
 
 import hashlib
 from collections.abc import Sequence
@@ -22,126 +22,126 @@ from pipeline.ingest.chunk import IngestConfig
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PositionsOptions:
-    """How a dump becomes positions."""
+    """Options of `positions`."""
 
     workers: Annotated[int, Between(0, 1024)] = 0
-    """Worker processes, 0 for one for each core that this process may use."""
+    """Worker processes; 0 uses every core."""
     replace: bool = False
-    """Build them anew where this dump has positions already, of other options too; those stay until the new ones are whole."""
+    """Build again the positions that exist. The old ones stay in use until the new ones are complete."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
-    """Filters, splits and the layout of the shards, as `fianchetto ingest` has them."""
+    """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VerifyOptions:
-    """How the checks of positions look."""
+    """Options of the checks of `positions`."""
 
     rows: Annotated[int, Between(0, 1_000_000)] = 64
-    """Random rows that are replayed from the dump with python-chess and compared."""
+    """Random rows to replay from the dump with python-chess and compare."""
     most: Annotated[int, Between(1, 10_000)] = 24
-    """Partitions that are checked where the run is of none: those that were not checked for longest."""
+    """Partitions to check if the run has none: those whose last check is oldest."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSetOptions:
-    """Which positions are joined, and how."""
+    """Options of `training_set`."""
 
     positions: tuple[str, ...] = ()
-    """Positions datasets to join by name, none for all that are complete."""
+    """Names of the positions to join; none for all complete ones."""
     name: str = ""
-    """Folder in datasets/training_sets; one that exists is added to. "" makes one from the datasets and the options."""
+    """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the datasets and options."""
     remove: tuple[str, ...] = ()
-    """Datasets to take out of a training set that exists; their files stay."""
+    """Datasets to remove from an existing training set; their files stay."""
     audit: bool = True
-    """Count copies, overlap and drift over all rows, 16 bytes each in a temporary folder meanwhile."""
+    """Count duplicates, overlap and drift over all rows; needs 16 bytes of temporary disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """What is held out, as `fianchetto join` has it."""
+    """Held-out data: the options of `fianchetto join`."""
 
     def named_by(self, datasets: Sequence[Path]) -> str:
-        """Make a name that says what is joined: the same datasets and options, the same name."""
-        told = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
-        digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:8]
+        """Return a name that is the same for the same datasets and options."""
+        inputs = [file_hash(path / MANIFEST) for path in datasets] + [str(self.join)]
+        digest = hashlib.sha256("\n".join(inputs).encode()).hexdigest()[:8]
         return f"{datasets[0].name if len(datasets) == 1 else f'{len(datasets)}-datasets'}-{digest}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointOptions:
-    """What is trained, and on what."""
+    """Options of `checkpoint`."""
 
     preset: Annotated[str, Choice(presets)] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
-    """Folder in datasets/training_sets, "" for that of this run, or else the one materialised last."""
+    """Folder in datasets/training_sets; "" for that of this run, else the one materialized last."""
     name: str = ""
-    """Folder in datasets/checkpoints; a name that exists is continued. "" makes one from the preset and the run."""
+    """Folder in datasets/checkpoints; training resumes an existing one. "" derives a name from the preset and the run."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(minutes=30.0))
-    """Length, batches and the optimiser, as `fianchetto train` has them."""
+    """Length, batches and optimizer: the options of `fianchetto train`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportOptions:
-    """What is measured, and on what."""
+    """Options of `accuracy_report`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints, "" for that of this run, or else the one materialised last."""
+    """Folder in datasets/checkpoints; "" for that of this run, else the one materialized last."""
     positions: tuple[str, ...] = ()
-    """Positions datasets to measure on by name, none for all that are complete."""
+    """Names of the positions to measure on; none for all complete ones."""
     split: Literal["train", "val", "test"] = "test"
     """Split to measure on."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions of the split count, as `fianchetto report` has it."""
+    """Which positions of the split count: the options of `fianchetto report`."""
     ratings: RatingsConfig = field(default_factory=RatingsConfig)
-    """What is measured of told ratings where the network reads them, as `fianchetto report` has it."""
+    """Accuracy by rating, for networks that are conditioned on it: the options of `fianchetto report`."""
     drawn: Annotated[int, Between(0, 64)] = 6
-    """Positions drawn as boards with the network's first choices."""
+    """Positions to draw as boards with the network's first choices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TunedOptions:
-    """What is fine-tuned, and how."""
+    """Options of `tuned_checkpoint`."""
 
     checkpoint: str = ""
-    """Folder in datasets/checkpoints to begin with, "" for that of this run, or else the one materialised last."""
+    """Folder in datasets/checkpoints to start from; "" for that of this run, else the one materialized last."""
     positions: tuple[str, ...] = ()
-    """Human positions datasets by name, to mix in and to measure on; none for all that are complete."""
+    """Names of the human positions to mix in and to measure on; none for all complete ones."""
     name: str = ""
-    """Folder in datasets/tuned; a name that exists is continued. "" makes one from the checkpoint and the run."""
+    """Folder in datasets/tuned; an existing one is resumed. "" derives a name from the checkpoint and the run."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))
-    """The loop, as `fianchetto finetune` has it."""
+    """The options of `fianchetto finetune`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrengthOptions:
-    """Whom a tuned network meets, and how often."""
+    """Options of `strength_report`."""
 
     tuned: str = ""
-    """Folder in datasets/tuned, "" for that of this run, or else the one materialised last."""
+    """Folder in datasets/tuned; "" for that of this run, else the one materialized last."""
     simulations: tuple[int, ...] = (64,)
-    """Simulations of the network's moves, a row each; its seed plays with as many as the first."""
+    """Simulations per move of the network, one row each; the supervised checkpoint plays with the first of them."""
     games: int = 200
     """Games against each opponent."""
     hand_written: int = 64
-    """Simulations of the hand-written opponent; 0 leaves it out."""
+    """Simulations per move of the hand-written opponent; 0 leaves it out."""
     nodes: tuple[int, ...] = (100,)
-    """Nodes a move of the engine Stockfish (or FIANCHETTO_UCI_ENGINE), an opponent each; none leaves it out."""
+    """Nodes per move of the engine (FIANCHETTO_UCI_ENGINE, or Stockfish), one opponent each; none leaves it out."""
     judged: Annotated[int, Between(0, 100_000)] = 200
-    """Positions of the games whose every move the engine judges, to weigh policy and value by; 0 for none."""
+    """Positions of the games to evaluate with the engine, to measure the errors of policy and value; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
-            raise ConfigError(f"games come in pairs: 2, 4, 6 ..., not {self.games}")
+            raise ConfigError(f"games must be a positive even number, got {self.games}")
         if not self.simulations or min(self.simulations) < 1 or self.hand_written < 0 or min(self.nodes, default=1) < 1:
-            raise ConfigError("simulations and nodes must be 1 or more, and one simulation count is needed")
+            raise ConfigError("simulations must name one count or more; counts of simulations and nodes are 1 or more")
 
 
-def remembered(positions: Path) -> dict[str, Any]:
-    """Return the options of `ingest` that the positions in a folder were made with, as a form has them.
+def saved_settings(positions: Path) -> dict[str, Any]:
+    """Return the `ingest` options that existing positions were built with, as a form has them, without defaults.
 
-    Those that are as usual are left out; {} where there are no positions.
+    Return {} if there are no positions.
     """
     try:
-        made, usual = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
+        saved, defaults = read_manifest(positions)["config"], to_jsonable_python(IngestConfig())
     except DatasetError:
         return {}
-    chosen = {"chunk_mib"}  # by the size of the dump where nobody named it; what is there keeps its own
-    return {name: value for name, value in made.items() if name in usual.keys() - chosen and value != usual[name]}
+    names = defaults.keys() - {"chunk_mib"}  # depends on the size of the dump, unless a user sets it
+    return {name: value for name, value in saved.items() if name in names and value != defaults[name]}

@@ -161,7 +161,7 @@ def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the work of assets and checks done here: that a child does it, `made`, test_child and test_launcher show."""
 
     def run_here(work: partial[Any], *, progress: Progress = silent, lock: Path | None = None) -> dict[str, Any]:
-        hints, (_, arguments) = get_type_hints(work.func), child._described(work)
+        hints, (_, arguments) = get_type_hints(work.func), child._describe(work)
         given = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in arguments.items()}
         known = {"progress": progress, "stop": lambda: False}
         given |= {name: value for name, value in known.items() if name in hints}

@@ -44,7 +44,7 @@ def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(co
         said = one(training_set, instance, {"audit": False})
         assert said.startswith("positions of small failed the check files_match_manifest last time"), said
         materialised(instance, "never")
-        assert checks.not_checked_for_longest(instance) == ["never", "small"]
+        assert checks.order_by_last_check(instance) == ["never", "small"]
         instance.delete_dynamic_partition("dumps", "never")
         assert all(verdicts(verify_alone()).values())
         assert one(training_set, instance, {"audit": False}) == ""
@@ -52,9 +52,9 @@ def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(co
 
 def test_a_partition_that_is_materialised_and_not_in_the_training_set_is_named() -> None:
     page = {"games_on_both_sides": {"test": 0, "examples": []}, "datasets": [{"name": "a"}]}
-    found = {check.check_name: check for check in checks.of_training_set(page, {"a", "b"})}
+    found = {check.check_name: check for check in checks.judge_training_set(page, {"a", "b"})}
     assert (found[checks.SIDES].passed, found[checks.USED].passed) == (True, False)
-    assert found[checks.USED].description == "b is materialised and not in it"
+    assert found[checks.USED].description == "b is materialized but not in the training set"
 
 
 @pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
@@ -121,7 +121,7 @@ def test_rows_that_were_not_compared_are_not_called_the_same(copied: Path) -> No
     assert verify.rows_differ(directory, manifest, iter([]), 64) == (0, [])
     answer = {"files": [], "splits": [], "rows": [], "damage": [], "compared": 0}
     for wanted, passes in ((64, False), (0, True)):
-        (check,) = [it for it in checks.of_positions(answer, wanted) if it.check_name == checks.ROWS]
+        (check,) = [it for it in checks.judge_positions(answer, wanted) if it.check_name == checks.ROWS]
         assert check.passed is passes
 
 

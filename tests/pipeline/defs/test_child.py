@@ -160,17 +160,17 @@ def test_one_output_has_one_writer(tmp_path: Path) -> None:
     thread = threading.Thread(target=first)
     thread.start()
     child = pids(tmp_path)[0]
-    with pytest.raises(UserError, match="is being written by another process"):
+    with pytest.raises(UserError, match="another process is writing"):
         run_child(partial(stand_in.count, 1), lock=tmp_path / "out", grace=-4)
     os.kill(child, signal.SIGTERM)
     thread.join()
-    assert "stopped before it was done" in str(errors[0])
+    assert "stopped early" in str(errors[0])
     assert run_child(partial(stand_in.count, 1), lock=tmp_path / "out") == {"counted": 1}
 
 
 def test_a_stopped_child_exits_non_zero(tmp_path: Path) -> None:
     assert STOPPED not in (0, 1, 2)
-    with pytest.raises(UserError, match="run it again and it continues"):
+    with pytest.raises(UserError, match="stopped early"):
         run_child(partial(stand_in.work, tmp_path), progress=lambda tick: _terminate(tmp_path))
 
 

@@ -62,7 +62,7 @@ def test_a_month_is_fetched_and_becomes_a_dump(root: Path, server: Server) -> No
         for month, says in (
             ("2013-02", "it was not kept"),
             ("2013-03", "does not publish"),
-            ("2013-04", f"{STEM}2013-04.pgn is there, and is used as it is"),
+            ("2013-04", f"{STEM}2013-04.pgn exists and is used as it is"),
         ):
             assert says in failure(fetched(instance, month))
         assert not list((root / "dumps").glob(f"{STEM}2013-0[23]*"))
@@ -70,7 +70,7 @@ def test_a_month_is_fetched_and_becomes_a_dump(root: Path, server: Server) -> No
         assert execute("build_positions", instance, {"positions": {"workers": 1}}, f"{STEM}2013-01").success
         instance.add_dynamic_partitions("dumps", [f"{STEM}2013-03"])
         said = failure(execute("build_positions", instance, {}, f"{STEM}2013-03"))
-        assert "materialise the partition 2013-03 of `lichess_month`" in said
+        assert "materialize the partition 2013-03 of `lichess_month`" in said
 
 
 def test_a_range_of_months_is_a_range_of_partitions_from_the_first_to_the_last_that_is_over() -> None:
@@ -109,7 +109,7 @@ def test_the_schedule_asks_for_the_latest_month_that_is_published(root: Path, se
         assert found.partition_key == "2013-02", "months before it are for a backfill"
         tags = {"dagster/partition": "2013-02"}
         create_run_for_test(instance, job_name="fetch_months", tags=tags, status=DagsterRunStatus.STARTED)
-        assert "being fetched" in str(asked(instance))
+        assert "being downloaded" in str(asked(instance))
         (root / "dumps" / f"{STEM}2013-02.pgn.zst").write_bytes(b"x")
         assert "is here" in str(asked(instance))
     assert {path for path, _, _ in server.asked} == {"/standard/sha256sums.txt"}, "nothing is fetched"

@@ -11,16 +11,17 @@ from pathlib import Path
 import dagster as dg
 import psutil
 import pytest
+from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 
-from pipeline.defs.launcher import WatchfulRunLauncher, alive
+from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
 from tests.pipeline.defs.served.server import wait
 
 
 def reported(instance: dg.DagsterInstance, pid: int) -> dg.DagsterRun:
     """A run whose worker said that it is the process `pid`."""
     run = instance.create_run_for_job(dg.GraphDefinition(name="nothing", node_defs=[]).to_job())
-    instance.report_engine_event(f"Started process for run (pid: {pid}).", run)
+    instance.report_engine_event("Started process for run.", run, EngineEventData.in_process(pid))
     return run
 
 
@@ -44,14 +45,14 @@ def test_a_dead_worker_is_told_from_a_live_one(instance: dg.DagsterInstance) -> 
     wait(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE, 240)
     health = launcher.check_run_worker_health(run)
     assert health.status == WorkerStatus.FAILED
-    assert f"process {worker.pid} of the run is gone" in str(health)
+    assert f"process {worker.pid} of the run has died" in str(health)
     worker.wait()
     assert launcher.check_run_worker_health(run).status == WorkerStatus.FAILED
 
 
 def test_another_process_with_the_same_number_is_not_the_worker() -> None:
-    assert alive(os.getpid(), time.time())
-    assert not alive(os.getpid(), psutil.Process().create_time() - 3600)
+    assert is_alive(os.getpid(), time.time())
+    assert not is_alive(os.getpid(), psutil.Process().create_time() - 3600)
 
 
 def test_a_process_that_may_not_be_looked_at_is_not_called_dead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +60,7 @@ def test_a_process_that_may_not_be_looked_at_is_not_called_dead(monkeypatch: pyt
         raise psutil.AccessDenied(process.pid)
 
     monkeypatch.setattr(psutil.Process, "status", denied)
-    assert alive(os.getpid(), time.time())
+    assert is_alive(os.getpid(), time.time())
 
 
 def test_a_run_that_named_no_process_yet_is_left_alone(instance: dg.DagsterInstance) -> None:

@@ -4,19 +4,19 @@ import dagster as dg
 import pytest
 
 from engine.progress import Tick
-from pipeline.defs import assets
+from pipeline.defs import progress
 
 
 def test_the_time_left_is_a_stages_own_and_its_name_is_shown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr(assets.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
 
     @dg.asset
     def work(context: dg.AssetExecutionContext) -> None:
-        tell = assets.live(context)
+        log = progress.log_progress(context)
         for stage, total in (("generation 1: self-play", 20), ("generation 1: gate", 5)):
             for done in range(total + 1):
-                tell(Tick(done, total, "games", {"generation": 1}, stage))
+                log(Tick(done, total, "games", {"generation": 1}, stage))
                 clock[0] += 6.0
 
     with dg.DagsterInstance.ephemeral() as instance:

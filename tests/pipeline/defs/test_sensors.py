@@ -16,8 +16,8 @@ from pipeline.definitions import defs
 from pipeline.defs import assets
 from pipeline.defs.assets import DUMP_VERSION, positions
 from pipeline.defs.jobs import register
-from pipeline.defs.resources import Compute, Datasets
-from pipeline.defs.sensors import PATIENCE, new_dumps
+from pipeline.defs.resources import Compute, Datasets, version_of
+from pipeline.defs.sensors import new_dumps
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline.defs.conftest import execute, random_pgn
@@ -56,12 +56,6 @@ def old(path: Path, seconds: float = 1000.0) -> None:
     os.utime(path, (time.time() - seconds, time.time() - seconds))
 
 
-def run(instance: dg.DagsterInstance, request: dg.RunRequest, status: DagsterRunStatus) -> None:
-    """Note a run that was launched for a request, and what has become of it."""
-    tags = {**request.tags, "dagster/partition": str(request.partition_key)}
-    create_run_for_test(instance, job_name="build_positions", tags=tags, status=status)
-
-
 def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.DagsterInstance) -> None:
     (root / "dumps" / "being-copied.pgn").write_text("x")
     old(root / "dumps" / "being-copied.pgn", seconds=-1000.0)
@@ -90,7 +84,7 @@ def test_it_follows_a_dump_through_its_changes(root: Path, instance: dg.DagsterI
     old(dump, seconds=-1000.0)
     looked = new_dumps(dg.build_sensor_context(instance=instance), datasets=Datasets())
     assert isinstance(looked, dg.SkipReason)
-    assert "1 still being written" in str(looked)
+    assert "1 of its files are changing" in str(looked)
     old(dump, seconds=5000.0)  # and older than the positions
     (again,) = asked(instance)
     assert again.run_key != request.run_key
@@ -114,51 +108,28 @@ def test_what_is_under_way_is_not_asked_for_again(
     assert keys(instance) == ["other"]
 
 
-def test_a_failed_run_is_asked_for_again_later_and_later(
-    root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, seen = time.time(), set()
-    monkeypatch.setattr(time, "time", lambda: now)
-    for number in range(3):
-        (request,) = asked(instance)
-        assert request.run_key not in seen
-        seen.add(request.run_key)
-        run(instance, request, DagsterRunStatus.FAILURE)
-        assert keys(instance) == []
-        monkeypatch.setattr(time, "time", lambda number=number: now + PATIENCE * 2**number - 30)
-        assert keys(instance) == []
-        monkeypatch.setattr(time, "time", lambda number=number: now + PATIENCE * 2**number + 300)
-    monkeypatch.setattr(time, "time", lambda: now)
+def test_each_version_of_a_file_is_requested_once(root: Path, instance: dg.DagsterInstance) -> None:
+    """Dagster skips a run key that it knows: a run that failed or was cancelled is not repeated until the file changes."""
+    (first,) = asked(instance)
+    (again,) = asked(instance)
+    assert first.run_key == again.run_key
+    assert first.tags["dagster/max_retries"] == "2"
     (root / "dumps" / "small.pgn").write_text(random_pgn(3))
     old(root / "dumps" / "small.pgn")
-    assert keys(instance) == ["small"]  # another file is another matter
+    (changed,) = asked(instance)
+    assert changed.run_key != first.run_key
 
 
-def test_what_a_person_cancelled_waits_for_another_file(
-    root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(instance, asked(instance)[0], DagsterRunStatus.CANCELED)
-    late = time.time() + 1e7
-    with monkeypatch.context() as patched:
-        patched.setattr(time, "time", lambda: late)
-        assert keys(instance) == []
-    (root / "dumps" / "small.pgn").write_text(random_pgn(3))
-    old(root / "dumps" / "small.pgn")
-    assert keys(instance) == ["small"]
-
-
-def test_positions_that_were_made_elsewhere_are_taken_in_as_they_are(root: Path, instance: dg.DagsterInstance) -> None:
+def test_positions_that_were_made_elsewhere_keep_their_settings(root: Path, instance: dg.DagsterInstance) -> None:
     dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
     ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
     (request,) = asked(instance)
     assert request.run_config == {"ops": {"positions": {"config": {"ingest": SETTINGS}}}}
-    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small"))
-    assert keys(instance) == []  # of a time when no version was noted: name, size and time tell
-    dump.write_text(random_pgn(3))
-    old(dump)
-    assert keys(instance) == ["small"]
-    said = {DUMP_VERSION: "another"}
-    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=said))
+    current = {DUMP_VERSION: version_of([dump])}
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=current))
+    assert keys(instance) == []
+    other = {DUMP_VERSION: "another"}
+    instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=other))
     assert keys(instance) == ["small"]
 
 

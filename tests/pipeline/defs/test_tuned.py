@@ -11,7 +11,7 @@ from pipeline.definitions import defs
 from pipeline.defs import checks
 from pipeline.defs.assets import dump
 from pipeline.defs.jobs import register
-from pipeline.defs.pages.tuned_metadata import of_strength
+from pipeline.defs.pages.tuned_metadata import describe_strength
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.defs.tuned import strength_report, tuned_checkpoint
 from pipeline.finetune import strength
@@ -64,14 +64,14 @@ def passed(results: list[dg.AssetCheckResult]) -> dict[str | None, bool]:
 def test_a_tuned_network_is_warned_of_by_its_own_figures(
     changed: dict[str, object], not_worse: bool, remembers: bool
 ) -> None:
-    found = passed(checks.of_tuned(RESULT | changed, 0.015, PROBE))
+    found = passed(checks.judge_tuned(RESULT | changed, 0.015, PROBE))
     assert found == {checks.LOSS: True, checks.NOT_WORSE: not_worse, checks.REMEMBERS: remembers}
 
 
 def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
     row = {"elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
-    assert passed(checks.of_strength(row)) == {checks.STRONGER: True}
-    assert passed(checks.of_strength(row | {"elo_low": -1.0})) == {checks.STRONGER: False}
+    assert passed(checks.judge_strength(row)) == {checks.STRONGER: True}
+    assert passed(checks.judge_strength(row | {"elo_low": -1.0})) == {checks.STRONGER: False}
 
 
 def test_a_run_that_makes_other_assets_leaves_those_of_self_play_out(root: Path) -> None:
@@ -97,12 +97,12 @@ def test_a_run_that_makes_other_assets_leaves_those_of_self_play_out(root: Path)
         result = dg.materialize(own, instance=instance, resources=resources, tags=backfill, run_config=silent)
         assert result.success
         assert not result.get_asset_materialization_events()
-        assert "no checkpoint has been materialised" in failure(execute("finetune", instance, {}), own[0].key.path[0])
+        assert "no checkpoint has been materialized" in failure(execute("finetune", instance, {}), own[0].key.path[0])
         for asset in own:
             chosen = dg.materialize(
                 [asset], instance=instance, resources=resources, run_config=silent, raise_on_error=False
             )
-            assert "has been materialised: materialise one" in failure(chosen, asset.key.path[0])
+            assert "has been materialized: materialize one" in failure(chosen, asset.key.path[0])
     assert not (root / "tuned").exists()
 
 
@@ -116,8 +116,8 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     result = ask(simulations=(4, 8), hand_written=0)
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None, "judge": None}
     assert "No generation was promoted" in (out / "report.html").read_text()
-    assert passed(checks.of_strength(result["against_seed"])) == {checks.STRONGER: False}
-    said = of_strength(out, tuned, result)
+    assert passed(checks.judge_strength(result["against_seed"])) == {checks.STRONGER: False}
+    said = describe_strength(out, tuned, result)
     assert said["seed"] == NOTHING_PROMOTED
     assert not {"elo", "elo_low", "elo_high"} & set(said)
     met: list[list[str]] = []

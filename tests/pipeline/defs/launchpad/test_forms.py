@@ -4,14 +4,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_type_hints
 
 import dagster as dg
 import pytest
 
 from engine.errors import UserError
 from model.training.config import TrainConfig
-from pipeline.defs.launchpad.forms import Between, Choice, descriptions, filled, form, options_of
+from pipeline.defs.launchpad.forms import Between, Choice, build_options, descriptions, is_hidden, make_form, read_form
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
     PositionsOptions,
@@ -73,12 +73,12 @@ class Outer:
 
 
 def validated(cls: type, values: Mapping[str, object]) -> object:
-    """Pass values through Dagster as a launchpad does, defaults filled in, and give the dataclass."""
+    """Pass values through Dagster as a launchpad does, defaults filled in, and return the dataclass."""
     got = []
 
     @dg.op
-    def take(config: form(cls)) -> None:  # type: ignore[valid-type]
-        got.append(options_of(config))
+    def take(config: make_form(cls)) -> None:  # type: ignore[valid-type]
+        got.append(read_form(config))
 
     @dg.job
     def job() -> None:
@@ -104,14 +104,16 @@ def test_an_untouched_form_is_the_default(cls: type) -> None:
 
 def test_each_field_has_its_sentence_and_is_shown() -> None:
     for cls in (*ALL, IngestConfig, TrainConfig):
-        fields = form(cls).model_fields
-        assert list(fields) == [field.name for field in dataclasses.fields(cls)]
+        fields = make_form(cls).model_fields
+        hints = get_type_hints(cls, include_extras=True)
+        names = [field.name for field in dataclasses.fields(cls)]
+        assert list(fields) == [name for name in names if not is_hidden(name, hints[name])]
         for name, shown in fields.items():
             assert (shown.description or "").startswith(descriptions(cls)[name]), name
             assert descriptions(cls)[name].rstrip().endswith("."), name
-    assert form(Inner).model_fields["steps"].default == 0
-    assert "0: none" in str(form(Inner).model_fields["steps"].description)
-    assert form(PositionsOptions).model_fields["workers"].description.endswith("From 0 to 1,024.")  # type: ignore[union-attr]
+    assert make_form(Inner).model_fields["steps"].default == 0
+    assert "0 means none" in str(make_form(Inner).model_fields["steps"].description)
+    assert make_form(PositionsOptions).model_fields["workers"].description.endswith("From 0 to 1,024.")  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -136,10 +138,10 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
 @pytest.mark.parametrize(
     ("cls", "values", "words"),
     [
-        (PositionsOptions, {"workers": -1}, "workers is -1, and must be from 0 to"),
-        (VerifyOptions, {"rows": -5}, "rows is -5"),
-        (ReportOptions, {"drawn": -1}, "drawn is -1"),
-        (ReportOptions, {"drawn": 10**9}, "drawn is 1000000000"),
+        (PositionsOptions, {"workers": -1}, "workers must be from 0 to 1024, got -1"),
+        (VerifyOptions, {"rows": -5}, "rows must be from 0 to 1000000, got -5"),
+        (ReportOptions, {"drawn": -1}, "drawn must be from 0 to 64, got -1"),
+        (ReportOptions, {"drawn": 10**9}, "drawn must be from 0 to 64, got 1000000000"),
         (Outer, {"where": "/x", "inner": {"rate": -1.0}}, r"^rate must be positive, not -1.0$"),
         (CheckpointOptions, {"train": {"steps": 5}}, "either minutes or steps"),
     ],
@@ -150,5 +152,5 @@ def test_the_dataclass_refuses_what_the_form_cannot_know(cls: type, values: dict
 
 
 def test_an_option_that_is_none_is_named() -> None:
-    with pytest.raises(UserError, match="Inner has no option 'steeps'; it has rate, steps, precision, other"):
-        filled(Inner, {"steeps": 1})
+    with pytest.raises(UserError, match="Inner has no option steeps; it has rate, steps, precision, other"):
+        build_options(Inner, {"steeps": 1})

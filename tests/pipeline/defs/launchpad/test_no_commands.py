@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import UserError
 from pipeline.definitions import defs
-from pipeline.defs.launchpad.forms import form, is_hidden
+from pipeline.defs.launchpad.forms import is_hidden, make_form
 from pipeline.defs.launchpad.look_ahead import OPTIONS
 from pipeline.defs.resources import Compute, Datasets
 
@@ -71,7 +71,7 @@ def test_what_takes_any_configuration_reads_none() -> None:
 @pytest.mark.parametrize("options", OPTIONS.values())
 def test_no_form_has_a_field_for_a_program_or_a_file(options: type[Any]) -> None:
     def walk(cls: type[Any]) -> Iterator[tuple[str, Any]]:
-        for name, field in form(cls).model_fields.items():
+        for name, field in make_form(cls).model_fields.items():
             yield name, field.annotation
             nested = getattr(field.annotation, "made_from", None)
             if dataclasses.is_dataclass(nested):
@@ -89,7 +89,7 @@ def test_a_folders_name_leads_nowhere_else(name: str, root: Path) -> None:
             folder(name)
     if name:
         with pytest.raises(UserError, match="plain folder name"):
-            Datasets().materialised((name,))
+            Datasets().find_positions((name,))
 
 
 def test_the_engine_is_stockfish_unless_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:

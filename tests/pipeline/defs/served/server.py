@@ -120,7 +120,7 @@ def serving() -> Iterator[Server]:
     finally:
         tree = server.tree() if process.poll() is None else []
         process.send_signal(signal.SIGTERM)
-        process.wait(30)
+        process.wait(60)
         _, alive = psutil.wait_procs(tree, 30)
         for left in alive:
             left.kill()

@@ -318,7 +318,7 @@ def hostile_pgn() -> str:
 def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "BrowserContext") -> None:
     """Dumps, checkpoints and training sets are named by markup too, as far as a folder's name can be."""
     datasets = Path(os.environ["FIANCHETTO_DATASETS"])
-    keys = [text for text in SCRIPTED if "/" not in text and text.isprintable()]
+    keys = SCRIPTED[1], SCRIPTED[4]
     for key in keys:
         (datasets / "dumps" / f"{key}.pgn").write_text(hostile_pgn())
     ended(server, server.launch("register_dumps", {}))
@@ -327,11 +327,10 @@ def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "Brows
         ended(server, server.launch("build_positions", config, {"dagster/partition": key}))
     name, train = keys[0], {"minutes": 0.0, "steps": 2, "batch_size": 16, "threads": 1}
     ops = {"training_set": {"config": {"name": name}}, "checkpoint": {"config": {"name": name, "train": train}}}
+    (datasets / "reports" / name / "<b onclick=pwned=1>").mkdir(parents=True)
+    (datasets / "reports" / name / "<b onclick=pwned=1>" / "report.json").write_text("{")
     run = server.launch("train", {"ops": ops})
     ended(server, run)
-    (datasets / "reports" / name / "<b onclick=pwned=1>").mkdir()
-    (datasets / "reports" / name / "<b onclick=pwned=1>" / "report.json").write_text("{")
-    ended(server, server.launch("train", {"ops": ops}))
     places = [f"/assets/positions?view=partitions&partition={quote(key)}" for key in keys]
     places += [f"/assets/dump?view=partitions&partition={quote(key)}" for key in keys]
     places += [f"/assets/{name}" for name in ("training_set", "checkpoint", "accuracy_report", "leaderboard")]
@@ -341,7 +340,7 @@ def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "Brows
     shown = 0
     for place in places:
         page.goto(server.url + place, wait_until="domcontentloaded")
-        page.wait_for_timeout(4000)
+        page.wait_for_timeout(3000)
         entries = page.locator('text="[Show Markdown]"')
         for at in range(entries.count()):
             entries.nth(at).click()
