@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 # Two tests run side by side, and the processes that they start too: threads that wait for each other actively would take
-# many times as long (docs/log.md, "Busy neighbours"). Before anything imports torch.
+# many times as long (docs/log/2026-11-20.md, "Busy neighbours"). Before anything imports torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest

@@ -20,7 +20,7 @@ def explored() -> ExploreConfig:
     """Return what a generation learns from: searched positions of people's games, or games where the explorer plays some.
 
     The search is that of the hand-written player's games. On a CPU it searches 25 times as many positions a second as a
-    small network does, so 64 of its simulations cost less than 16 of the network's (docs/log.md).
+    small network does, so 64 of its simulations cost less than 16 of the network's (docs/findings.md).
     """
     search = SearchConfig(
         algorithm="gumbel",
@@ -43,7 +43,7 @@ def tuning() -> TrainConfig:
     """Return the training of one generation: searches teach the policy alone, people's rows with evaluations the rest.
 
     A small network's own search knows less of a position's value than the evaluations in people's games, and a value that is
-    taught by it errs more, by every recipe that was tried (docs/log.md).
+    taught by it errs more, by every recipe that was tried (docs/findings.md).
     """
     return TrainConfig(
         epochs=1.6,

@@ -16,7 +16,7 @@ PHASES = ("opening", "middlegame", "endgame")
 
 
 def _search() -> SearchConfig:
-    # Of the searches that `fianchetto judge` compared, this one's policy gave away least for its evaluations (docs/log.md).
+    # Of the searches that `fianchetto judge` compared, this one's policy lost least for its evaluations (docs/findings.md).
     return SearchConfig(
         algorithm="gumbel",
         simulations=128,

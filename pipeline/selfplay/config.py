@@ -20,7 +20,7 @@ class ExploreError(UserError):
 def _search() -> SearchConfig:
     # Play flattens the policy; what a policy is to learn must not be flattened, or each generation is flatter than the last.
     # Judged by Stockfish, 16 simulations on 8 moves teach more than 32 on 16 by mctx's weight of values; by this weight less,
-    # for half the work (docs/log.md).
+    # for half the work (docs/findings.md).
     return SearchConfig(
         algorithm="gumbel",
         simulations=16,

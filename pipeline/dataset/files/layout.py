@@ -5,7 +5,7 @@ GAMES = "games.parquet"
 CARD = "CARD.md"
 SPLITS = ("train", "val", "test")
 ROW_GROUP = 32_768
-"""Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words (docs/log.md)."""
+"""Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words (docs/findings.md)."""
 LARGEST_GROUP = ROW_GROUP
 """Rows that a row group may have to be read: a footer that says more is not of this project."""
 SHARD_NOTE = "shard-"

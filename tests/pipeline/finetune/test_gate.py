@@ -120,7 +120,7 @@ def test_katagos_default_gate_would_let_the_worse_one_through_in_23_of_100_cases
 
 @pytest.mark.slow
 def test_the_table_of_the_gate() -> None:
-    """Print what docs/log.md says of the gate (pytest -s)."""
+    """Print what docs/findings.md says of the gate (pytest -s)."""
     for draw_elo, drawn in DRAWISH.items():
         for elo in (-50, -20, 0, 20, 35, 50, 100):
             share, games = let_through(elo, draw_elo, GateConfig(), 10_000)
