@@ -175,7 +175,7 @@ def test_a_network_that_reads_no_ratings_says_so_and_plays_on(network: Path) -> 
         b"isready\nsetoption name Rating value 1500\nisready\ngo nodes 1\nquit\n", "--checkpoint", str(network)
     )
     said = done.stdout.decode()
-    assert "info string Rating 1500 is not played at: the network tiny cannot be told 'elo'" in said
+    assert "info string Rating 1500 is not played at: the network tiny does not read 'elo'" in said
     assert "bestmove" in said
 
 
