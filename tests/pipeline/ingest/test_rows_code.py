@@ -98,7 +98,7 @@ def test_a_finished_dataset_of_other_code_is_said_to_be_and_left(
     with monkeypatch.context() as patch:
         other_code(patch)
         with pytest.raises(
-            DatasetError, match=rf"made by other code \({rows_code()}, this is 0123456789abcdef\).*beside it"
+            DatasetError, match=rf"made by other code \({rows_code()}, this is 0123456789abcdef\).*choose another --out"
         ):
             ingest([str(dump)], out, SMALL, workers=1)
         assert datasets.content(out) == before

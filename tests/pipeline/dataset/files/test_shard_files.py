@@ -53,7 +53,7 @@ from tests.waiting import drop_slow_lines
 
 MANIFEST, PAGE, CARD = f"{DATASET}/manifest.json", f"{SET}/training_set.json", f"{NET}/checkpoint.json"
 GAMES = f"{DATASET}/games.parquet"
-TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set", "root_value_share=0.5"]
+TRAINING = ["--steps", "1", "--batch-size", "16", "--set", "threads=1", "--set", "search_value_share=0.5"]
 
 
 class ReachedError(UserError):
@@ -392,11 +392,11 @@ def test_dagsters_pages_say_it_too(name: str, spoilt: Path) -> None:
     manifest = read_manifest(directory)
     for entry in manifest["files"]:  # so that the sample is of the shard that was spoilt
         entry["rows"] = entry["rows"] if entry["name"] == Path(SHARD).name else 0
-    said = metadata.of_positions(directory, manifest, None)
+    said = metadata.describe_positions(directory, manifest, None)
     assert ".parquet" in str(said["sample_of_positions"].value)
     assert "data:image" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
     with pytest.raises(DatasetError):
-        metadata.elo_of_players(directory, {**manifest, "games": {"read": 5}})
+        metadata.read_ratings(directory, {**manifest, "games": {"read": 5}})
 
 
 def test_what_nobody_spoilt_is_taken_by_all(
