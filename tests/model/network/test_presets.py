@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from model.training.objective.losses import VALUE_FORMS, wdl_of_results
-from model.training.objective.policy_losses import policy_terms
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from engine.encoding.move_vocabularies import vocabulary
@@ -26,6 +24,8 @@ from model.inference.evaluator import NetworkEvaluator
 from model.network.network import Network, build, parameters
 from model.network.preset import Preset, preset_row
 from model.network.presets import presets
+from model.training.objective import VALUE_FORMS, wdl_of_results
+from model.training.policy_loss import policy_terms
 from tests.model.test_checkpoint import make
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.match.game import GameRecord
-from pipeline.dataset.fen_rows import KINDS
+from pipeline.dataset.fen_rows import SCHEMA
 from pipeline.matches.files import _table
 from pipeline.storage.csv_text import FORMULA, csv_text
 from tests.conftest import REPOSITORY
@@ -40,7 +40,7 @@ def test_an_engine_s_name_and_words_are_no_formulas_in_games_csv() -> None:
 
 def test_no_other_module_writes_texts_of_others_as_csv() -> None:
     """`rows` writes numbers and texts that are made here: splits, FEN and UCI."""
-    assert [name for name, kind in KINDS.items() if kind == "string"] == ["split", "fen", "uci"]
+    assert [field.name for field in SCHEMA if field.type == "string"] == ["split", "fen", "uci"]
     listed = subprocess.run(["git", "grep", "-lE", r"csv\.(writer|DictWriter|CSVWriter)|write_csv|to_csv", "--", "*.py"],
                             cwd=REPOSITORY, capture_output=True, text=True, check=False)  # fmt: skip
     if listed.returncode:
