@@ -139,12 +139,13 @@ class CommandLine:
         everything = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=self._print_all
         )
-        paragraphs = (self.cls.__doc__ or "").split("\n\n")
+        first, *_ = (self.cls.__doc__ or "").split("\n\n")
+        positional = [f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()]
         more = f"{others} more settings: --help-all lists them, --set and --config set them."
         return click.Command(
             self.name,
             params=[*arguments, *options[:-1], several, config, options[-1], everything],
-            help=" ".join(paragraphs[0].split()),
+            help="\n\n".join([" ".join(first.split()), *positional]),
             epilog=None if hidden else more,
             context_settings={"allow_extra_args": True, "max_content_width": columns(), "terminal_width": columns()},
         )

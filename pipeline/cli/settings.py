@@ -78,7 +78,7 @@ class Setting(NamedTuple):
     @property
     def summary(self) -> str:
         """Return as many of its clauses as `SUMMARY` characters hold, one at least, and its default."""
-        clauses = re.split(r"(?<=[.:;]) ", self.text)
+        clauses = re.split(r"(?<=[.:;]) ", self.text.partition(" Default: ")[0])
         lengths = itertools.accumulate(len(clause) + 1 for clause in clauses)
         held = max(1, sum(length <= SUMMARY for length in lengths))
         return f"{' '.join(clauses[:held]).rstrip(':;.')}. {self.shown_default}".strip()

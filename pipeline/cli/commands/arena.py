@@ -28,9 +28,9 @@ class Arena(Common):
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
     a: str
-    """Player A; the result is from its side."""
+    """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND; the result is from its side."""
     b: str
-    """Player B."""
+    """Its opponent, likewise. Limits and options follow after commas: uci:stockfish,nodes=1000."""
     out: Path
     """Directory of the match."""
     simulations: int = 64
@@ -42,7 +42,7 @@ class Arena(Common):
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
     match: ArenaConfig = field(default_factory=ArenaConfig)
-    """The match."""
+    """Rules of the match."""
 
     def run(self) -> dict[str, Any]:
         """Play and return the summary."""
@@ -70,7 +70,7 @@ class Ladder(Common):
     basic: ClassVar = "out games simulations hand_written engine nodes elo elo_nodes tc concurrency seed"
 
     who: str
-    """The player: a checkpoint's directory, onnx:DIR, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
+    """A checkpoint's directory, onnx:DIR, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
     out: Path
     """Directory of the matches and the table."""
     simulations: tuple[int, ...] = (16, 64, 256)
@@ -88,7 +88,7 @@ class Ladder(Common):
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations."""
     match: ArenaConfig = field(default_factory=ArenaConfig)
-    """The matches."""
+    """Rules of the matches."""
 
     def run(self) -> dict[str, Any]:
         """Play every match and return the table."""
@@ -115,7 +115,7 @@ class Judge(Common):
     basic: ClassVar = "pgn out positions engine depth seed workers"
 
     players: tuple[str, ...]
-    """The players; the others are compared with the first."""
+    """Checkpoints' directories, onnx:DIR, hand-written or uniform; the others are compared with the first."""
     pgn: Path
     """Games to draw positions from, at most two per game."""
     out: Path

@@ -11,10 +11,10 @@ from pipeline.cli.progress import bar
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench(Common):
-    """Measure this machine. Figures are beside those of a yardstick in the same run where there is one."""
+    """Measure this machine, with a yardstick in the same run where there is one."""
 
     arguments: ClassVar = {"what": "WHAT"}
-    basic: ClassVar = "pgn positions smallest largest planes history chunk_mib address"
+    basic: ClassVar = "pgn positions smallest largest planes history address"
 
     what: What
     """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: ingest of
@@ -31,8 +31,6 @@ class Bench(Common):
     """ingest, scale: how planes are stored."""
     history: int = 8
     """ingest, scale: half-moves that rows keep, 1 to 8, as ingest has them."""
-    chunk_mib: int = 0
-    """scale: MiB of text of a chunk; 0: 8, since a stream's size is not known (a month's dump has 64)."""
     address: str | None = None
     """scale: address of the same dump (s3://, https://), whose ingest is timed beside the file's."""
 
@@ -41,7 +39,7 @@ class Bench(Common):
         from pipeline.evaluation.render import plain_text, text_table
         from pipeline.ingest.chunk import IngestConfig
 
-        config = IngestConfig(planes=self.planes, history=self.history, chunk_mib=self.chunk_mib)
+        config = IngestConfig(planes=self.planes, history=self.history)
         with bar(f"bench {self.what}") as progress:
             result = run(
                 self.what,
