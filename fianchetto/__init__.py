@@ -1,4 +1,4 @@
-"""What a notebook or a program wants of this project, under one name: `import fianchetto`.
+"""The Python API, for notebooks and programs: `import fianchetto`.
 
     player = fianchetto.load()                                   # the network that comes with the package
     player.choose(chess.Board()).move
@@ -6,9 +6,7 @@
     batch = next(batches.from_step(0))                           # columns of packed rows, numpy
     fianchetto.rows("datasets/positions/2013-01", count=10)      # the same as FEN and UCI, a pyarrow table
 
-docs/first_steps.ipynb shows them at work, on the games of `fianchetto.sample()`.
-
-Nothing heavy is imported before it is asked for.
+docs/first_steps.ipynb uses them on the games of `fianchetto.sample()`. Heavy packages are imported on first use.
 """
 
 from importlib.metadata import version
@@ -27,7 +25,7 @@ __version__ = version("fianchetto")
 
 
 def _require_ours() -> None:
-    """Raise ImportError where a file of somebody else has the name of one of our packages and is found first."""
+    """Raise ImportError if another package or file of the same name hides one of ours."""
     ours = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
@@ -43,7 +41,7 @@ _require_ours()
 
 
 def load(directory: str | Path | None = None, *, device: str = "auto", amp: str = "auto") -> "Player":
-    """Load a checkpoint that can be asked about boards; the default is the one that comes with the package."""
+    """Load a checkpoint that answers for boards; the default is the embedded one."""
     import model
     from pipeline.samples.shipped import EMBEDDED
 

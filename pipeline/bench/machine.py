@@ -1,4 +1,4 @@
-"""What the benchmarks share: one core for a measurement, and the command `ingest` in a process of its own."""
+"""Helpers of the benchmarks: pin a measurement to one core; run and watch the command `ingest`."""
 
 import json
 import os
@@ -107,7 +107,7 @@ class _Watcher:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Look again and again in a thread of its own."""
+        """Poll in a thread while the block runs."""
         over = threading.Event()
 
         def watch() -> None:

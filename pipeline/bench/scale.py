@@ -73,7 +73,7 @@ def measure(
         runs.append(_quickest(list(streams)))
         progress(Tick(len(runs), len(sizes) + 1, "streams"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        # A file and not a pipe as above: whoever feeds the pipe takes time from two workers on two cores.
+        # A file and not a pipe as above: feeding a pipe takes time from two workers on two cores.
         dump = Path(folder) / "stream.pgn"
         with dump.open("wb") as file:
             file.writelines(seed.read(min(largest, SPREAD_BYTES)))

@@ -104,7 +104,7 @@ class CommandLine:
             with command.make_context(f"fianchetto {self.name}", list(words)) as context:
                 if context.args:
                     raise UserError(f"{context.args[0]!r} is one argument too many")
-                given = self._given(context.params)
+                given = self._collect_values(context.params)
         except click.exceptions.Exit as ended:
             raise SystemExit(ended.exit_code) from None
         except click.NoSuchOption as error:
@@ -150,7 +150,7 @@ class CommandLine:
             context_settings={"allow_extra_args": True, "max_content_width": columns(), "terminal_width": columns()},
         )
 
-    def _given(self, params: dict[str, Any]) -> "dict[str, Given]":
+    def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
         """Return the values that a command line gives: those of options go before --set, and those before the file's."""
         from pipeline.cli.settings import Given, read_assignment, read_config, split_list
 

@@ -194,10 +194,10 @@ def _convert(setting: Setting, given: Given) -> Any:
     try:
         return TypeAdapter(setting.kind).validate_python(value)
     except ValidationError:
-        raise SettingError(f"{given.place} must be {_wanted(setting)}, got {given.value!r:.100}") from None
+        raise SettingError(f"{given.place} must be {_describe_type(setting)}, got {given.value!r:.100}") from None
 
 
-def _wanted(setting: Setting) -> str:
+def _describe_type(setting: Setting) -> str:
     """Describe the values that a setting takes."""
     if setting.several:
         kind = get_args(setting.kind)[0]
