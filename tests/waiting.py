@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable
 
-LONG = 240.0
+LONG = 500.0
 """Seconds after which a test takes something for hung, however busy the machine is."""
 
 

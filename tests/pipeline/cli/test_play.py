@@ -278,7 +278,7 @@ runpy.run_module("uci_test_suite", run_name="__main__")
         capture_output=True,
         text=True,
         check=False,
-        timeout=2 * LONG,
+        timeout=LONG,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 failed, 12 total" in done.stdout

@@ -16,6 +16,7 @@ from dagster._core.launcher import WorkerStatus
 
 from pipeline.defs.launcher import WatchfulRunLauncher, is_alive
 from tests.pipeline.defs.served.server import wait
+from tests.waiting import LONG
 
 
 def reported(instance: dg.DagsterInstance, pid: int) -> dg.DagsterRun:
@@ -42,7 +43,7 @@ def test_a_dead_worker_is_told_from_a_live_one(instance: dg.DagsterInstance) -> 
     launcher, run = instance.run_launcher, reported(instance, worker.pid)
     assert launcher.check_run_worker_health(run).status == WorkerStatus.RUNNING
     worker.kill()
-    wait(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE, 240)
+    wait(lambda: psutil.Process(worker.pid).status() == psutil.STATUS_ZOMBIE, LONG)
     health = launcher.check_run_worker_health(run)
     assert health.status == WorkerStatus.FAILED
     assert f"process {worker.pid} of the run has died" in str(health)
@@ -79,12 +80,12 @@ def test_an_interrupted_run_saves_its_checkpoint_and_leaves_no_process(copied: P
     )
     worker = subprocess.Popen([sys.executable, "-c", code])
     out = copied / "checkpoints" / "long"
-    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, 240)
+    wait(lambda: (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 100, LONG)
     below = psutil.Process(worker.pid).children(recursive=True)
     assert below
     worker.send_signal(signal.SIGINT)
-    worker.wait(240)
-    _, left = psutil.wait_procs(below, 240)
+    worker.wait(LONG)
+    _, left = psutil.wait_procs(below, LONG)
     assert not left
     card = json.loads((out / "checkpoint.json").read_text())
     assert (card["finished"], card["step"] > 0) == (False, True)
