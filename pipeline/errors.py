@@ -25,6 +25,14 @@ class DatasetError(UserError):
 class OtherDumpError(DatasetError):
     """A dataset, complete or not, whose dump has changed, is another one, or was read by other code."""
 
+    code = "taken"
+
+
+class OtherSettingsError(DatasetError):
+    """A dataset, complete or not, that was made with other settings."""
+
+    code = "taken"
+
 
 class IngestError(UserError):
     """An ingest that could not be completed; finished shards are kept."""

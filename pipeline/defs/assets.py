@@ -31,8 +31,7 @@ from pipeline.defs.progress import log_progress
 from pipeline.defs.resources import Compute, Datasets, version_of
 from pipeline.dumps.fetch import STEM, fetch
 from pipeline.dumps.reader import require
-from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.rows_code import rows_code
+from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
 
 if TYPE_CHECKING:
     Result = dg.MaterializeResult[None]
@@ -56,6 +55,8 @@ REMEDIES = {
     "workers": "set fewer `workers` in the launchpad",
 }
 """What a Dagster user does about an error, by its code; the command line has its own remedies."""
+POSITIONS_VERSION = f"{CODE_VERSION}, rows {ROWS_VERSION}"
+"""Code version of positions, which are out of date when the same dump gives other rows."""
 
 
 @dg.asset(
@@ -119,7 +120,7 @@ def describe_file(path: Path, digest: str, **more: str) -> Result:
     tags={"stage": "data"},
     kinds={"parquet"},
     pool="processor",
-    code_version=f"{CODE_VERSION}, rows {rows_code()}",
+    code_version=POSITIONS_VERSION,
     automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
 )
 def positions(
@@ -141,7 +142,7 @@ def positions(
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
         metadata=metadata.describe_positions(out, manifest, seconds) | {DUMP_VERSION: version},
-        data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest.get("code")),
+        data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]),
     )
 
 

@@ -26,8 +26,8 @@ from pipeline.dumps.formats.positions import recognise
 from pipeline.dumps.formats.text import FIRST, HEAD, PIECE, Pieces, gather
 from pipeline.errors import DumpError, Stopped
 from pipeline.pgn.tags import LONGEST_GAME, Splitter, split
-from pipeline.storage.http import RemoteVersion, file_name, shown
-from pipeline.storage.objects import Remote, look, open_remote
+from pipeline.storage.http import RemoteVersion, WebFile, file_name, shown
+from pipeline.storage.objects import ObjectFile, look, open_remote
 from pipeline.storage.preflight import require_utf8
 from pipeline.storage.stores import is_url
 
@@ -81,7 +81,7 @@ class Source:
         """The format, where it is not PGN."""
         self.version: RemoteVersion | None = None
         """Version of a remote file."""
-        self._file: IO[bytes] | Remote | None = None
+        self._file: IO[bytes] | WebFile | ObjectFile | None = None
         self._head = b""
 
     @property

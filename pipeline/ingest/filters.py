@@ -1,10 +1,9 @@
-"""Which games become rows: the filters, and those of them that need no replay.
+"""The filters of games and positions, and those of games that need no replay.
 
     tags -> `filter_games` -> replay -> `row_filters.filter_rows`
 
-A dropped game keeps its row in `games.parquet` with the first filter that refused it, and costs a look at its tags.
-Everything is decided by the game's own text and the configuration, so the number of workers and the cut into chunks
-change nothing.
+A dropped game keeps its row in `games.parquet` with the first filter that refused it, and only its tags are read.
+The game's own text and the configuration decide, so the number of workers and the cut into chunks change nothing.
 
 Axes: G games, F tags.
 """
@@ -24,23 +23,23 @@ from pipeline.pgn import replay, tags
 
 SPEEDS = tuple(name.lower() for name in CLASSES[:-1])
 CORRESPONDENCE = "correspondence"
-"""The class of a TimeControl of `-`, which is how Lichess writes games without a clock."""
+"""Class of the TimeControl `-`, which Lichess writes for games without a clock."""
 TITLES = ("GM", "WGM", "IM", "WIM", "FM", "WFM", "NM", "CM", "WCM", "WNM", "LM")
 BOTS = ("any", "exclude", "only")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """What of a dump is kept; every default keeps all. What is dropped is counted under its filter in the manifest."""
+    """What is kept of a dump; every default keeps all. The manifest counts what each filter dropped."""
 
     min_elo: int = 0
-    """Lowest rating either player may have; 0 also keeps games without ratings."""
+    """Lowest rating of either player; 0 also keeps games without ratings."""
     max_elo: int = 0
-    """Highest rating either player may have; 0 for no limit."""
+    """Highest rating of either player; 0 for no limit."""
     max_elo_gap: int = 0
-    """Largest difference between the players' ratings, for games of equals; 0 for no limit, else both must be known."""
+    """Largest difference between the players' ratings; 0 for no limit. Otherwise games without both ratings are dropped."""
     rated_only: bool = False
-    """Keep only games whose Event begins with "Rated", as Lichess's do; casual games are often not played to win."""
+    """Keep only games whose Event begins with "Rated", as Lichess writes it; casual games are often not played to win."""
     titles: tuple[str, ...] = ()
     """Keep games in which a player holds one of these titles, such as GM,IM; none for all games."""
     bots: str = "any"
@@ -49,34 +48,34 @@ class Filters:
     """Keep these time controls by base + 40 x increment, as `blitz,rapid`: ultrabullet (below 30 s), bullet (180), blitz
     (480), rapid (1500), classical, correspondence; none for all."""
     terminations: tuple[str, ...] = ()
-    """Keep games that ended so, in the words of the Termination tag, such as "Normal,Time forfeit"; none for all."""
+    """Keep games with these Termination tags, such as "Normal,Time forfeit"; none for all."""
     since: str = ""
-    """First day to keep, as 2024-01-31; a game whose date is not wholly known is then dropped. Empty for no limit."""
+    """First day to keep, as 2024-01-31; games without a complete date are then dropped. Empty for no limit."""
     until: str = ""
-    """Last day to keep, likewise."""
+    """Last day to keep, in the same form."""
     min_plies: int = 1
-    """Half-moves a game must have."""
+    """Least number of half-moves of a game."""
     evals_only: bool = False
-    """Keep only positions that the dump has an engine's evaluation of ([%eval]); games without any are dropped unread."""
+    """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped before replay."""
     skip_plies: int = 0
-    """Half-moves at the beginning of a game that make no rows: openings are mostly copies of each other."""
+    """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates of each other."""
     min_clock: int = 0
-    """Seconds the mover must have left, where the clock is known; moves in time trouble teach little."""
+    """Least number of seconds on the mover's clock, if it is known; moves in time trouble teach little."""
     sample: float = 1.0
-    """Share of games to keep, by a hash of their movetext and the seed: a smaller share is a part of a larger one."""
+    """Share of games to keep, by a hash of their movetext and the seed: a smaller share is a subset of a larger one."""
     keep_by_elo: tuple[str, ...] = ()
-    """Share of games to keep by band of the mean rating, as LOW:SHARE up to the next LOW, such as 0:1,1400:0.5,1800:1, by the
-    same hash; `--estimate` prints the shares that make bands alike. Unrated games count as 0."""
+    """Share of games to keep by band of the mean rating, as LOW:SHARE up to the next LOW, such as 0:1,1400:0.5,1800:1;
+    `--estimate` prints the shares that make bands equal. Games without ratings count as 0."""
     positions_per_game: int = 0
-    """Rows a game may give, drawn by a hash: neighbours of one game are nearly copies. 0 for all."""
+    """Most rows of a game, drawn by a hash, since neighbours are nearly duplicates; 0 for all."""
     max_copies: int = 0
-    """Rows of one position that may come of a chunk, drawn by a hash, so that the moves keep their shares; 0 for all."""
+    """Most rows of one position in a chunk, drawn by a hash, so that the moves keep their shares; 0 for all."""
 
     def __post_init__(self) -> None:
-        """Check what the types do not say."""
+        """Validate the settings."""
         counts = ("min_elo", "max_elo", "max_elo_gap", "skip_plies", "min_clock", "positions_per_game", "max_copies")
         if negative := [name for name in counts if getattr(self, name) < 0]:
-            raise ConfigError(f"{negative[0]} is at least 0, not {getattr(self, negative[0])}")
+            raise ConfigError(f"{negative[0]} must be at least 0, got {getattr(self, negative[0])}")
         if self.max_elo and self.max_elo < self.min_elo:
             raise ConfigError(f"max_elo {self.max_elo} is below min_elo {self.min_elo}")
         if self.min_plies < 1:
@@ -95,7 +94,7 @@ class Filters:
 
 
 def day(text: str, name: str) -> int:
-    """Read YYYY-MM-DD as the number YYYYMMDD, 0 where it is empty; ConfigError names the option."""
+    """Return YYYY-MM-DD as the number YYYYMMDD, 0 for ""; raises ConfigError that names the option."""
     if not text:
         return 0
     try:
@@ -107,7 +106,7 @@ def day(text: str, name: str) -> int:
 
 
 def elo_shares(words: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Read bands LOW:SHARE into their lows, rising, and shares; ratings below the first band count to it."""
+    """Return the ascending lows and the shares of bands LOW:SHARE; ratings below the first band belong to it."""
     lows, shares = [], []
     for word in words:
         found = re.fullmatch(r"(\d{1,5}):(\d*\.?\d+)", word)
@@ -122,21 +121,21 @@ def elo_shares(words: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.fl
     return np.array(lows, dtype=np.int64), np.array(shares, dtype=np.float64)
 
 
-def value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
-    """Give the text of a span; invalid UTF-8 is replaced."""
+def tag_value(text: NDArray[np.uint8], span: NDArray[np.int64]) -> str:
+    """Return the text of a span; invalid UTF-8 is replaced."""
     return text[span[0] : span[1]].tobytes().decode("utf-8", "replace")
 
 
-def which(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Tell of each span's value whether it is `wanted`; each spelling is looked at once."""
+def matches(text: NDArray[np.uint8], spans: NDArray[np.int64], wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Return whether each span's text is `wanted`, bool[G]; each spelling is checked once."""
     hashes = np.zeros(len(spans), dtype=np.uint64)
     tags.hash_spans(text, spans, hashes)
     _, first, back = np.unique(hashes, return_index=True, return_inverse=True)
-    return np.array([wanted(value(text, spans[index])) for index in first], dtype=np.bool_)[back]
+    return np.array([wanted(tag_value(text, spans[index])) for index in first], dtype=np.bool_)[back]
 
 
 def _dates(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Read dates YYYY.MM.DD as the number YYYYMMDD, 0 where a part is unknown."""
+    """Return dates YYYY.MM.DD as numbers YYYYMMDD, 0 if a part is unknown."""
     parts = []
     for first, last in ((0, 4), (5, 7), (8, 10)):
         part = np.stack([spans[:, 0] + first, spans[:, 0] + last], axis=1)
@@ -149,7 +148,7 @@ def _dates(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> NDArray[np.int6
 
 
 def movetext_shares(text: NDArray[np.uint8], games: replay.Games, seed: int) -> NDArray[np.float64]:
-    """Give each game a number in [0, 1) by a hash of its movetext, white space at the end left out."""
+    """Return a number in [0, 1) for each game, a hash of its movetext without trailing white space."""
     spans = np.stack([games.movetext, games.start[1:]], axis=1)
     for turn in range(5):
         last = text[np.maximum(spans[:, 1] - 1, 0)]
@@ -172,9 +171,9 @@ def filter_games(
     filters: Filters,
     seed: int,
 ) -> None:
-    """Mark in `games.status` what the filters that need no moves refuse; spans int64[G, F, 2], ratings with 0 for unknown.
+    """Mark games in `games.status` that filters refuse by their tags; spans int64[G, F, 2], ratings with 0 for unknown.
 
-    Only games that are still USED are marked, so each counts once.
+    Only games that are still USED are marked, so each is counted once.
     """
 
     def refuse(reason: int, refused: NDArray[np.bool_]) -> None:
@@ -189,18 +188,20 @@ def filter_games(
         refuse(replay.FILTER_GAP, (low == 0) | (high - low > filters.max_elo_gap))
     if filters.rated_only:
         refuse(
-            replay.FILTER_CASUAL, ~which(text, spans[:, tags.EVENT], lambda event: event.lower().startswith("rated"))
+            replay.FILTER_CASUAL, ~matches(text, spans[:, tags.EVENT], lambda event: event.lower().startswith("rated"))
         )
     _refuse_players(text, spans, filters, refuse)
     if filters.speeds:
         kept = [SPEEDS.index(speed) for speed in filters.speeds if speed != CORRESPONDENCE]
         wanted = (games.base >= 0) & np.isin(speed_class(games.base, increment), kept)
         if CORRESPONDENCE in filters.speeds:
-            wanted |= which(text, spans[:, tags.TIME_CONTROL], lambda control: control.strip() == "-")
+            wanted |= matches(text, spans[:, tags.TIME_CONTROL], lambda control: control.strip() == "-")
         refuse(replay.FILTER_SPEED, ~wanted)
     if filters.terminations:
         words = {word.lower() for word in filters.terminations}
-        refuse(replay.FILTER_TERMINATION, ~which(text, spans[:, tags.TERMINATION], lambda word: word.lower() in words))
+        refuse(
+            replay.FILTER_TERMINATION, ~matches(text, spans[:, tags.TERMINATION], lambda word: word.lower() in words)
+        )
     first, last = day(filters.since, "since"), day(filters.until, "until")
     if first or last:
         known = spans[:, [tags.UTC_DATE], 1] > 0
@@ -226,17 +227,17 @@ def _refuse_players(
     filters: Filters,
     refuse: Callable[[int, NDArray[np.bool_]], None],
 ) -> None:
-    """Refuse games by who plays: titles and bots."""
+    """Refuse games by the players' titles, and games with or without bots."""
     if filters.titles:
         white, black = (
-            which(text, spans[:, tag], lambda title: title in filters.titles)
+            matches(text, spans[:, tag], lambda title: title in filters.titles)
             for tag in (tags.WHITE_TITLE, tags.BLACK_TITLE)
         )
         refuse(replay.FILTER_TITLE, ~(white | black))
     if filters.bots != "any":
         bot = np.zeros(len(spans), dtype=np.bool_)
         for tag in (tags.WHITE_TITLE, tags.BLACK_TITLE):
-            bot |= which(text, spans[:, tag], lambda title: title == "BOT")
+            bot |= matches(text, spans[:, tag], lambda title: title == "BOT")
         for tag in (tags.WHITE, tags.BLACK):
-            bot |= which(text, spans[:, tag], lambda name: name.lower().startswith("lichess ai"))
+            bot |= matches(text, spans[:, tag], lambda name: name.lower().startswith("lichess ai"))
         refuse(*((replay.FILTER_BOT, bot) if filters.bots == "exclude" else (replay.FILTER_NO_BOT, ~bot)))

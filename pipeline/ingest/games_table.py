@@ -1,4 +1,4 @@
-"""What the tags of a chunk's games say, as the rows of `games.parquet`.
+"""The tags of a chunk's games as rows of `games.parquet`.
 
 Axes: G games, F tags, S starting positions.
 """
@@ -13,25 +13,25 @@ from numpy.typing import NDArray
 from pipeline.dataset.files.layout import SPLITS
 from pipeline.dataset.files.shards import number_array
 from pipeline.dumps.reader import Chunk
-from pipeline.ingest.filters import value
+from pipeline.ingest.filters import tag_value
 from pipeline.ingest.row_filters import NO_LABELS
 from pipeline.pgn import replay, tags
 
 
 class Tagged(NamedTuple):
-    """The games of a chunk with what their tags say."""
+    """The games of a chunk with the values of their tags."""
 
     games: replay.Games
     spans: NDArray[np.int64]  # [G, F, 2]
     white_elo: NDArray[np.int32]  # 0: unknown
     black_elo: NDArray[np.int32]
     increment: NDArray[np.int32]  # seconds, -1: unknown
-    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels, NO_LABELS: it is a game, and all are
+    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
     setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
 
 
 def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
-    """Return the numbers that tag values begin with, `missing` where there is none, int32[G]."""
+    """Return the numbers that tag values begin with, `missing` if there is none, int32[G]."""
     out = np.empty(len(spans), dtype=np.int32)
     tags.read_integers(text, spans, missing, out)
     return out
@@ -44,13 +44,13 @@ def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
     offsets = np.empty(len(spans) + 1, dtype=np.int32)
     tags.copy_spans(text, spans, data, offsets)
     if data.size and data.max() >= 128:
-        return pa.array([value(text, span) if span[1] else None for span in spans], type=pa.string())
+        return pa.array([tag_value(text, span) if span[1] else None for span in spans], type=pa.string())
     present = pa.py_buffer(np.packbits(spans[:, 1] > 0, bitorder="little"))
     return pa.StringArray.from_buffers(len(spans), pa.py_buffer(offsets), pa.py_buffer(data), present)
 
 
 def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.bool_]) -> pa.Array:
-    """Return a column of names by their indices; what is not `known` is null."""
+    """Return a column of names by their indices, null if not `known`."""
     offsets = np.cumsum([0, *map(len, names)], dtype=np.int32)
     text = pa.py_buffer("".join(names).encode("ascii"))
     dictionary = pa.StringArray.from_buffers(len(names), pa.py_buffer(offsets), text)
@@ -58,7 +58,7 @@ def _named(names: Sequence[str], indices: NDArray[np.uint8], known: NDArray[np.b
 
 
 def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: NDArray[np.uint8]) -> pa.Table:
-    """Return the rows of `games.parquet` for a chunk's games, dropped ones with their reason; `split_G` indexes SPLITS."""
+    """Return the rows of `games.parquet` for a chunk's games, dropped ones with the reason; `split_G` indexes SPLITS."""
     games, spans = tagged.games, tagged.spans
     count = len(games.status)
     used = games.status == replay.USED

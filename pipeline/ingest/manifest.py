@@ -1,6 +1,6 @@
 """The manifest of an ingest: the notes of all chunks added up, and the table of all games.
 
-Copies of positions, and what test shares with train, are no sum over chunks: `fianchetto audit` counts them.
+Duplicate positions, and those that test shares with train, are not sums over chunks: `fianchetto audit` counts them.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,25 +19,35 @@ import pyarrow.parquet as pq
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from pipeline.dataset.files import shards as shard_format
 from pipeline.dataset.files.columns import FORMAT_VERSION
-from pipeline.dataset.files.shards import (
-    GAMES,
-    SPLITS,
-    publish,
-    publish_dataset,
-    read_note,
-)
-from pipeline.dumps.reader import Source
+from pipeline.dataset.files.shards import GAMES, SPLITS, publish, publish_dataset, read_note
 from pipeline.errors import DatasetError
-from pipeline.ingest.chunk import OTHERS, IngestConfig, config_digest, part_name
+from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
 from pipeline.ingest.data_card import write_card
 from pipeline.ingest.row_filters import REASONS
-from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay
 from pipeline.storage.building import PARTS, files_folder
 from pipeline.storage.stores import opened
 
 READERS = 8
-"""Notes that are read at a time: each is a request where they lie in a store."""
+"""Notes that are read at a time: each is a request if they are in a store."""
+
+
+class Described(Protocol):
+    """A dump that was read."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def damage(self) -> str:
+        """What was wrong with it, "" if nothing was."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return its entry of the manifest."""
+        ...
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
@@ -48,16 +58,10 @@ def read_notes(parts: Path) -> list[dict[str, Any]]:
         return list(pool.map(read_note, [parts / name for name in names]))
 
 
-def _table(path: Path) -> pa.Table:
-    """Read a small table; not by `pq.read_table`, which imports pandas where it is installed, a quarter of a second."""
-    with pq.ParquetFile(opened(path)) as file:
-        return file.read(use_threads=False)
-
-
 def _merge_games(out: Path, count: int) -> dict[str, Any]:
-    """Publish `games.parquet` from the chunks' tables, one row group each, with dictionaries made one."""
+    """Publish `games.parquet` from the chunks' tables, a row group each, without dictionaries."""
     paths = [out / PARTS / f"games-{index:05d}.parquet" for index in range(count)]
-    kinds: dict[str, pa.DataType] = {}  # puzzles have two more
+    kinds: dict[str, pa.DataType] = {}  # puzzles have two more columns
     rows = 0
     for path in paths:
         with pq.ParquetFile(opened(path)) as file:
@@ -70,7 +74,8 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
     def write(target: Any) -> None:
         with pq.ParquetWriter(target, plain, compression="zstd") as writer:
             for path in paths:
-                table = _table(path)
+                with pq.ParquetFile(opened(path)) as file:  # `pq.read_table` would import pandas, a quarter of a second
+                    table = file.read(use_threads=False)
                 for field in plain:
                     if field.name not in table.schema.names:
                         table = table.append_column(field, pa.nulls(len(table), field.type))
@@ -81,26 +86,24 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
 
 
 def plain_config(config: IngestConfig) -> dict[str, Any]:
-    """Give a configuration as JSON has it, where a tuple is a list."""
+    """Return a configuration as JSON stores it, with lists for tuples."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(config)))
     return plain
 
 
 def build_manifest(
     out: Path,
-    sources: Sequence[Source],
+    sources: Sequence[Described],
     config: IngestConfig,
     more: Mapping[str, Any] | None = None,
-    shards: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """Publish `games.parquet` and then the manifest, and give it; raises DatasetError when there is no position.
+    """Publish `games.parquet` and then the manifest, with the entries of `more`, and return it.
 
-    `more` is what the manifest says besides, or otherwise; `shards` are those that are not of one chunk.
+    Raises DatasetError if there is no position.
     """
     notes = read_notes(out / PARTS)
-    code = rows_code()
-    made_with = {(note["config"], note["code"]) for note in notes if "config" in note}  # self-play has one writer
-    if made_with - {(config_digest(config), code)}:
+    made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}  # self-play has no config
+    if made_by - {(config_digest(config), ROWS_VERSION)}:
         raise DatasetError(OTHERS.format(out=out))
     status: Counter[str] = Counter()
     rows_dropped: Counter[str] = Counter()
@@ -116,15 +119,11 @@ def build_manifest(
         reasons = "; ".join(f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items()))
         counts = reasons or damage or "no game was found"
         raise DatasetError(f"no positions in {named}: {read} games read ({counts})")
-    files = [*(entry for note in notes for entry in note["files"]), *shards]
+    files = [entry for note in notes for entry in note["files"]]
     positions = {split: sum(entry["rows"] for entry in files if entry["split"] == split) for split in SPLITS}
-    if sum(positions.values()) != rows:
-        raise DatasetError(
-            f"{out} has shards of {sum(positions.values())} rows, not {rows}: delete it and ingest again"
-        )
     shard_bytes = sum(entry["bytes"] for entry in files)
-    with ThreadPoolExecutor(1) as beside:
-        beside.submit(import_module, "polars")  # which the card is made by, and takes as long to import as all it makes
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(import_module, "polars")  # for the card; importing it takes as long as merging
         files.append(_merge_games(out, len(notes)))
     manifest = {
         "format_version": FORMAT_VERSION,
@@ -132,7 +131,7 @@ def build_manifest(
         "moves_hash": moves_hash(),
         "planes": config.planes,
         "row_group": shard_format.ROW_GROUP,
-        "code": code,
+        "rows_version": ROWS_VERSION,
         "sources": [source.describe() for source in sources],
         "config": plain_config(config),
         "games": {"read": read, "used": status["used"], "dropped": dropped},

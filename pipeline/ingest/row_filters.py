@@ -1,7 +1,7 @@
-"""Which positions of the games that were replayed become rows.
+"""Filters of the positions of replayed games.
 
-A dropped row is counted under the first rule that refused it. Draws are by a hash of the game's moves, the ply and the seed:
-the same whatever else is in the chunk.
+A dropped row is counted under the first filter that refused it. Sampling is a hash of the game's moves, the ply and the seed,
+so it does not depend on the rest of the chunk.
 
 Axes: R rows, G games.
 """
@@ -28,15 +28,15 @@ REASONS = (
 KEPT, NOT_LABELLED, OPENING, CLOCK, NO_EVAL, COPIES, PER_GAME = range(len(REASONS))
 
 NO_LABELS = 255
-"""In place of a parity: the game is a game, and all its moves are labels."""
+"""Parity of a game, all of whose moves are labels."""
 
 
 def filter_rows(
     rows: replay.Rows, filled: int, games: replay.Games, parity: NDArray[np.uint8], filters: Filters, seed: int
 ) -> tuple[NDArray[np.int64] | None, Counter[str]]:
-    """Give the rows to keep (int64, rising; None for all of them), and how many were dropped by reason.
+    """Return the rows to keep (int64, ascending; None for all), and the numbers of dropped rows by reason.
 
-    `parity` uint8[G]: 0 or 1 where only plies that are even or odd are labels, NO_LABELS for games.
+    `parity` uint8[G]: 0 or 1 if only even or odd plies are labels, NO_LABELS for games.
     """
     labelled = bool((parity != NO_LABELS).any())
     by_row = filters.skip_plies or filters.min_clock or filters.evals_only
@@ -67,14 +67,14 @@ def filter_rows(
         ):
             if most:
                 left = np.flatnonzero(reason == KEPT)
-                reason[left[_places(group[left], drawn[left]) >= most]] = why
+                reason[left[_ranks(group[left], drawn[left]) >= most]] = why
     counts = np.bincount(reason, minlength=len(REASONS))
     dropped = Counter({name: int(count) for name, count in zip(REASONS[1:], counts[1:], strict=True) if count})
     return np.flatnonzero(reason == KEPT), dropped
 
 
-def _places(group: NDArray[np.uint32] | NDArray[np.uint64], drawn: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Give each row's place among those of its group in the order of `drawn`, from 0; equal draws in the order of rows."""
+def _ranks(group: NDArray[np.uint32] | NDArray[np.uint64], drawn: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return each row's rank within its group in the order of `drawn`, from 0; equal draws in the order of rows."""
     order = np.lexsort((drawn, group))
     ordered = group[order]
     fresh = np.ones(len(order), dtype=np.bool_)
@@ -85,8 +85,8 @@ def _places(group: NDArray[np.uint32] | NDArray[np.uint64], drawn: NDArray[np.ui
     return places
 
 
-def by_position(rows: replay.Rows, filled: int, games: replay.Games, parity: NDArray[np.uint8]) -> None:
-    """Give labelled moves that are no game the identity of their first position, so that its copies share a split."""
+def identify_by_position(rows: replay.Rows, filled: int, games: replay.Games, parity: NDArray[np.uint8]) -> None:
+    """Set the identity of entries that are not games to their first position, so that its duplicates share a split."""
     if (parity == NO_LABELS).all():
         return
     replayed = (games.status == replay.USED) & (games.plies > 0)

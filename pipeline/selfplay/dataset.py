@@ -37,7 +37,6 @@ from pipeline.dumps.reader import Chunk, Source, chunks
 from pipeline.ingest.chunk import ChunkTask, packed_of, part_name, read_games, split_of
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
-from pipeline.ingest.rows_code import rows_code
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig, ExploreError, draw_score
 from pipeline.selfplay.journal import FOLDER, Journals
@@ -68,7 +67,7 @@ def build(out: Path, found: Journals, config: ExploreConfig, more: Mapping[str, 
     games = 0
     for chunk in chunks([source], CHUNK_BYTES):
         entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
-        _encode(ChunkTask(chunk, str(out), config.ingest(), rows_code()), entries, config)
+        _encode(ChunkTask(chunk, str(out), config.ingest()), entries, config)
         games += len(entries)
     if games != len(lines):
         raise ExploreError(f"{out / PGN} has {games} games and should have {len(lines)}: run the same command again")

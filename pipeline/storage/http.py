@@ -3,9 +3,9 @@
     request -> bytes -> a break, a stall, "come back later" -> wait -> request from that byte on -> bytes -> the end
 
 Bytes of two versions of a file are never joined. A request that continues names a strong validator (If-Range, RFC 9110
-section 13.1.5), and the answer must repeat it. Where the server has none, the file is read again from byte 0, and the bytes
-that were returned before are compared by their hash. A body whose end cannot be told from a broken connection is refused.
-Needs urllib3 2, for `read1`.
+section 13.1.5), a strong ETag, and the answer must repeat it. Where the server has none, the file is read again from byte 0,
+and the bytes that were returned before are compared by their hash. A body whose end cannot be told from a broken connection is
+refused. Needs urllib3 2, for `read1`.
 """
 
 import email.utils
@@ -33,8 +33,6 @@ FIRST_WAIT = 1.0
 """Seconds before the second request; each later wait is twice as long."""
 LONGEST_WAIT = 300.0
 """Longest wait in seconds; a server that asks for a longer one is not asked again."""
-STRONG_AFTER = 60.0
-"""Seconds from Last-Modified to Date that make the former a strong validator (RFC 9110 section 8.8.2.2)."""
 
 _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = dict.fromkeys((404, 410), ": there is no such file")
@@ -68,8 +66,11 @@ class RemoteVersion:
     etag: str = ""
     modified: str = ""
     """Time of the last change, as the server writes it."""
-    validator: str = ""
-    """Value for If-Range: a strong ETag, else a Last-Modified that is old enough, else ""."""
+
+    @property
+    def validator(self) -> str:
+        """The ETag if it is strong, else ""."""
+        return "" if self.etag.startswith("W/") else self.etag
 
     @property
     def name(self) -> str:
@@ -320,19 +321,9 @@ def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int,
         start, length = (int(span[1] or -1), span[2]) if span else (-1, "")
     elif chunked:
         length = ""
-    etag, modified = headers.get("ETag", ""), headers.get("Last-Modified", "")
-    changed, now = _seconds(modified), _seconds(headers.get("Date", ""))
-    is_old = changed is not None and now is not None and now - changed >= STRONG_AFTER
-    validator = etag if etag and not etag.startswith("W/") else modified if is_old else ""
     size = int(length) if _SIZE.fullmatch(length) else None
-    return RemoteVersion(size=size, etag=etag, modified=modified, validator=validator), start, has_end
-
-
-def _seconds(text: str) -> float | None:
-    """Return an HTTP date in seconds, None if it is none."""
-    with suppress(ValueError, OverflowError):
-        return email.utils.parsedate_to_datetime(text).timestamp()
-    return None
+    version = RemoteVersion(size=size, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", ""))
+    return version, start, has_end
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
@@ -340,8 +331,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     text = headers.get("Retry-After", "").strip()
     if _SIZE.fullmatch(text):
         return float(text)
-    moment = _seconds(text)
-    return None if moment is None else max(0.0, moment - time.time())
+    with suppress(ValueError, OverflowError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return None
 
 
 def _reason(error: BaseException) -> str:

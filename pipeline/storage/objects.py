@@ -4,7 +4,7 @@ A store's driver retries, reads ahead and requests ranges. The version of an obj
 last one, so an object that is replaced while it is read is noticed.
 """
 
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from engine.progress import Stop, never
 from pipeline.errors import ChangedError, FetchError
@@ -15,25 +15,7 @@ BLOCK = 1 << 23
 """Bytes of an object that one request asks for."""
 
 
-class Remote(Protocol):
-    """A remote file."""
-
-    version: RemoteVersion
-
-    def read(self, count: int) -> bytes:
-        """Return up to `count` bytes, none at the end."""
-        ...
-
-    def tell(self) -> int:
-        """Return the byte that the next read begins at."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
-
-
-def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = None) -> Remote:
+def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = None) -> "WebFile | ObjectFile":
     """Open an address at its first byte; if `version` is given, it must still be that version.
 
     Raises FetchError, ChangedError, and ConfigError for an unknown scheme or a driver that is not installed.
@@ -104,6 +86,5 @@ class ObjectFile:
 
 def _version(info: dict[str, Any]) -> RemoteVersion:
     """Return an object's version from a driver's description; each driver has its own keys."""
-    etag = next((str(info[key]) for key in ("ETag", "etag", "generation", "md5Hash") if info.get(key)), "")
-    modified = next((str(info[key]) for key in ("LastModified", "updated", "mtime", "created") if info.get(key)), "")
-    return RemoteVersion(size=info.get("size"), etag=etag, modified=modified, validator=etag or modified)
+    keys = ("ETag", "etag", "generation", "md5Hash", "LastModified", "updated", "mtime", "created")
+    return RemoteVersion(size=info.get("size"), etag=next((str(info[key]) for key in keys if info.get(key)), ""))

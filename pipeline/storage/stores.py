@@ -56,28 +56,19 @@ def place(name: str | Path) -> Path:
         return Path(rest if found else name)
     if scheme in ("http", "https"):
         raise ConfigError(f"{name}: the web can be read from and not written to")
+    if scheme not in STORES:
+        raise ConfigError(f"{scheme}:// is not a store that keeps files: use {'://, '.join(STORES)}://")
     from upath import UPath
 
-    with drivers(scheme):
+    try:
         made = UPath(name, use_listings_cache=False)  # another process may write in between
         made.fs  # noqa: B018 - imports the driver, so that its absence is reported here
-    return cast("Path", made)
-
-
-@contextmanager
-def drivers(scheme: str) -> Iterator[None]:
-    """Raise ConfigError for a scheme that is not a store's, or whose driver is not installed."""
-    if scheme not in STORES:
-        raise ConfigError(
-            f"{scheme}:// is not a store that keeps files: use {', '.join(f'{one}://' for one in STORES)}"
-        )
-    try:
-        yield
     except ImportError as error:
         how = f"pip install 'fianchetto[{STORES[scheme]}]'" if STORES[scheme] else str(error)
         raise ConfigError(f"{scheme}:// needs a driver that is not installed: {how}") from error
     except ValueError as error:
-        raise ConfigError(f"{scheme}://: {one_line(error)}") from error
+        raise ConfigError(f"{name}: {one_line(error)}") from error
+    return cast("Path", made)
 
 
 def is_local(where: object) -> bool:
@@ -92,17 +83,6 @@ def opened(path: Path) -> Any:
     import pyarrow as pa
 
     return pa.OSFile(os.fsencode(path))
-
-
-def read_span(path: Path, begin: int, end: int) -> bytes:
-    """Return the bytes of a file from `begin` to before `end`, fewer if it ends before that. Raises OSError."""
-    if not is_local(path):
-        store = cast("Any", path)
-        data: bytes = store.fs.cat_file(store.path, start=begin, end=end) if begin < end else b""
-        return data
-    with path.open("rb") as file:
-        file.seek(begin)
-        return file.read(end - begin)
 
 
 def make_folder(folder: Path) -> None:

@@ -219,7 +219,7 @@ def sample_rows(
 
 def _chunk_of(shard: str) -> int:
     """Return which chunk of the dump a shard is made of: train-00007-0.parquet of 7."""
-    found = re.fullmatch(r"[a-z]+-(\d+)-(?:of-)?\d+\.parquet", shard)
+    found = re.fullmatch(r"[a-z]+-(\d+)-\d+\.parquet", shard)
     if found is None:
         raise DatasetError(f"{shard} is no name of a shard: the manifest is damaged")
     return int(found[1])

@@ -8,7 +8,5 @@ ROW_GROUP = 32_768
 """Rows of a row group: the unit that batches are shuffled by, about 20 MB unpacked to plane words (docs/findings.md)."""
 LARGEST_GROUP = ROW_GROUP
 """Rows that a row group may have to be read: a footer that says more is not of this project."""
-SHARD_NOTE = "shard-"
-"""How the notes of shards begin there; those of chunks begin with their number."""
 LARGEST_MANIFEST = 1 << 28
 """Bytes of the largest manifest that is read."""

@@ -187,10 +187,3 @@ class TrainingSet(Schema):
         if len(set(names)) < len(names):
             raise ValueError("datasets: two have the same name")
         return self
-
-
-class ShardNote(Schema):
-    """.building/parts/shard-....json: a shard of set size that is finished."""
-
-    plan: str
-    files: list[FileEntry]

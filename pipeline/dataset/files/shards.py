@@ -33,7 +33,6 @@ from pipeline.dataset.files.layout import GAMES as GAMES
 from pipeline.dataset.files.layout import LARGEST_MANIFEST
 from pipeline.dataset.files.layout import MANIFEST as MANIFEST
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
-from pipeline.dataset.files.layout import SHARD_NOTE as SHARD_NOTE
 from pipeline.dataset.files.layout import SPLITS as SPLITS
 from pipeline.dataset.files.permute import gather_columns
 from pipeline.dataset.files.stored_planes import (
@@ -239,13 +238,13 @@ def finish_dataset(out: Path) -> bool:
     return True
 
 
-def read_note(path: Path, *, of_shard: bool = False) -> dict[str, Any]:
-    """Read and check what an unfinished ingest noted of a chunk, or of a shard of set size; raises DatasetError."""
-    from pipeline.dataset.files.schemas import ChunkNote, ShardNote
+def read_note(path: Path) -> dict[str, Any]:
+    """Read and check the note of a chunk of an unfinished ingest; raises DatasetError."""
+    from pipeline.dataset.files.schemas import ChunkNote
 
     note = read_json(path, DatasetError)
     hint = f": it is damaged; delete {path.parents[2]} and ingest again"
-    check(path, note, ShardNote if of_shard else ChunkNote, DatasetError, hint=hint)
+    check(path, note, ChunkNote, DatasetError, hint=hint)
     return note  # type: ignore[no-any-return]
 
 

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,15 +202,6 @@ def test_ingest_makes_the_same_bytes_though_workers_are_killed(
     ingest([str(dump)], tmp_path / "killed", CONFIG, engine=engine_of("ray", 2), progress=killer)
     assert len(killer.killed) == 2
     assert datasets.content(tmp_path / "killed") == undisturbed
-
-
-def test_shards_of_a_set_size_are_the_same_though_workers_are_killed(dump: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, shard_rows=2000)
-    ingest([str(dump)], tmp_path / "local", config, workers=1)
-    killer = Killer(3)
-    ingest([str(dump)], tmp_path / "ray", config, engine=engine_of("ray", 2), progress=killer)
-    assert len(killer.killed) == 3
-    assert datasets.content(tmp_path / "ray") == datasets.content(tmp_path / "local")
 
 
 def test_two_nodes_share_the_work_and_one_of_them_is_lost(

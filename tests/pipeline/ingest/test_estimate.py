@@ -135,7 +135,7 @@ def test_an_address_is_read_from_its_beginning(dump: Path, truth: dict[str, floa
 def test_the_bands_that_it_advises_are_alike(tmp_path: Path) -> None:
     path = datasets.dump(tmp_path / "games.pgn", 1500, plies=6)
     advice = estimate([str(path)], workers=1)["keep_by_elo"]
-    config = IngestConfig(keep_by_elo=tuple(advice.split()), test_share=0.0, val_share=0.0)
+    config = IngestConfig(keep_by_elo=tuple(advice.split(",")), test_share=0.0, val_share=0.0)
     ingest([str(path)], tmp_path / "out", config, workers=1)
     bands: dict[int, int] = {}
     for game in datasets.games(tmp_path / "out"):
@@ -174,6 +174,10 @@ def test_the_command_prints_an_estimate_and_writes_nothing(
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     assert re.search(r"^games read +1,900   1,900 to 1,900$", out, re.MULTILINE)
+    (hint,) = re.findall(r"^for equal rating bands: (--set keep_by_elo=\S+)$", out, re.MULTILINE)
+    code, out, _ = call(capsys, monkeypatch, *words, *hint.split(), "--json")
+    assert code == 0, "the hint can be pasted"
+    assert json.loads(out)["keep_by_elo"] == ""
     assert list(tmp_path.iterdir()) == []
     code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
     assert (code, out) == (2, "")

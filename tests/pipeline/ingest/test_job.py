@@ -148,9 +148,9 @@ def test_rows_are_shuffled_or_in_the_order_of_the_dump(dump: Path, made: Path, t
 
 def test_a_chunk_of_many_rows_is_written_in_blocks(dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "BLOCK_ROWS", 9000)
-    chunk._rows.cache_clear()
+    chunk._row_buffer.cache_clear()
     ingest([str(dump)], tmp_path / "out", CONFIG, workers=1)
-    chunk._rows.cache_clear()
+    chunk._row_buffer.cache_clear()
     assert (tmp_path / "out" / "train-00000-1.parquet").exists()
     rows = datasets.rows_by_game(tmp_path / "out")
     for number, game in enumerate(datasets.games(tmp_path / "out")):

@@ -10,7 +10,6 @@ from engine.jit_cache import OURS, VARIABLE, key_cache_by_sources
 from pipeline.dataset.batches import Batches
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import DatasetError
-from pipeline.ingest import job as ingest_module
 from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.storage.building import BUILDING, PARTS, begin
@@ -68,15 +67,16 @@ def test_tags_cannot_write_markup_into_the_data_card(tmp_path: Path) -> None:
     assert "w" * 100 not in card
 
 
-def test_an_ingest_begun_by_another_version_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dump = tmp_path / "dump.pgn"
-    dump.write_text("\n".join(random_game(seed) for seed in range(900)))
-    calls = iter([False])
-    with pytest.raises(ValueError, match="stopped"):
-        ingest([str(dump)], tmp_path / "out", SMALL, workers=1, stop=lambda: next(calls, True))
-    monkeypatch.setattr(ingest_module, "rows_code", lambda: "another state of the sources")
-    with pytest.raises(DatasetError, match="versions"):
-        ingest([str(dump)], tmp_path / "out", SMALL, workers=1)
+def test_the_data_card_names_the_dump_of_a_dropped_game(tmp_path: Path) -> None:
+    for name in ("a|b.pgn", "c.pgn"):
+        (tmp_path / name).write_text(GOOD + "\n" + GOOD.replace("[Result", '[Variant "Atomic"]\n[Result'))
+    offset = len(GOOD) + 1
+    ingest([str(tmp_path / name) for name in ("a|b.pgn", "c.pgn")], tmp_path / "out", SMALL, workers=1)
+    card = (tmp_path / "out" / "CARD.md").read_text()
+    assert f"| variant | 2 | a&#124;b.pgn: {offset}, c.pgn: {offset} |" in card
+    assert "- a&#124;b.pgn, sha256" in card
+    ingest([str(tmp_path / "c.pgn")], tmp_path / "one", SMALL, workers=1)
+    assert f"| variant | 1 | {offset} |" in (tmp_path / "one" / "CARD.md").read_text()
 
 
 def test_shards_without_a_note_do_not_outlive_a_restart_with_other_settings(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Replacing a dataset: stopped, failing or killed at any step, a whole dataset lies there, and nothing of others goes."""
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from pipeline.executors.local import LocalEngine
 from pipeline.ingest import replacing
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.ingest.replacing import aside_of, recover, replace
+from pipeline.ingest.replacing import recover, replace
 from pipeline.storage.stores import place
 from tests.pipeline.datasets import content, dump, manifest
 
@@ -95,13 +96,13 @@ def test_killed_while_it_swaps_it_ends_where_an_undisturbed_one_does(
     undisturbed: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before, building = content(out), out.with_name(f".small.building-{replacing._digest(source, NEW)}")
+    before, building = content(out), out.with_name(".small.building")
     ingest([str(source)], building, NEW, workers=1)
     with monkeypatch.context() as patched:
         patched.setattr(where, name, at(number, getattr(where, name)))
         with pytest.raises(Killed):
             anew(source, out, NEW)
-    assert (out if out.exists() else aside_of(out)).is_dir()
+    assert (out if out.exists() else out.with_name(".small.replaced")).is_dir()
     recover(out)
     assert verify(out) == []
     assert content(out) in (before, undisturbed)
@@ -146,7 +147,6 @@ def test_names_alone_do_not_make_a_dataset(source: Path, tmp_path: Path) -> None
 def test_behind_a_link_the_folder_that_it_leads_to_is_replaced(
     source: Path, out: Path, undisturbed: dict[str, str], tmp_path: Path
 ) -> None:
-    (out / ".DS_Store").write_text("a system's")
     (tmp_path / "link").symlink_to(out)
     for _ in range(2):
         anew(source, tmp_path / "link", NEW)
@@ -176,15 +176,32 @@ def test_what_came_while_it_was_built_is_never_deleted(source: Path, out: Path) 
     assert manifest(out)["config"]["seed"] == 0
 
 
-def test_a_build_that_was_given_up_goes_and_one_of_another_dataset_stays(source: Path, out: Path) -> None:
-    other = out.with_name("small.building-0123456789abcdef")
-    names = [".small.building-0123456789abcdef", ".small.building-0123456789abcdef.building-0123456789abcdef"]
-    for name in names:
-        with pytest.raises(Stopped):
-            ingest([str(source)], out.with_name(name), OLD, workers=1, stop=lambda: True)
-    ingest([str(source)], other, OLD, workers=1)
+def test_a_build_with_other_settings_is_begun_again(source: Path, out: Path, undisturbed: dict[str, str]) -> None:
+    with pytest.raises(Stopped):
+        anew(source, out, IngestConfig(chunk_mib=1, seed=2), stop=lambda: True)
     anew(source, out, NEW)
-    assert sorted(path.name for path in out.parent.iterdir()) == sorted([names[1], "small", other.name])
+    assert content(out) == undisturbed
+    assert [path.name for path in out.parent.iterdir()] == ["small"]
+
+
+def test_a_build_of_a_dump_that_changed_is_begun_again(source: Path, out: Path, tmp_path: Path) -> None:
+    other = tmp_path / source.name
+    other.write_text(source.read_text()[:-1000] + "\n")
+    with pytest.raises(Stopped):
+        anew(other, out, NEW, stop=lambda: True)
+    anew(source, out, NEW)
+    assert [path.name for path in out.parent.iterdir()] == ["small"]
+    assert verify(out) == []
+
+
+def test_what_ingest_ignores_is_kept(source: Path, out: Path, undisturbed: dict[str, str]) -> None:
+    for name in (".gitkeep", ".DS_Store", ".nfs00000000abcdef"):
+        (out / name).write_text(name)
+    anew(source, out, NEW)
+    assert content(out) == undisturbed | {
+        name: hashlib.sha256(name.encode()).hexdigest() for name in (".gitkeep", ".DS_Store")
+    }
+    assert [path.name for path in out.parent.iterdir()] == ["small"]
 
 
 @pytest.mark.parametrize("old", ["none", "unfinished", "of another format"])

@@ -17,7 +17,6 @@ from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 
 PLAIN = IngestConfig(chunk_mib=1, test_share=0.2)
-DRAWN = replace(PLAIN, shard_rows=5000)
 THEIRS = {
     "lichess-2013-01.parquet": b"a month",
     "train-00000-of-00016.parquet": b"a shard",
@@ -35,13 +34,13 @@ from pipeline.ingest.job import ingest
 def killed(path, target):  # a file has its name, and no note names it yet
     with one:  # the files of a chunk get their names in threads: each is counted by itself
         real(path, target)
-        if Path(target).parent == build and len(list(build.glob("*-*-*.parquet"))) == int(sys.argv[4]):
+        if Path(target).parent == build and len(list(build.glob("*-*-*.parquet"))) == int(sys.argv[3]):
             os.kill(os.getpid(), signal.SIGKILL)
 
 out, real, one = Path(sys.argv[2]), Path.replace, threading.Lock()
 build = out / ".building"
 Path.replace = killed
-ingest([sys.argv[1]], out, IngestConfig(chunk_mib=1, test_share=0.2, shard_rows=int(sys.argv[3])), workers=1)
+ingest([sys.argv[1]], out, IngestConfig(chunk_mib=1, test_share=0.2), workers=1)
 """
 
 
@@ -68,42 +67,38 @@ def check(out: Path, theirs: dict[str, bytes]) -> None:
     assert {name: (out / name).read_bytes() for name in theirs} == theirs
 
 
-def killed(dump: Path, out: Path, config: IngestConfig, shards: int = 2) -> None:
+def killed(dump: Path, out: Path, shards: int = 2) -> None:
     """Kill an ingest when so many shards are written."""
-    command = [sys.executable, "-c", KILLED, str(dump), str(out), str(config.shard_rows), str(shards)]
+    command = [sys.executable, "-c", KILLED, str(dump), str(out), str(shards)]
     assert forked.run(command, cwd=REPOSITORY).returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("config", [PLAIN, DRAWN], ids=["plain", "drawn"])
-def test_a_folder_of_others_is_refused_and_left_as_it_is(dump: Path, tmp_path: Path, config: IngestConfig) -> None:
+def test_a_folder_of_others_is_refused_and_left_as_it_is(dump: Path, tmp_path: Path) -> None:
     for name in THEIRS:
         out = tmp_path / name.partition("/")[0].replace(".", "-")
         (out / name).parent.mkdir(parents=True)
         (out / name).write_bytes(THEIRS[name])
         with pytest.raises(DatasetError, match=f"holds '{name.partition('/')[0]}', which is not of a dataset"):
-            ingest([str(dump)], out, config, workers=1)
+            ingest([str(dump)], out, PLAIN, workers=1)
         assert sweep(out).found == []
         assert {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()} == {name}
         check(out, {name: THEIRS[name]})
 
 
-@pytest.mark.parametrize("config", [PLAIN, DRAWN], ids=["plain", "drawn"])
-def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(
-    dump: Path, tmp_path: Path, config: IngestConfig
-) -> None:
+def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(dump: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    killed(dump, out, config, shards=4)
+    killed(dump, out, shards=4)
     ours = {path.relative_to(out).as_posix() for path in out.rglob("*")}
     theirs = put(out)
     assert set(sweep(out, dry_run=True).found) <= ours
     with pytest.raises(DatasetError, match="an unfinished ingest of other sources, settings"):
-        ingest([str(dump)], out, replace(config, seed=1), workers=1)
+        ingest([str(dump)], out, replace(PLAIN, seed=1), workers=1)
     check(out, theirs)
-    ingest([str(dump)], out, config, workers=1)
+    ingest([str(dump)], out, PLAIN, workers=1)
     check(out, theirs)
     assert sweep(out).found == []
     check(out, theirs)
-    ingest([str(dump)], tmp_path / "clean", config, workers=1)
+    ingest([str(dump)], tmp_path / "clean", PLAIN, workers=1)
     assert datasets.content(out).items() >= datasets.content(tmp_path / "clean").items()
     assert set(datasets.content(out)) == {*datasets.content(tmp_path / "clean"), *theirs}
 
@@ -112,7 +107,7 @@ def test_a_restart_with_other_settings_before_anything_was_done_takes_only_what_
     dump: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    killed(dump, out, PLAIN)
+    killed(dump, out)
     assert not list((out / ".building").glob("[0-9]*.json"))
     assert len(list((out / ".building").glob("*.parquet"))) == 2
     theirs = put(out)
@@ -129,7 +124,7 @@ def test_a_file_of_another_s_under_a_name_that_is_needed_is_named_and_left(
     dump: Path, tmp_path: Path, name: str
 ) -> None:
     out = tmp_path / "out"
-    killed(dump, out, PLAIN)
+    killed(dump, out)
     (out / name).write_bytes(b"theirs")
     (out / "link.parquet").symlink_to(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match=f"{name} is not of this build: move it away"):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +158,6 @@ def test_an_object_that_changed_is_refused_and_others_are_hashed_once(
     publish(folder, hashed[0], 0, lambda target: target.write(bytes(data)))
     with pytest.raises(DatasetError, match=f"{hashed[0]} cannot be read.*its hash differs"):
         again()
-
-
-def test_shards_of_a_set_size_are_made_in_a_store_too(store: Any, dump: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, shard_rows=5000)
-    ingest([str(dump)], tmp_path / "drawn", config, workers=1)
-    ingest([str(dump)], store / "drawn", config, workers=2)
-    assert content(store / "drawn") == datasets.content(tmp_path / "drawn")
 
 
 def test_a_dump_in_a_store_is_read_in_ranges(
