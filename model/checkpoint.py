@@ -89,7 +89,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock_directory(directory: Path) -> Iterator[None]:
     """Make a checkpoint's directory and hold its lock, or raise CheckpointBusyError at once."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -112,7 +112,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
     """Save tensors by kind (`weights`, `training`) and then the card that names them; return the card as written."""
-    former = _former(directory)
+    former = _read_former(directory)
     files: dict[str, Any] = {}
     for kind, group in tensors.items():
         path = directory / f"{kind}-{card['step']}.safetensors"
@@ -129,7 +129,7 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
     }
     _write_card(directory, written)
     kept = {entry["name"] for entry in files.values()}
-    for path in [*_superseded(directory, former), *abandoned(directory)]:
+    for path in [*_find_superseded(directory, former), *abandoned(directory)]:
         if path.name not in kept:
             path.unlink(missing_ok=True)
     return written
@@ -144,7 +144,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
 
     The old entry goes first, so that a process killed in between leaves a card without an export.
     """
-    with locked(directory):
+    with lock_directory(directory):
         card = read_card(directory)
         if card["files"]["weights"]["sha256"] != weights_sha256:
             raise CheckpointError(f"{directory} was saved anew while its former weights were exported: export it again")
@@ -155,7 +155,7 @@ def save_export(directory: Path, weights_sha256: str, data: bytes) -> None:
         _write_card(directory, {**card, "files": {**card["files"], "onnx": entry}})
 
 
-def _former(directory: Path) -> Mapping[str, Any]:
+def _read_former(directory: Path) -> Mapping[str, Any]:
     """Return the card that a save is about to replace, {} where there is none or it cannot be read."""
     try:
         found = json.loads((directory / CARD).read_bytes())
@@ -164,7 +164,7 @@ def _former(directory: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
+def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
     """Return the tensor files that a new card supersedes: those of the former one, and of saves killed since.
 
     A file of another name, or of an earlier step that the former card does not name, is a user's copy and stays.

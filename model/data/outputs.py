@@ -14,7 +14,7 @@ from model.network.heads import Policy
 from model.network.preset import Preset
 
 
-def flat(policy: Policy) -> Tensor:
+def flatten_policy(policy: Policy) -> Tensor:
     """Return logits `[B, A]`; for a factored pair, log p(from) + log p(to | from) of each pair of squares."""
     if isinstance(policy, Tensor):
         return policy.float()
@@ -28,7 +28,7 @@ def marro_logits(preset: Preset, policy: Policy, bytes_BPY: Tensor) -> Tensor:
     A label means a promotion to any piece, so where its pawn can promote, its logit is the log-sum-exp over the pieces.
     Labels that leave the board are minus infinity where the vocabulary has no index for them.
     """
-    moves, logits_BA = vocabulary(preset.moves), flat(policy)
+    moves, logits_BA = vocabulary(preset.moves), flatten_policy(policy)
     if view(preset.view).absolute:
         turned_A = table("turned", moves.name, logits_BA.device)
         logits_BA = torch.where(black(bytes_BPY)[:, None], logits_BA[:, turned_A], logits_BA)

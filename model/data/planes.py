@@ -57,7 +57,7 @@ def to_view(shown: View, bytes_BPY: Tensor) -> Tensor:
     return planes_BPY
 
 
-def unpacked(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
+def unpack_planes(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
     """Unpack bits into pictures `[B, P, Y, X]` of zeros and ones, channels last in memory."""
     bytes_BYP = bytes_BPY.permute(0, 2, 1).contiguous()  # reorder the small form, not the large one
     bits_BYXP = (bytes_BYP[:, :, None, :] >> _bits(bytes_BPY.device)[:, None]) & 1
@@ -66,7 +66,7 @@ def unpacked(bytes_BPY: Tensor, dtype: torch.dtype) -> Tensor:
 
 def pictures(shown: View, columns: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
     """Return all planes of a view as pictures `[B, P, Y, X]`, channels last."""
-    pictures_BPYX = unpacked(packed(shown, columns, torch, _tables(shown, columns["planes"].device)), dtype)
+    pictures_BPYX = unpack_planes(packed(shown, columns, torch, _tables(shown, columns["planes"].device)), dtype)
     if not shown.counters:
         return pictures_BPYX
     constant_BPYX = counters(shown, columns, torch).to(dtype)[:, :, None, None].expand(-1, -1, 8, 8)

@@ -157,10 +157,10 @@ def _require_onnxruntime() -> None:
         raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
 
 
-def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
+def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to do."""
     _require_onnxruntime()
-    found = exported(directory, threads=threads)
+    found = find_export(directory, threads=threads)
     if found is None:
         why = f"{CARD} names no {ONNX} of these weights" if (directory / ONNX).exists() else f"there is no {ONNX}"
         raise OnnxError(
@@ -169,7 +169,9 @@ def required(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     return found
 
 
-def exported(directory: Path, *, threads: int = 1, conditions: Mapping[str, int] | None = None) -> OnnxEvaluator | None:
+def find_export(
+    directory: Path, *, threads: int = 1, conditions: Mapping[str, int] | None = None
+) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
     None when the card names none or there is none, or onnxruntime is not installed; OnnxError when the file is not the one

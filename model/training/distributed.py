@@ -41,7 +41,7 @@ class World:
         return self.rank == 0
 
 
-def world() -> World:
+def read_world() -> World:
     """Read this process's rank from the environment, as torchrun sets it; one process without it."""
     if "WORLD_SIZE" not in os.environ:
         return World()

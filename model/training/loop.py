@@ -17,20 +17,20 @@ import torch
 from engine.compiling import interruptible
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
-from model.checkpoint import locked
+from model.checkpoint import lock_directory
 from model.data.inputs import Batch
 from model.data.prefetch import Prefetcher
 from model.network.memory import memory_errors
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError, with_optimizer
 from model.training.curves import draw
-from model.training.distributed import World, broadcast, process_group, run_on_first, world
+from model.training.distributed import World, broadcast, process_group, read_world, run_on_first
 from model.training.metrics_log import MetricsLog
 from model.training.monitor import RunMonitor, validate
 from model.training.precision import device_for, keep_freed_memory
 from model.training.reference import load_reference
 from model.training.save import find_run, load_start, read_run, restore, save_run
-from model.training.schedules import learning_rate, progressed, total_steps
+from model.training.schedules import fraction_done, learning_rate, total_steps
 from model.training.step import DivergedError, Run, check_finite, new_run, prepare, take_step
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
 
@@ -64,7 +64,7 @@ def train(
     epoch_rows: int | None = None,
     start: Path | None = None,
     reference: Path | None = None,
-    admit: Callable[[], None] = lambda: None,
+    check_output: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
 
@@ -72,8 +72,8 @@ def train(
     step and inside it; when it says True, the run is saved as of its last whole step and returned unfinished. Minutes exclude
     the first step, in which kernels are compiled. `epoch_rows` is the number of training rows of an epoch, in all processes.
     A new run begins with the weights of the checkpoint `start`, if any; where the configuration says so, its policy stays near
-    that of the checkpoint `reference`, which the card names. `admit` is called before anything is written, and raises where
-    `out` is not ours. Raises TrainingMismatchError for another run in `out`, or a start of another preset,
+    that of the checkpoint `reference`, which the card names. `check_output` is called before anything is written, and raises
+    where `out` is not ours. Raises TrainingMismatchError for another run in `out`, or a start of another preset,
     CheckpointBusyError while another trainer writes it, DivergedError when the loss is not finite or spikes (the last save
     stays), TrainingDataError when the batches end too soon, CheckpointError.
     """
@@ -83,9 +83,9 @@ def train(
         raise TrainConfigError("patience counts validations, and there are no validation positions")
     config = with_optimizer(config, preset.name)
     near = load_reference(config, preset, reference)
-    place = world()
+    place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
-    with process_group(place, device), _alone(out, place, admit):
+    with process_group(place, device), _alone(out, place, check_output):
         card = run_on_first(place, lambda: find_run(config, preset, out, data, near))
         if card is not None and card["finished"]:
             did = f"{card['step']} steps, {card['positions']} positions"
@@ -113,13 +113,13 @@ def train(
 
 
 @contextmanager
-def _alone(out: Path, place: World, admit: Callable[[], None]) -> Iterator[None]:
+def _alone(out: Path, place: World, check_output: Callable[[], None]) -> Iterator[None]:
     """Make a run's directory and lock it meanwhile; process 0 does it for all."""
     with ExitStack() as held:
 
         def enter() -> None:
-            admit()
-            held.enter_context(locked(out))
+            check_output()
+            held.enter_context(lock_directory(out))
 
         run_on_first(place, enter)
         yield
@@ -221,7 +221,7 @@ class Loop:
     def _decide(self) -> list[float]:
         """Return the share of the run that is done, and whether to go on."""
         run, config = self.run, self.run.config
-        fraction = progressed(config, self.steps, run.step, run.seconds)
+        fraction = fraction_done(config, self.steps, run.step, run.seconds)
         if fraction >= 1:
             return [fraction, DONE]
         if self.monitor.is_exhausted(config):
@@ -314,7 +314,7 @@ class Loop:
         run, config = self.run, self.run.config
         figures = self._figures() or self.metrics
         shown: dict[str, float] = {name: figures[name] for name in ("loss", "top1") if name in figures}
-        shown["learning_rate"] = learning_rate(config, progressed(config, self.steps, run.step, run.seconds))
+        shown["learning_rate"] = learning_rate(config, fraction_done(config, self.steps, run.step, run.seconds))
         if "positions_per_second" in figures:
             shown["positions_per_second"] = figures["positions_per_second"]
         shown |= state
@@ -331,7 +331,7 @@ class Loop:
         if self.card is not None and not finished and not self.unsaved:
             return self.card
         check_finite(run)
-        self._report(learning_rate(config, progressed(config, self.steps, run.step, run.seconds)))
+        self._report(learning_rate(config, fraction_done(config, self.steps, run.step, run.seconds)))
         assert self.metrics_log is not None
         self.metrics_log.sync()
         more = {

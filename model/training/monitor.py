@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from model.data.inputs import Batch
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.metrics import Totals, row_figures
 from model.training.config import TrainConfig
 from model.training.objective import VALUE_FORMS
@@ -77,7 +77,7 @@ def validate(run: Run, batches: Iterable[Batch], limit: int, stop_check: StopChe
         with autocast(run.device, run.dtype):
             policy, value_BV, *_ = run.ema(read)
         figures = row_figures(
-            flat(policy), form.wdl(value_BV), targets.legal, targets.labels, targets.results, targets.has_game
+            flatten_policy(policy), form.wdl(value_BV), targets.legal, targets.labels, targets.results, targets.has_game
         )
         totals.add({name: column.cpu() for name, column in figures.items()})
     return totals.summary()

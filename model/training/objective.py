@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.network.network import Outputs
 from model.training.config import TrainConfig
 from model.training.policy_loss import Visits, policy_terms, soft_terms
@@ -45,9 +45,8 @@ class Targets:
     search_values: Tensor | None = None  # [B] float32, -1..1 for the side to move, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     weights: Tensor | None = None  # [B] float32, weight of a row's loss
-    has_game: Tensor | None = (
-        None  # [B] bool, False for positions without a game, whose result is unknown; None: all True
-    )
+    has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
+    has_move: Tensor | None = None  # [B] bool, False for rows without a policy target; None: all True
 
 
 def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -57,7 +56,9 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
     legal mass. Rows' own weights are left to the caller, which averages over the number of rows: 2 counts as two rows.
     """
     policy, value_BV, *left = outputs
-    policy_B, illegal_B = _policy_loss(config, flat(policy), targets)
+    policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)
+    if targets.has_move is not None:
+        policy_B = policy_B.masked_fill(~targets.has_move, 0.0)
     value_B = _value_loss(config, form, value_BV, targets)
     if targets.has_game is not None:
         value_B = value_B.masked_fill(~(targets.has_game | _has_search_value(config, targets)), 0.0)

@@ -62,7 +62,7 @@ class Visits:
     shares: Tensor  # [N] float32, above 0; a row's need not add up to one
 
 
-def sharpened(visits: Visits, rows: int, temperature: float) -> Tensor:
+def normalize_visits(visits: Visits, rows: int, temperature: float) -> Tensor:
     """Return the shares `[N]` raised to one over the temperature and normalized in each row."""
     powers_N = visits.shares.float() ** (1 / temperature)
     sums_B = powers_N.new_zeros(rows).index_add_(0, visits.rows, powers_N)
@@ -87,7 +87,7 @@ def soft_terms(
     chosen_B = logits_BA.gather(1, labels_B[:, None])[:, 0]
     wanted_B = chosen_B  # the logits' mean under the target
     if visits is not None:
-        shares_N = sharpened(visits, len(labels_B), temperature)
+        shares_N = normalize_visits(visits, len(labels_B), temperature)
         spread_N = shares_N * (logits_BA[visits.rows, visits.labels] - chosen_B[visits.rows])
         wanted_B = wanted_B.index_add(0, visits.rows, spread_N)
         strange_N = ~legal_BA[visits.rows, visits.labels]

@@ -12,7 +12,7 @@ from torch import Tensor
 from engine.errors import UserError
 from model.checkpoint import load
 from model.data.inputs import NetworkInput
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.network.network import Network
 from model.network.preset import Preset, changed_fields
 from model.training.config import TrainConfig, TrainConfigError
@@ -47,7 +47,7 @@ class ReferencePolicy:
     def logits(self, read: NetworkInput) -> Tensor:
         """Return its logits, float32 `[B, A]`, on the inputs of the network in training, without gradients."""
         with torch.inference_mode(), autocast(self.device, self.dtype):
-            logits_BA = flat(self.network(read)[0])
+            logits_BA = flatten_policy(self.network(read)[0])
         return logits_BA.clone()  # made outside inference mode, so that a backward pass may keep it
 
 

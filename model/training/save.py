@@ -1,4 +1,4 @@
-"""What a run saves, and how a run in a directory is found and restored."""
+"""Save a run, and find and restore the run of a directory."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

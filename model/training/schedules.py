@@ -14,7 +14,7 @@ def total_steps(config: TrainConfig, epoch_rows: int | None) -> int | None:
     return max(1, math.ceil(config.epochs * epoch_rows / config.batch_size))
 
 
-def progressed(config: TrainConfig, steps: int | None, step: int, seconds: float) -> float:
+def fraction_done(config: TrainConfig, steps: int | None, step: int, seconds: float) -> float:
     """Return the share of a run of `steps` that is done, 0 to 1, before `step` and after `seconds` of training."""
     if steps is not None:
         return min(1.0, step / steps)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from engine.errors import UserError
 from model.data.inputs import Batch, DeviceBatch
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.network.conditioning import draw_of
 from model.network.network import Network, build
 from model.network.preset import Preset
@@ -204,13 +204,13 @@ def backward(run: Run, model: Callable[..., Any], columns: DeviceBatch, kl_weigh
         outputs = model(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
     if run.reference is not None:
-        losses["reference_kl"] = divergence(run.reference.logits(read), flat(outputs[0]), targets.legal)
+        losses["reference_kl"] = divergence(run.reference.logits(read), flatten_policy(outputs[0]), targets.legal)
         losses["loss"] = losses["loss"] + kl_weight * losses["reference_kl"]
     loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
     loss = loss_B.mean() / (run.config.microbatches // run.world.size)
     run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
-        best_B = flat(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
+        best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
         figures = losses | {
             "loss": loss_B,
             "top1": (best_B == targets.labels).float(),

@@ -22,7 +22,7 @@ from pipeline.evaluation.measure import Rule as Rule
 from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.ratings.sample import RATINGS, BandSample
 from pipeline.storage.preflight import is_installed
-from pipeline.training.train import datasets_of, positions_of
+from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
     import polars as pl
@@ -175,7 +175,7 @@ def _seen(card: dict[str, Any], positions: Path, split: str) -> str:
 def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     """Return `_seen` of one dataset."""
     positions, manifest = member.directory, member.manifest
-    trained = datasets_of(card["data"])
+    trained = list_datasets(card["data"])
     # a converted dataset keeps the games and splits of its source
     mine = {file_hash(positions / MANIFEST), manifest.get("converted_from")} - {None}
     if mine & {dataset.get(name) for dataset in trained for name in ("manifest_sha256", "converted_from")}:
@@ -272,8 +272,8 @@ def _measured(checkpoint: Path, where: _Where, how: _How, progress: Progress) ->
         "seen_in_training": _seen(card, where.positions, where.split),
         "preset": card["preset"]["name"],
         "step": card["step"],
-        "trained_on_positions": positions_of(card),
-        "trained_on": list(dict.fromkeys(dataset["name"] for dataset in datasets_of(card["data"]))),
+        "trained_on_positions": count_positions(card),
+        "trained_on": list(dict.fromkeys(dataset["name"] for dataset in list_datasets(card["data"]))),
         "slices": cut,
         "details": {
             **page_details(table),

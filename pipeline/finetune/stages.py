@@ -103,10 +103,10 @@ def _exported(context: StageContext, device: str, progress: Progress) -> None:
 
     if device != ONNX:
         return
-    from model.inference.onnx_evaluator import exported
+    from model.inference.onnx_evaluator import find_export
     from pipeline.training.export import export_checkpoint
 
-    if exported(context.best) is None:
+    if find_export(context.best) is None:
         positions = context.human[0] if context.human else None
         export_checkpoint(context.best, positions=positions, int8=True, progress=progress)
 
@@ -117,7 +117,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
     """
     from model.training.step import DivergedError
-    from pipeline.training.tune import spent_after, tune_on
+    from pipeline.training.tune import add_uses, tune_on
 
     settings = context.config
     begin, end = (_pulled(settings, context.number - 1), _pulled(settings, context.number))
@@ -141,7 +141,7 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
     told = {"step": card["step"], "positions": card["positions"], "weights_sha256": card["files"]["weights"]["sha256"]}
-    return {**told, **card["metrics"], "uses": card["uses"], "spent": spent_after(card, context.spent)}
+    return {**told, **card["metrics"], "uses": card["uses"], "spent": add_uses(card, context.spent)}
 
 
 def _pulled(config: FinetuneConfig, done: int) -> float:

@@ -46,11 +46,11 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
         )
     from model.checkpoint import read_card
     from model.inference.evaluator import evaluator
-    from model.inference.onnx_evaluator import required
+    from model.inference.onnx_evaluator import open_export
 
     name, weights = directory.resolve().name, read_card(directory)["files"]["weights"]["sha256"]
     if who.startswith("onnx:"):
-        graph = required(directory, threads=threads)
+        graph = open_export(directory, threads=threads)
         return graph, f"{name} onnx", {"evaluator": "onnx", "weights": weights, "onnx": graph.sha256}
     return evaluator(directory), name, {"evaluator": "checkpoint", "weights": weights}
 

@@ -124,9 +124,9 @@ def evaluator_of(explorer: str, task: WorkerTask) -> tuple[Evaluator, str]:
         return (uniform if explorer == "uniform" else evaluate), COMPILED
     assert task.checkpoint is not None, "a network is a checkpoint's"
     if task.config.device == ONNX:
-        from model.inference.onnx_evaluator import required
+        from model.inference.onnx_evaluator import open_export
 
-        graph = required(task.checkpoint)
+        graph = open_export(task.checkpoint)
         return graph, f"cpu onnxruntime {graph.card.get('arithmetic', 'float32')}"
     import torch
 
@@ -146,10 +146,10 @@ def checkpoint_identity(checkpoint: Path, card: Mapping[str, Any], device: str) 
         "step": card["step"],
     }
     if device == ONNX:
-        from model.inference.onnx_evaluator import required
+        from model.inference.onnx_evaluator import open_export
 
         # what is wrong with it is said here, once, and not by every process
-        said["onnx_sha256"] = required(checkpoint).sha256
+        said["onnx_sha256"] = open_export(checkpoint).sha256
     return said
 
 

@@ -1,4 +1,4 @@
-"""Train on datasets: the batches of `pipeline.dataset.batches` and the trainer of `model.training.loop`, joined."""
+"""Train on datasets: joins the batches of `pipeline.dataset.batches` and the loop of `model.training.loop`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -13,17 +13,17 @@ from pipeline.errors import ConfigError, DatasetError
 from pipeline.storage.claims import CHECKPOINT, require_apart, require_own
 
 JOURNAL = "metrics.jsonl"
-"""Name of a run's lines of metrics (model/training/metrics_log.py), which is empty until the first save."""
+"""Name of a run's metrics (model/training/metrics_log.py), which are empty until the first save."""
 BEGUN = ("weights-0.safetensors", "training-0.safetensors")
-"""What else a run may leave that was killed before its first card was written."""
+"""Other files of a run that was killed before it wrote its first card."""
 
 if TYPE_CHECKING:
     from model.network.preset import Preset
     from model.training.config import TrainConfig
 
 
-def data_of(positions: Sequence[Path]) -> dict[str, Any]:
-    """Say what a checkpoint was trained on, for its card: hashes, not places; what a training set holds out is not there."""
+def describe_data(positions: Sequence[Path]) -> dict[str, Any]:
+    """Return a card's entry on the training data: hashes and not paths, without what a training set holds out."""
     datasets, joined = [], []
     for directory in positions:
         found = members(directory)
@@ -36,7 +36,7 @@ def data_of(positions: Sequence[Path]) -> dict[str, Any]:
 
 
 def _dataset(member: Member) -> dict[str, Any]:
-    """Name a dataset by its hashes."""
+    """Return a dataset's entry, with its hashes."""
     manifest = member.manifest
     former = manifest.get("converted_from")
     return {
@@ -48,8 +48,8 @@ def _dataset(member: Member) -> dict[str, Any]:
     }
 
 
-def lineage_of(start: Path) -> dict[str, Any]:
-    """Say what a run begins with: the checkpoint's weights by hash, and everything that they have seen."""
+def describe_start(start: Path) -> dict[str, Any]:
+    """Return a card's entry on the checkpoint that a run starts from: its weights by hash, and their training data."""
     from model.checkpoint import read_card
 
     card = read_card(start)
@@ -63,31 +63,32 @@ def lineage_of(start: Path) -> dict[str, Any]:
     }
 
 
-def datasets_of(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """List what a network was trained on, by its card: its own datasets, and those of the checkpoint it began with."""
+def list_datasets(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the datasets of a card's data: those of the run, and of the checkpoint that it started from."""
     before = data.get("start")
-    return [*data.get("datasets", []), *(datasets_of(before["data"]) if before else [])]
+    return [*data.get("datasets", []), *(list_datasets(before["data"]) if before else [])]
 
 
-def positions_of(card: dict[str, Any]) -> int:
-    """Count the positions that a network has seen, repetitions counted: of its run, and of the runs that it began with."""
+def count_positions(card: dict[str, Any]) -> int:
+    """Return the positions that a network has seen, with repetitions: in its run, and in the runs before it."""
     before = card["data"].get("start")
-    seen: int = card["positions"] + (positions_of(before) if before else 0)
+    seen: int = card["positions"] + (count_positions(before) if before else 0)
     return seen
 
 
-def columns_of(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
+def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     """Return the columns to read: of people's games, earlier moves that the network reads, a search's visits and values."""
     from engine.encoding.views import LAST_MOVES, view
 
-    values = ("root_value", "best_value") if config.search_value_share else ()
+    values: tuple[str, ...] = ("root_value",)  # also tells the rows of a tree's interior, which have no policy target
+    values += ("best_value",) if config.search_value_share else ()
     return tuple(dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], "visits", *values)))
 
 
-def preset_of(name: str, out: Path, start: Path | None) -> "Preset":
-    """Return the preset of that name: as the run in `out`, else `start`, has it, which may be older than the table's.
+def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
+    """Return the preset of that name from the run in `out`, else `start`, else the table, which may be newer.
 
-    Raises UnknownPresetError, and what `model.checkpoint.read_card` says of a card that is damaged.
+    Raises UnknownPresetError, and the errors of `model.checkpoint.read_card`.
     """
     from model.checkpoint import CARD, read_card
     from model.network.preset import preset_from_row
@@ -111,27 +112,25 @@ def train_on(
     stop: Stop = never,
     start: Path | None = None,
 ) -> dict[str, Any]:
-    """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run is continued.
+    """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run continues.
 
-    `start` is a checkpoint whose weights a fresh run begins with, and the seed that it is kept near where the configuration
-    says so; the card names it and what it was trained on.
-
-    Under torchrun, each process trains on its share of each batch, and all of them read the datasets and `out`.
-    `positions` are datasets or training sets. Raises UnknownPresetError, DatasetError, and what model.training.loop says of a
-    checkpoint that does not fit.
+    `positions` are datasets or training sets. `start` is a checkpoint whose weights a new run starts from, and the reference
+    that it stays near where the configuration says so; the card names it and its data. Under torchrun, each process trains on
+    its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
+    errors of `model.training.loop.train`.
     """
     from engine.encoding.views import require
     from model.data.inputs import training_columns
-    from model.training.distributed import world
+    from model.training.distributed import read_world
     from model.training.loop import train
 
-    row = preset_of(preset_name, out, start)
+    row = find_preset(preset_name, out, start)
     if not positions:
         raise ConfigError("name at least one dataset to train on")
     for directory in positions:
-        members(directory, progress, stop)  # hashed where they have not been, which is shown and can be stopped
-    data = data_of(positions) if start is None else {**data_of(positions), "start": lineage_of(start)}
-    place, columns = world(), columns_of(config, row)
+        members(directory, progress, stop)  # hashes new files, with progress, and can be stopped
+    data = describe_data(positions) if start is None else {**describe_data(positions), "start": describe_start(start)}
+    place, columns = read_world(), select_columns(config, row)
     batches = Batches(
         positions,
         "train",
@@ -148,7 +147,7 @@ def train_on(
         )
     if place.size > len(batches.groups):
         raise DatasetError(f"{place.size} processes are more than the {len(batches.groups)} row groups to train on")
-    validation = validation_of(positions, config.batch_size, columns) if has(positions, "val") else None
+    validation = open_validation(positions, config.batch_size, columns) if has_split(positions, "val") else None
     return train(
         config,
         row,
@@ -161,32 +160,34 @@ def train_on(
         epoch_rows=batches.rows,
         start=start,
         reference=start,
-        admit=lambda: admit(out, [*positions, *([] if start is None else [start])]),
+        check_output=lambda: check_output(out, [*positions, *([] if start is None else [start])]),
     )
 
 
-def admit(out: Path, inputs: Sequence[Path]) -> None:
-    """Raise ConfigError unless a run may write into `out`: a checkpoint's folder, or an empty one, apart from its inputs."""
+def check_output(out: Path, inputs: Sequence[Path]) -> None:
+    """Raise ConfigError unless `out` is a checkpoint's folder or empty, and apart from the inputs."""
     named = [member.directory for path in inputs if is_training_set(path) for member in members(path)]
     require_apart(out, [*inputs, *named], ConfigError)
-    if out.is_dir():  # what can be no directory is said by whoever makes it
+    if out.is_dir():  # the trainer reports a path that cannot be a directory
         require_own(out, CHECKPOINT, ConfigError, ours=_begun)
 
 
 def _begun(entry: Path) -> bool:
-    """Return whether an entry is of a run that was killed before its first card was written."""
+    """Return whether an entry belongs to a run that was killed before it wrote its first card."""
     if entry.name == JOURNAL:
         return entry.is_file() and entry.stat().st_size == 0
     return entry.name in BEGUN
 
 
-def validation_of(positions: Sequence[Path], batch_size: int, columns: Sequence[str]) -> Callable[[], Iterator[Batch]]:
-    """Return a function that gives the validation rows once, in an order that a part of them is a fair sample of."""
+def open_validation(
+    positions: Sequence[Path], batch_size: int, columns: Sequence[str]
+) -> Callable[[], Iterator[Batch]]:
+    """Return a function that yields the validation rows once, shuffled, so that the first ones are a fair sample."""
     batches = Batches(positions, "val", columns=columns)
     batches.batch_size = min(batch_size, 1024, batches.rows)
     return lambda: islice(batches.from_step(0), max(1, batches.rows // batches.batch_size))
 
 
-def has(positions: Sequence[Path], split: str) -> bool:
+def has_split(positions: Sequence[Path], split: str) -> bool:
     """Return whether every dataset or training set has positions in a split."""
     return all(any(member.shards(split) for member in members(path)) for path in positions)

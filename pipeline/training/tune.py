@@ -1,4 +1,4 @@
-"""Train a checkpoint on self-play: recent generations' rows, few times each, among human rows, kept near a supervised seed."""
+"""Fine-tune a checkpoint on a mixture of recent self-play rows, each used a few times, and human rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,14 @@ from pipeline.dataset.batches import Batches
 from pipeline.dataset.mixture import Mixture, Source, human_rows
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.training.train import (
-    admit,
-    columns_of,
-    data_of,
-    datasets_of,
-    has,
-    lineage_of,
-    positions_of,
-    validation_of,
+    check_output,
+    count_positions,
+    describe_data,
+    describe_start,
+    has_split,
+    list_datasets,
+    open_validation,
+    select_columns,
 )
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from model.training.config import TrainConfig
 
 BLOCK_ROWS = 1 << 16
-"""Rows of a source that are shuffled together: 40 MB of planes, two of them in memory for each dataset."""
+"""Rows of a shuffle block: 40 MB of planes, two blocks in memory for each dataset."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """What a run does with a dataset, or with all human ones together."""
+    """A source of the mixture: a self-play dataset, or all human datasets together."""
 
     entries: Sequence[Mapping[str, Any]]
-    """Its datasets, as a card names them."""
+    """Card entries of its datasets."""
     batches: Batches
     """Its rows in the order of their use."""
     first: int
@@ -48,11 +48,11 @@ class _Use:
         return [str(entry["manifest_sha256"]) for entry in self.entries]
 
     def source(self) -> Source:
-        """Return it as the mixture reads it."""
+        """Return the mixture's source."""
         return Source(self.batches, self.first, self.takes)
 
     def row(self, drawn: int) -> dict[str, Any]:
-        """Write what has been used when `drawn` of its rows have been, in this run; `uses` are of a row, of all runs."""
+        """Return its card entry after `drawn` rows of this run; `uses` counts the uses of a row in all runs."""
         rows, names = self.batches.rows, [str(entry["name"]) for entry in self.entries]
         uses = (self.first + drawn) / rows
         return {"names": names, "hashes": self.hashes, "rows": rows, "drawn": drawn, "uses": uses}
@@ -72,35 +72,33 @@ def tune_on(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
-    """Train the checkpoint `start` on self-play and human datasets and return the new one's card; a stopped run is continued.
+    """Train the checkpoint `start` on self-play and human datasets and return the new card; a stopped run continues.
 
-    `human_share` of each batch are human rows (none without human datasets), the rest self-play rows, of each dataset in
-    proportion to the uses that its rows have left. The policy is kept near that of `seed_checkpoint` by
-    `config.reference_kl_weight`. The run is as long as the configuration says in steps or in epochs, which are passes over the
-    self-play rows, but no longer than until those have been used `most_uses` times on average. `spent` says how often the
-    rows of a dataset, by its manifest's hash, have been used before: these uses count, and the run goes on in the dataset's
-    order where they ended, so that with the same `config.seed` no row is used a second time before each has been once. The
-    card's `uses` says it of this run, and `spent_after` adds it up.
+    `human_share` of each batch are human rows (none without human datasets). The rest are self-play rows, from each dataset in
+    proportion to the uses that its rows have left. `config.reference_kl_weight` keeps the policy near that of
+    `seed_checkpoint`. An epoch is one pass over the self-play rows, and the run ends at the latest when these have been used
+    `most_uses` times on average. `spent` has the earlier uses of a dataset's rows by its manifest's hash. They count, and the
+    run continues in the dataset's order where they ended: with the same `config.seed` no row is used twice before every row
+    was used once. The card's `uses` has the uses after this run; `add_uses` collects them.
 
     Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
-    DatasetError (no rows, or none left to use), ReferencePolicyError, and what model.training.loop says of a checkpoint that
-    does not fit.
+    DatasetError (no rows, or none left to use), ReferencePolicyError, and the errors of `model.training.loop.train`.
     """
-    from model.training.distributed import world
+    from model.training.distributed import read_world
     from model.training.loop import train
 
-    share = _checked(selfplay, human, config, human_share, most_uses)
+    share = _validate(selfplay, human, config, human_share, most_uses)
     preset = _preset(start, config)
-    columns = columns_of(config, preset)
-    played, learned = data_of(selfplay), data_of(human)
+    columns = select_columns(config, preset)
+    played, learned = describe_data(selfplay), describe_data(human)
     ahead = [
         _use([directory], [entry], config, columns, spent)
         for directory, entry in zip(selfplay, played["datasets"], strict=True)
     ]
-    limited, uses = _planned(config, ahead, share, most_uses)
+    limited, uses = _plan(config, ahead, share, most_uses)
     people = [_use(human, learned["datasets"], config, columns, spent)] if share else []
     people = [replace(use, takes=human_rows(limited.steps or 0, config.batch_size, share)) for use in people]
-    place = world()
+    place = read_world()
     mixture = Mixture(
         people[0].source() if people else None,
         [use.source() for use in uses],
@@ -120,32 +118,32 @@ def tune_on(
         preset,
         mixture.from_step,
         out,
-        validation=validation_of(human, config.batch_size, columns) if human and has(human, "val") else None,
+        validation=open_validation(human, config.batch_size, columns) if human and has_split(human, "val") else None,
         data={
             "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
-            "start": _flat(lineage_of(start)),
-            "seed": lineage_of(seed_checkpoint),
+            "start": _flatten(describe_start(start)),
+            "seed": describe_start(seed_checkpoint),
             "mixture": plan,
         },
         progress=progress if place.first else silent,
         stop=stop,
         start=start,
         reference=seed_checkpoint,
-        admit=lambda: admit(out, [*selfplay, *human, start, seed_checkpoint]),
+        check_output=lambda: check_output(out, [*selfplay, *human, start, seed_checkpoint]),
     )
     drawn = mixture.counts(0, card["step"]).tolist()
     return {**card, "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)]}
 
 
-def spent_after(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
-    """Return what the next `tune_on` is told has been spent, by the card of the last and what that was told."""
+def add_uses(card: Mapping[str, Any], spent: Mapping[str, float] | None = None) -> dict[str, float]:
+    """Return `spent` for the next `tune_on`, from the last card and its own `spent`."""
     return {**(spent or {}), **{name: use["uses"] for use in card["uses"] for name in use["hashes"]}}
 
 
-def _checked(
+def _validate(
     selfplay: Sequence[Path], human: Sequence[Path], config: "TrainConfig", human_share: float, most_uses: float
 ) -> Fraction:
-    """Return the human share as a fraction, or raise ConfigError for what cannot be."""
+    """Validate the arguments and return the human share as a fraction. Raises ConfigError."""
     if not selfplay:
         raise ConfigError("name at least one self-play dataset to train on")
     if not 0 <= human_share < 1:  # true for NaN too
@@ -153,19 +151,19 @@ def _checked(
     if not 0 < most_uses <= 1e6:
         raise ConfigError(f"most_uses is {most_uses}, and must be above 0, at most a million")
     if config.minutes is not None:
-        raise ConfigError("give a fine-tune in steps or epochs: how often it uses its rows is counted before it begins")
+        raise ConfigError("give a fine-tune in steps or epochs: the uses of its rows are counted before it begins")
     return Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
 
 
 def _preset(start: Path, config: "TrainConfig") -> "Preset":
-    """Find the network of the checkpoint, which must be one that shards have all columns for."""
+    """Return the preset of a checkpoint; MissingColumnError where shards lack a column that it reads."""
     from engine.encoding.views import require
     from model.checkpoint import read_card
     from model.data.inputs import training_columns
     from model.network.preset import preset_from_row
 
     preset = preset_from_row(read_card(start)["preset"])
-    require(training_columns(preset), dict.fromkeys(columns_of(config, preset)), f"the preset {preset.name!r}")
+    require(training_columns(preset), dict.fromkeys(select_columns(config, preset)), f"the preset {preset.name!r}")
     return preset
 
 
@@ -176,7 +174,7 @@ def _use(
     columns: Sequence[str],
     spent: Mapping[str, float] | None,
 ) -> _Use:
-    """Open datasets as one source; what several together have been used before is the most of any of them."""
+    """Open datasets as one source; its earlier uses are the most of any of its datasets."""
     use = _Use(
         entries,
         Batches(
@@ -194,10 +192,10 @@ def _use(
     return replace(use, first=round(before * use.batches.rows))
 
 
-def _planned(
+def _plan(
     config: "TrainConfig", uses: Sequence[_Use], share: Fraction, most_uses: float
 ) -> tuple["TrainConfig", list[_Use]]:
-    """Say how long the run is and what it takes of each self-play dataset; DatasetError when there is too little to take."""
+    """Return the run's configuration in steps, and the rows to take of each self-play dataset; DatasetError for too few."""
     hashes = [name for use in uses for name in use.hashes]
     if len(set(hashes)) < len(hashes):
         raise ConfigError("a self-play dataset is named twice: its rows would be used more often than the rest")
@@ -213,14 +211,14 @@ def _planned(
             "play more games, or raise most_uses"
         )
     wanted = steps * config.batch_size - human_rows(steps, config.batch_size, share)
-    takes = _parted(wanted, left)
+    takes = _divide(wanted, left)
     return replace(config, steps=steps, epochs=None), [
         replace(use, takes=n) for use, n in zip(uses, takes, strict=True)
     ]
 
 
-def _parted(total: int, weights: Sequence[int]) -> list[int]:
-    """Part a number in proportion to weights, by largest remainders; no part is above its weight where the total is not."""
+def _divide(total: int, weights: Sequence[int]) -> list[int]:
+    """Divide a number in proportion to weights, by largest remainders; no part exceeds its weight if the total does not."""
     whole = sum(weights)
     parts = [total * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda index: -(total * weights[index] % whole))
@@ -229,7 +227,7 @@ def _parted(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-def _flat(lineage: dict[str, Any]) -> dict[str, Any]:
-    """Return a lineage whose data are one list, all that the weights have seen, so that generations do not nest."""
-    seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in datasets_of(lineage["data"])}
-    return {**lineage, "positions": positions_of(lineage), "data": {"datasets": list(seen.values())}}
+def _flatten(lineage: dict[str, Any]) -> dict[str, Any]:
+    """Return a start entry whose data are one flat list, so that generations do not nest."""
+    seen = {entry.get("manifest_sha256", entry["name"]): entry for entry in list_datasets(lineage["data"])}
+    return {**lineage, "positions": count_positions(lineage), "data": {"datasets": list(seen.values())}}

@@ -89,9 +89,9 @@ def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | No
 
 
 def _network(directory: Path, threads: int, conditions: Mapping[str, int]) -> Evaluator:
-    from model.inference.onnx_evaluator import exported
+    from model.inference.onnx_evaluator import find_export
 
-    found = exported(directory, threads=threads, conditions=conditions)
+    found = find_export(directory, threads=threads, conditions=conditions)
     if found is not None:
         return found
     import torch

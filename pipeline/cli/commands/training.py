@@ -40,7 +40,7 @@ class Train(Common):
     def run(self) -> dict[str, Any]:
         """Train and return the checkpoint's card; under torchrun, only process 0 returns it."""
         from model.checkpoint import read_card
-        from model.training.distributed import world
+        from model.training.distributed import read_world
         from model.training.save import TrainingMismatchError
         from pipeline.storage.stores import place
         from pipeline.training.train import train_on
@@ -57,7 +57,7 @@ class Train(Common):
                 raise TrainingMismatchError(f"{error}; {extend}") from error
         if not card["finished"]:
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
-        if not world().first:
+        if not read_world().first:
             return {}
         if not self.json:
             return {"text": describe_checkpoint(card, self.out, self.positions)}

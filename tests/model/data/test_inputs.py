@@ -12,7 +12,7 @@ from engine.encoding.move_vocabularies import MoveIndexError, index_of, legal, v
 from engine.encoding.planes import legal_mask, unpack
 from engine.encoding.views import MissingColumnError, apply, apply_labels, counters, view
 from model.data.inputs import legal_moves, network_input, to_device, training_columns
-from model.data.outputs import flat, marro_logits
+from model.data.outputs import flatten_policy, marro_logits
 from model.data.planes import bytes_of
 from model.data.playouts import playout_rows
 from model.network.conditioning import CONDITIONS, STEPS, draw_of, encode_conditions, hide, width
@@ -102,7 +102,7 @@ def test_a_labels_logit_adds_up_its_promotions() -> None:
 def test_a_factored_pair_is_the_probability_of_from_times_to() -> None:
     random = torch.Generator().manual_seed(0)
     pair = torch.randn(2, 64, generator=random), torch.randn(2, 64, 64, generator=random)
-    said = flat(pair).view(2, 64, 64).exp()
+    said = flatten_policy(pair).view(2, 64, 64).exp()
     assert torch.allclose(said.sum((1, 2)), torch.ones(2), atol=1e-5)
     assert torch.allclose(said.sum(2), pair[0].softmax(1), atol=1e-6)
     assert torch.allclose(said[1, 5] / said[1, 5].sum(), pair[1][1, 5].softmax(0), atol=1e-6)

@@ -22,7 +22,15 @@ from engine.encoding.planes import legal_mask
 from engine.encoding.views import LAST_MOVES
 from engine.progress import silent
 from model.card import CARD, ONNX
-from model.checkpoint import CheckpointBusyError, CheckpointError, load, locked, save, save_export, write_atomically
+from model.checkpoint import (
+    CheckpointBusyError,
+    CheckpointError,
+    load,
+    lock_directory,
+    save,
+    save_export,
+    write_atomically,
+)
 from model.data.playouts import playout_rows
 from model.inference.columns import Answer, ConditionError, Rows
 from model.inference.evaluator import evaluator
@@ -40,7 +48,7 @@ pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
 
 from model.inference import export as exporting
 from model.inference.export import ExportError, export
-from model.inference.onnx_evaluator import OnnxError, OnnxEvaluator, exported
+from model.inference.onnx_evaluator import OnnxError, OnnxEvaluator, find_export
 
 Exported = tuple[dict[str, Any], list[list[int]]]
 """What was said, and of each report of progress how much was done of how much."""
@@ -262,20 +270,20 @@ def test_players_take_the_export_only_while_it_is_of_these_weights(
     said, _ = exports[TINY.name]
     net = Path(shutil.copytree(Path(said["out"]).parent, tmp_path / "net"))
     (net / ONNX).rename(tmp_path / ONNX)
-    assert exported(net) is None
+    assert find_export(net) is None
     (tmp_path / ONNX).rename(net / ONNX)
-    quick = exported(net)
+    quick = find_export(net)
     assert quick is not None
     assert quick.card["step"] == 3
-    code = "import sys; from pathlib import Path; from model.inference.onnx_evaluator import exported; "
-    code += "assert exported(Path(sys.argv[1])); print('torch' in sys.modules)"
+    code = "import sys; from pathlib import Path; from model.inference.onnx_evaluator import find_export; "
+    code += "assert find_export(Path(sys.argv[1])); print('torch' in sys.modules)"
     ran = subprocess.run(
         [sys.executable, "-c", code, str(net)], capture_output=True, text=True, cwd=REPOSITORY, check=True
     )
     assert ran.stdout == "False\n"
     network, card = load(net)
     save(net, card | {"step": 4}, {"weights": network.state_dict()})
-    assert exported(net) is None, "the card of other weights names no export"
+    assert find_export(net) is None, "the card of other weights names no export"
 
 
 def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(tmp_path: Path) -> None:
@@ -288,7 +296,7 @@ def test_an_export_is_recorded_for_the_weights_that_it_was_made_of(tmp_path: Pat
     assert recorded == card
     with pytest.raises(CheckpointError, match="was saved anew while"):
         save_export(net, "0" * 64, b"other")
-    with locked(net), pytest.raises(CheckpointBusyError):
+    with lock_directory(net), pytest.raises(CheckpointBusyError):
         save_export(net, weights, b"other")
     assert (net / ONNX).read_bytes() == b"graph"
 
@@ -311,7 +319,7 @@ def test_an_export_killed_while_it_is_published_leaves_a_checkpoint_without_one(
     with pytest.raises(KeyboardInterrupt):
         save_export(net, weights, b"other")
     assert published == [CARD, ONNX]
-    assert exported(net) is None
+    assert find_export(net) is None
 
 
 def test_files_that_are_no_export_are_named(tmp_path: Path) -> None:

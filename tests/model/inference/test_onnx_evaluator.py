@@ -12,7 +12,7 @@ import pytest
 from model.card import CARD, ONNX
 from model.data.playouts import playout_rows
 from model.inference.columns import AnswerError, check_answer
-from model.inference.onnx_evaluator import OnnxError, exported, required
+from model.inference.onnx_evaluator import OnnxError, find_export, open_export
 from tests.conftest import REPOSITORY
 
 pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
@@ -51,7 +51,7 @@ def flip(path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 60))])
 def test_a_file_with_flipped_bits_is_not_run(net: Path, seed: int) -> None:
     flip(net / ONNX, seed)
-    for opened in (exported, required):
+    for opened in (find_export, open_export):
         with pytest.raises(OnnxError, match=r"model\.onnx is not the file that checkpoint\.json describes"):
             opened(net)
 
@@ -64,7 +64,7 @@ def test_a_file_that_was_damaged_before_it_was_recorded_fails_in_one_line(net: P
     seal(net)
     answers, reason = [], ""
     try:
-        answers = list(required(net)(playout_rows(4)["planes"]))
+        answers = list(open_export(net)(playout_rows(4)["planes"]))
     except (OnnxError, AnswerError) as error:
         reason = str(error)
     assert "\n" not in reason
@@ -75,22 +75,22 @@ def test_a_file_that_the_card_does_not_name_is_not_run(net: Path) -> None:
     card = json.loads((net / CARD).read_text())
     del card["files"]["onnx"]
     (net / CARD).write_text(json.dumps(card))
-    assert exported(net) is None
+    assert find_export(net) is None
     with pytest.raises(OnnxError, match=r"names no model\.onnx of these weights; `fianchetto export"):
-        required(net)
+        open_export(net)
 
 
 @pytest.mark.parametrize("entry", [None, 7, {}, {"name": ONNX}, {"name": ONNX, "sha256": "0"}])
 def test_an_entry_that_cannot_be_is_refused(net: Path, entry: object) -> None:
     edit_files(net, onnx=entry)
     with pytest.raises(OnnxError, match=r"checkpoint\.json"):
-        exported(net)
+        find_export(net)
 
 
 def test_an_export_of_other_weights_is_refused(net: Path) -> None:
     edit_files(net, weights={"name": "weights-1.safetensors", "sha256": "0" * 64})
     with pytest.raises(OnnxError, match="of other weights"):
-        exported(net)
+        find_export(net)
 
 
 def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_network_that_answers_nan_is_refused(net: Path) -> None:
     bias.CopyFrom(onnx.numpy_helper.from_array(np.full(list(bias.dims), np.nan, np.float32), bias.name))
     onnx.save(model, net / ONNX)
     seal(net)
-    network = required(net)
+    network = open_export(net)
     with pytest.raises(AnswerError, match=r"model\.onnx answers with NaN or infinity"):
         network(playout_rows(2)["planes"])
 

@@ -18,7 +18,7 @@ from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
 from model.costs import blank
 from model.data.inputs import Batch, legal_moves, network_input, to_device
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.network import Network, build, parameters
@@ -50,7 +50,7 @@ def loss_of(network: Network, batch: Batch) -> torch.Tensor:
     preset = network.preset
     columns = to_device(batch, preset, CPU)
     policy, value_BV, *_ = network(network_input(preset, columns, torch.float32))
-    policy_B, _ = policy_terms(flat(policy), legal_moves(preset, columns), columns["target"])
+    policy_B, _ = policy_terms(flatten_policy(policy), legal_moves(preset, columns), columns["target"])
     return (policy_B + VALUE_FORMS[preset.value].loss(value_BV, wdl_of_results(columns["result"]))).mean()
 
 
@@ -90,8 +90,8 @@ def test_shapes_and_parameters_are_what_the_system_states_and_gradients_reach_al
         assert [tuple(it.shape) for it in left] == ([(2, 1)] if row.moves_left else [])
         if row.policy == "factored":
             assert [tuple(part.shape) for part in policy] == [(2, 64), (2, 64, 64)]
-        assert flat(policy).shape == (2, vocabulary(row.moves).size)
-        (flat(policy).sum() + value.sum() + sum(it.sum() for it in left)).backward()
+        assert flatten_policy(policy).shape == (2, vocabulary(row.moves).size)
+        (flatten_policy(policy).sum() + value.sum() + sum(it.sum() for it in left)).backward()
         lost = [name for name, parameter in network.named_parameters() if parameter.grad is None]
     assert lost == []
     count = parameters(network)
@@ -107,7 +107,7 @@ def test_a_gradient_is_not_nothing(row: Preset) -> None:
             parameter.add_(torch.randn_like(parameter) * 0.05)
     policy, value, *left = network(network_input(row, to_device(head(64), row, CPU), torch.float32))
     weights = torch.randn(vocabulary(row.moves).size, generator=torch.Generator().manual_seed(0))
-    total = (flat(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
+    total = (flatten_policy(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
     total.backward()
     silent = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().sum() > 0]
     assert silent == []

@@ -14,7 +14,7 @@ from model.training.config import (
     with_optimizer,
     words,
 )
-from model.training.schedules import ema_decay, learning_rate, progressed, total_steps
+from model.training.schedules import ema_decay, fraction_done, learning_rate, total_steps
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_every_setting_is_a_word_or_a_number_with_limits() -> None:
 
 
 def test_progress_is_by_steps_or_by_time() -> None:
-    assert progressed(TrainConfig(steps=10), 10, 5, 1e9) == 0.5
-    assert progressed(TrainConfig(minutes=2.0), None, 10**9, 30) == 0.25
-    assert progressed(TrainConfig(minutes=2.0), None, 0, 121) == 1.0
+    assert fraction_done(TrainConfig(steps=10), 10, 5, 1e9) == 0.5
+    assert fraction_done(TrainConfig(minutes=2.0), None, 10**9, 30) == 0.25
+    assert fraction_done(TrainConfig(minutes=2.0), None, 0, 121) == 1.0
 
 
 def test_average_forgets_the_fresh_weights_first() -> None:

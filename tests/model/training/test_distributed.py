@@ -16,7 +16,7 @@ import safetensors.torch
 import torch
 
 from model.training.config import TrainConfig
-from model.training.distributed import World, WorldError, world
+from model.training.distributed import World, WorldError, read_world
 from model.training.metrics_log import read_metrics
 from model.training.step import new_run, prepare, take_step
 from pipeline.dataset.batches import Batches
@@ -83,12 +83,12 @@ for number, (name, steps, port) in enumerate(runs):
     np.save(folder / f"seen-{number}-{os.environ['RANK']}.npy", np.array(seen[:taken]))
     Path(folder / f"said-{number}-{os.environ['RANK']}.json").write_text(json.dumps(said))
 
-from model.training.distributed import world
+from model.training.distributed import read_world
 from model.training.step import new_run, prepare, take_step
 from tests.model.synthetic import TINY, batch
 import safetensors.torch
 
-place = world()
+place = read_world()
 dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=place.rank, world_size=place.size)
 for norm_rows in (12, 4):  # 1 and 3 microbatches of each process
     config = TrainConfig(**settings | {"steps": 1, "epochs": None, "batch_size": 24, "norm_rows": norm_rows})
@@ -227,10 +227,10 @@ def test_more_processes_than_row_groups_are_refused(
 
 def test_a_place_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert world() == World(0, 1, 0)
+    assert read_world() == World(0, 1, 0)
     place(monkeypatch, 3, 3)
     with pytest.raises(WorldError, match="start the processes with torchrun"):
-        world()
+        read_world()
     place(monkeypatch, "first", 3)
     with pytest.raises(WorldError, match="must be numbers"):
-        world()
+        read_world()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.training.config import TrainConfig
 from model.training.objective import (
     EVAL_MARGIN,
@@ -19,7 +19,7 @@ from model.training.objective import (
     wdl_from_centipawns,
     wdl_from_score,
 )
-from model.training.policy_loss import Visits, policy_terms, sharpened, soft_terms
+from model.training.policy_loss import Visits, normalize_visits, policy_terms, soft_terms
 from pipeline.dataset.files.columns import BATCH_SENTINELS
 
 ROWS, LABELS = 5, 4096
@@ -87,9 +87,9 @@ def test_visits_replace_the_played_move() -> None:
 
 def test_temperature_sharpens_and_flattens_visits() -> None:
     visits = Visits(torch.tensor([2, 2]), torch.tensor([5, 6]), torch.tensor([0.8, 0.2]))
-    assert sharpened(visits, 4, 1.0).tolist() == pytest.approx([0.8, 0.2])
-    assert sharpened(visits, 4, 0.5).tolist() == pytest.approx([16 / 17, 1 / 17])
-    assert sharpened(visits, 4, 2.0).tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert normalize_visits(visits, 4, 1.0).tolist() == pytest.approx([0.8, 0.2])
+    assert normalize_visits(visits, 4, 0.5).tolist() == pytest.approx([16 / 17, 1 / 17])
+    assert normalize_visits(visits, 4, 2.0).tolist() == pytest.approx([2 / 3, 1 / 3])
 
 
 def test_an_illegal_visit_makes_its_row_infinite_and_no_other() -> None:
@@ -109,7 +109,7 @@ def test_the_gradient_of_a_soft_target_is_probability_less_target(smoothing: flo
     probabilities = logits.detach().masked_fill(~legal, float("-inf")).softmax(1)
     target = torch.nn.functional.one_hot(torch.full((ROWS,), 7), LABELS).float()
     target[[0, 3]] = 0.0
-    target[visits.rows, visits.labels] = sharpened(visits, ROWS, 1.5)
+    target[visits.rows, visits.labels] = normalize_visits(visits, ROWS, 1.5)
     target = (1 - smoothing) * target + smoothing * legal / legal.sum(1, keepdim=True)
     assert target.sum(1).tolist() == pytest.approx([1.0] * ROWS)
     assert logits.grad is not None
@@ -128,7 +128,7 @@ def test_the_loss_of_a_factored_policy_is_the_sum_of_its_parts_losses() -> None:
 
 def test_a_factored_policy_is_a_distribution_over_4096() -> None:
     policy = random(ROWS, 64), random(ROWS, 64, 64, seed=2)
-    log_chances = flat(policy)
+    log_chances = flatten_policy(policy)
     assert log_chances.exp().sum(1).tolist() == pytest.approx([1.0] * ROWS, abs=1e-5)
     assert float(log_chances[2, 9 * 64 + 5]) == pytest.approx(
         float(policy[0][2].log_softmax(0)[9] + policy[1][2, 9].log_softmax(0)[5]), abs=1e-5
@@ -266,6 +266,15 @@ def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> Non
     silent = losses(config | {"search_value_share": 0.0}, random(ROWS, LABELS), value, rows)["value_loss"]
     assert silent[~has_game].tolist() == [0.0] * 3
     assert bool((silent[has_game] > 0).all())
+
+
+def test_rows_without_a_policy_target_have_no_policy_loss() -> None:
+    has_move = torch.tensor([True, False, True, True, False])
+    logits = random(ROWS, LABELS)
+    whole = losses({}, logits, random(ROWS, 3), targets())
+    part = losses({}, logits, random(ROWS, 3), targets(has_move=has_move))
+    assert torch.equal(part["policy_loss"], whole["policy_loss"] * has_move)
+    assert torch.equal(part["value_loss"], whole["value_loss"])
 
 
 @pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])

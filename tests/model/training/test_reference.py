@@ -15,7 +15,7 @@ from torch import Tensor
 from engine.encoding.planes import legal_mask
 from engine.progress import silent
 from model.checkpoint import load
-from model.data.outputs import flat
+from model.data.outputs import flatten_policy
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
 from model.network.conditioning import draw_of
@@ -110,7 +110,9 @@ def test_a_step_counts_it_in_the_presets_own_moves(preset: Preset, amp: Any) -> 
             preset, step_columns(config, preset, part, CPU), started.dtype, draw=draw_of(config.seed, 0)
         )
         with torch.no_grad(), autocast(CPU, started.dtype):
-            wanted += by_definition(flat(reference.network(read)[0]), flat(candidate(read)[0]), targets.legal)
+            wanted += by_definition(
+                flatten_policy(reference.network(read)[0]), flatten_policy(candidate(read)[0]), targets.legal
+            )
     totals = dict(zip(started.columns, take_step(started, prepare(started, rows), 0.0).tolist(), strict=True))
     plain = new_run(replace(config, reference_kl_weight=0.0), preset)
     without = dict(zip(plain.columns, take_step(plain, prepare(plain, rows), 0.0).tolist(), strict=True))

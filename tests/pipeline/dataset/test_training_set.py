@@ -172,8 +172,8 @@ def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) 
 
 def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(months: Months, tmp_path: Path) -> None:
     joined(months, tmp_path / "set")
-    data = training.data_of([tmp_path / "set"])
+    data = training.describe_data([tmp_path / "set"])
     assert [dataset["name"] for dataset in data["datasets"]] == ["2014.05", "2014.06"]
     assert data["training_sets"][0]["sha256"] == file_hash(tmp_path / "set" / TRAINING_SET)
-    assert "training_sets" not in training.data_of([months["2014.05"]])
+    assert "training_sets" not in training.describe_data([months["2014.05"]])
     assert read_training_set(tmp_path / "set")["positions"] == data["training_sets"][0]["positions"]

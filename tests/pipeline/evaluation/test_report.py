@@ -17,7 +17,7 @@ from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, _How, _measure_by_rating, _seen, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.training.train import data_of
+from pipeline.training.train import describe_data
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
 from tests.pipeline.datasets import random_game
@@ -99,9 +99,11 @@ def test_games_are_known_again_in_a_converted_dataset(tmp_path: Path) -> None:
     convert(first, "compact", second)
     convert(second, "all", third)
     for trained in (first, second, third):
-        card = {"data": data_of([trained])}
+        card = {"data": describe_data([trained])}
         for measured in (first, second, third):
             assert [_seen(card, measured, split) for split in ("train", "test")] == ["yes", "no"], (trained, measured)
     other = tmp_path / "other"
     ingest([str(dump)], other, IngestConfig(chunk_mib=1, test_share=0.3), workers=1)
-    assert _seen({"data": data_of([second])}, other, "test") == "unknown", "other settings may have moved the games"
+    assert _seen({"data": describe_data([second])}, other, "test") == "unknown", (
+        "other settings may have moved the games"
+    )

@@ -200,7 +200,7 @@ def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
 ) -> None:
     older = replace(preset("fianchetto-human"), view="marro13+last")
     with monkeypatch.context() as before_the_table_changed:
-        before_the_table_changed.setattr(pipeline.training.train, "preset_of", lambda *_: older)
+        before_the_table_changed.setattr(pipeline.training.train, "find_preset", lambda *_: older)
         train_on([positions], "fianchetto-human", STEPS, tmp_path / "old")
     card = train_on([positions], "fianchetto-human", STEPS, tmp_path / "new", stop=lambda: True, start=tmp_path / "old")
     assert preset_from_row(card["preset"]) == older != preset("fianchetto-human")

@@ -28,8 +28,8 @@ from pipeline.dataset.files import shards
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.mixture import Mixture
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.training.train import columns_of, datasets_of, positions_of, train_on
-from pipeline.training.tune import spent_after, tune_on
+from pipeline.training.train import count_positions, list_datasets, select_columns, train_on
+from pipeline.training.tune import add_uses, tune_on
 from tests.model.synthetic import TINY, stream
 from tests.model.training.test_train_resumed import begun
 from tests.pipeline.searched import dataset, legal_labels, on_the_last_move, playouts
@@ -109,11 +109,11 @@ def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_pa
     assert card["metrics"]["reference_kl"] > 0
     assert card["reference"]["weights_sha256"] == weights(read_card(made / "seed"))
     assert card["data"]["seed"]["weights_sha256"] == weights(read_card(made / "seed"))
-    assert [it["name"] for it in datasets_of(card["data"])] == ["human", "one", "two"]
+    assert [it["name"] for it in list_datasets(card["data"])] == ["human", "one", "two"]
     before = read_card(made / "seed")["positions"]
-    assert (card["positions"], positions_of(card)) == (22 * 16, 22 * 16 + before)
+    assert (card["positions"], count_positions(card)) == (22 * 16, 22 * 16 + before)
     later = tune(made, tmp_path / "later", start=tmp_path / "net")
-    assert positions_of(later) == 2 * 22 * 16 + before, "of all runs, though generations do not nest"
+    assert count_positions(later) == 2 * 22 * 16 + before, "of all runs, though generations do not nest"
     again = tune(made, tmp_path / "net")
     assert "finished already" in again["message"]
     assert again["uses"] == card["uses"]
@@ -129,8 +129,8 @@ def test_what_is_spent_is_not_used_again(made: Path, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Mixture, "from_step", watched)
     first = tune(made, tmp_path / "first", selfplay=("one",))
-    second = tune(made, tmp_path / "second", spent=spent_after(first))
-    spent = spent_after(second, spent_after(first))
+    second = tune(made, tmp_path / "second", spent=add_uses(first))
+    spent = add_uses(second, add_uses(first))
     assert [use["drawn"] for use in first["uses"]] == [74, 150]
     assert [use["drawn"] for use in second["uses"]] == [42, 0, 86]
     rows = np.concatenate(seen)
@@ -187,7 +187,7 @@ def test_the_policys_target_is_the_shards_visits(made: Path, smoothing: float, t
     """From Parquet to the loss, against the definition in float64 on rows read by pyarrow."""
     config = replace(CONFIG, label_smoothing=smoothing, visits_temperature=temperature)
     stored = {row["game"]: row for row in pq.read_table(made / "one" / "train-00000-0.parquet").to_pylist()}
-    rows = next(Batches([made / "one"], batch_size=20, columns=columns_of(config, TINY)).from_step(3))
+    rows = next(Batches([made / "one"], batch_size=20, columns=select_columns(config, TINY)).from_step(3))
     columns = step_columns(config, TINY, rows, torch.device("cpu"))
     _, targets = inputs_and_targets(TINY, columns, torch.float32, draw=0)
     logits = torch.randn(20, 4096, generator=torch.Generator().manual_seed(1))
