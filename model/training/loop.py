@@ -85,7 +85,8 @@ def train(
     near = load_reference(config, preset, reference)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
-    with process_group(place, device), _alone(out, place, check_output):
+    memory = memory_errors(f"training {preset.name}", "choose a smaller norm_rows, or free some")
+    with memory, process_group(place, device), _alone(out, place, check_output):
         card = run_on_first(place, lambda: find_run(config, preset, out, data, near))
         if card is not None and card["finished"]:
             did = f"{card['step']} steps, {card['positions']} positions"
@@ -106,8 +107,7 @@ def train(
                 for network in (run.network, run.ema):
                     network.load_state_dict(weights)
             broadcast(place, [0.0])  # all have read the files that process 0 is about to replace
-            with memory_errors(f"training {preset.name}", "choose a smaller norm_rows, or free some"):
-                return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
+            return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
         finally:
             torch.set_num_threads(threads)
 

@@ -32,7 +32,7 @@ from model.checkpoint import (
 from model.data.inputs import network_input, to_device
 from model.inference.columns import AnswerError
 from model.inference.evaluator import NetworkEvaluator, evaluator
-from model.network.memory import OutOfMemoryError
+from model.network.memory import OutOfMemoryError, memory_errors
 from model.network.network import build
 from model.network.preset import Preset, preset_row
 from tests.model.synthetic import TINY, TINY_SEED, batch
@@ -276,6 +276,28 @@ def test_an_evaluator_without_memory_says_so(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(called.network, "forward", fail)
     with pytest.raises(OutOfMemoryError, match=r"evaluating 3 positions by the network tiny needs more memory"):
         called(batch(3)["planes"])
+
+
+class PanicException(BaseException):
+    """Named as that of safetensors, which cannot be imported."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "caught"),
+    [
+        (MemoryError(), OutOfMemoryError),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), OutOfMemoryError),
+        (PanicException("PyObject pointer is null"), OutOfMemoryError),
+        (RuntimeError("shapes differ"), RuntimeError),
+        (PanicException("index out of bounds"), PanicException),
+        (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+    ids=repr,
+)
+def test_failed_allocations_are_told_from_other_errors(raised: BaseException, caught: type[BaseException]) -> None:
+    with pytest.raises(caught) as found, memory_errors("work", "free some"):
+        raise raised
+    assert (str(found.value) == "work needs more memory than there is: free some") == (caught is OutOfMemoryError)
 
 
 def test_evaluator_takes_any_number_of_rows(tmp_path: Path, monkeypatch: Any) -> None:

@@ -150,3 +150,16 @@ def spoil_header(directory: Path, chance: random.Random) -> None:
 @pytest.mark.parametrize("spoil", [spoil_card, spoil_header])
 def test_a_spoilt_checkpoint_loads_or_is_refused_in_one_line(tmp_path: Path, spoil: Any, seeds: range) -> None:
     check_many(tmp_path / "net", spoil, seeds)
+
+
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 60), marks=pytest.mark.slow)], ids=str)
+def test_a_tensor_file_with_flipped_bits_is_not_loaded(tmp_path: Path, seeds: range) -> None:
+    make(tmp_path)
+    path = next(tmp_path.glob("weights-*.safetensors"))
+    whole = path.read_bytes()
+    for seed in seeds:
+        chance, data = random.Random(seed), bytearray(whole)
+        for at in chance.sample(range(len(data)), 8):
+            data[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(data)
+        assert "is not the file that the card describes (its hash differs)" in refusal(tmp_path)
