@@ -57,7 +57,7 @@ class Preset(Schema):
 
 
 class Monitor(BaseModel):
-    """A run's memory (model.training.monitor), which becomes an object of its own."""
+    """A run's memory (model.training.monitor), passed to its constructor."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

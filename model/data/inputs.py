@@ -1,6 +1,6 @@
 """Packed rows to a network's inputs, on its device.
 
-    rows in NumPy -> `to_device`: columns on the device, planes still packed -> `network_input`, `legal_moves`
+    rows in NumPy -> `move_to_device`: columns on the device, planes still packed -> `network_input`, `legal_moves`
 
 `input_columns` and `training_columns` name the columns that a preset needs.
 
@@ -20,7 +20,7 @@ from engine.encoding.move_vocabularies import NONE, index_of, vocabulary
 from engine.encoding.planes import TURN_PLANE
 from engine.encoding.views import LAST_MOVES, require, view
 from engine.evaluation.move_features import legal_move_features
-from model.data.planes import black, bytes_of, legal_mask, pictures, promoting, table, tensor, to_view
+from model.data.planes import arrange_for_view, black, bytes_of, legal_mask, pictures, promoting, table, tensor
 from model.network.conditioning import CONDITIONS, UNKNOWN, encode_conditions, hide
 from model.network.preset import Preset
 
@@ -58,7 +58,7 @@ def _hidden_columns(preset: Preset) -> tuple[str, ...]:
     return (*LAST_MOVES[: view(preset.view).last], *CONDITIONS[preset.condition])
 
 
-def to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch:
+def move_to_device(batch: Batch, preset: Preset, device: torch.device) -> DeviceBatch:
     """Return what a preset needs of a batch, on the device; labels, results and lengths where the batch has them.
 
     Attack planes and move features are computed here. Raises PlanesError for planes that are no position, MissingColumnError
@@ -116,7 +116,7 @@ def legal_moves(preset: Preset, columns: DeviceBatch) -> Tensor:
     shown, moves, bytes_BPY = view(preset.view), vocabulary(preset.moves), columns["planes"]
     device = bytes_BPY.device
     if moves.name == "marro4096" and shown.white_planes is None:  # the view's own move planes are the mask
-        return legal_mask(to_view(shown, bytes_BPY))
+        return legal_mask(arrange_for_view(shown, bytes_BPY))
     labels_A = table("labels", moves.name, device)
     mask_BA = legal_mask(bytes_BPY)[:, labels_A.clamp(min=0)] & (labels_A != NONE)
     if moves.under_promotions:

@@ -36,10 +36,10 @@ def marro_logits(preset: Preset, policy: Policy, bytes_BPY: Tensor) -> Tensor:
         return logits_BA
     index_L = table("index", moves.name, logits_BA.device)[:, 0]
     logits_BL = logits_BA[:, index_L.clamp(min=0)].masked_fill(index_L == NONE, float("-inf"))
-    return _with_under_promotions(moves, logits_BL, logits_BA, bytes_BPY) if moves.under_promotions else logits_BL
+    return _add_under_promotions(moves, logits_BL, logits_BA, bytes_BPY) if moves.under_promotions else logits_BL
 
 
-def _with_under_promotions(moves: Vocabulary, logits_BL: Tensor, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
+def _add_under_promotions(moves: Vocabulary, logits_BL: Tensor, logits_BA: Tensor, bytes_BPY: Tensor) -> Tensor:
     """Add each label's under-promotions to its logit, where an own pawn can make them."""
     every_L = torch.arange(LABELS, device=logits_BL.device)
     can_BL = promoting(bytes_BPY, every_L)

@@ -51,7 +51,7 @@ def _tables(shown: View, device: torch.device) -> Callable[[str], Tensor]:
     return lambda array: table(array, shown.name, device)
 
 
-def to_view(shown: View, bytes_BPY: Tensor) -> Tensor:
+def arrange_for_view(shown: View, bytes_BPY: Tensor) -> Tensor:
     """Return a view's planes that are arranged from stored ones, packed: uint8 `[B, P, Y]`."""
     planes_BPY: Tensor = stored_planes(shown, bytes_BPY, torch, _tables(shown, bytes_BPY.device))
     return planes_BPY

@@ -1,4 +1,4 @@
-"""Prefetching: batches are prepared on another thread while the step before them runs, and copied to a GPU meanwhile."""
+"""Prefetching: batches are prepared on another thread, and copied to a GPU, while the step before them runs."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

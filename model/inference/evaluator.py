@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from model.checkpoint import load
-from model.data.inputs import Batch, column_defaults, network_input, to_device
+from model.data.inputs import Batch, column_defaults, move_to_device, network_input
 from model.data.outputs import marro_logits
 from model.inference.columns import Answer, Rows, check_conditions, evaluate_in_batches, fill_columns
 from model.network.memory import memory_errors
@@ -53,7 +53,7 @@ class NetworkEvaluator:
     def _evaluate(self, rows: Rows) -> Answer:
         work = f"evaluating {len(rows['planes']):,} positions by the network {self.preset.name}"
         with memory_errors(work, "free some, or evaluate fewer at once"):
-            columns = to_device(rows, self.preset, self.device)
+            columns = move_to_device(rows, self.preset, self.device)
             with autocast(self.device, self.dtype):
                 policy, value_BV, *_ = self.network(network_input(self.preset, columns, self.dtype))
             logits_BL = marro_logits(self.preset, policy, columns["planes"])

@@ -84,7 +84,7 @@ def example_inputs(preset: Preset) -> dict[str, Tensor]:
 
 
 def _shifts() -> dict[Any, Any]:
-    """Translate shifts, which torch's exporter does not know; ONNX has them for unsigned integers, as all of ours are."""
+    """Translate shifts, which torch's exporter does not know; ONNX has them for unsigned integers."""
     import onnxscript
 
     op: Any = onnxscript.opset18
@@ -184,7 +184,7 @@ def export(
         progress(Tick(1, 1, "graph traced"))
         if calibration is not None:
             progress(Tick(0, 1, "layers scaled"))
-            path = _in_integers(network, path, calibration)
+            path = _quantize_graph(network, path, calibration)
             progress(Tick(1, 1, "layers scaled"))
         progress(Tick(0, len(rows["planes"]), "positions compared"))
         reference = NetworkEvaluator(network, device="cpu", amp="off")
@@ -202,7 +202,7 @@ def export(
     return written | differences
 
 
-def _in_integers(network: Network, path: Path, calibration: Batch) -> Path:
+def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
     """Write the network in `path` with convolutions in integers to a file beside it, and return its path.
 
     Exact layers stay in float32, and so does the first convolution: in integers it made half of the expected score's error.

@@ -184,7 +184,7 @@ def find_export(
     try:
         files = read_json(directory / CARD, OnnxError)["files"]
         weights, entry = files["weights"]["sha256"], files["onnx"]
-    except (OnnxError, OSError, KeyError, TypeError):  # whoever loads the checkpoint says what is wrong with its card
+    except (OnnxError, OSError, KeyError, TypeError):  # loading the checkpoint reports what is wrong with its card
         return None
     check(directory / CARD, entry, FileEntry, OnnxError)
     found = OnnxEvaluator(directory / ONNX, threads=threads, conditions=conditions, sha256=entry["sha256"])

@@ -50,7 +50,7 @@ def input_names(row: Preset) -> tuple[str, ...]:
 
 
 def _stem(row: Preset) -> nn.Sequential:
-    """Build the layers before the blocks; pre-activation and pre-norm blocks have norms of their own."""
+    """Build the layers before the blocks; pre-activation and pre-norm blocks start with a norm."""
     planes = view(row.view).planes
     if row.block == "attention":
         return nn.Sequential(Squares(planes, row.width))

@@ -160,7 +160,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 """Lowest and highest value of each setting that is a number."""
 
 
-def with_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
+def resolve_optimizer(config: TrainConfig, preset: str) -> TrainConfig:
     """Return the configuration with the preset's usual optimizer in place of `auto`."""
     if config.optimizer != "auto":
         return config

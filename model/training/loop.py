@@ -22,7 +22,7 @@ from model.data.inputs import Batch
 from model.data.prefetch import Prefetcher
 from model.network.memory import memory_errors
 from model.network.preset import Preset
-from model.training.config import TrainConfig, TrainConfigError, with_optimizer
+from model.training.config import TrainConfig, TrainConfigError, resolve_optimizer
 from model.training.curves import draw
 from model.training.distributed import World, broadcast, process_group, read_world, run_on_first
 from model.training.metrics_log import MetricsLog
@@ -73,15 +73,21 @@ def train(
     the first step, in which kernels are compiled. `epoch_rows` is the number of training rows of an epoch, in all processes.
     A new run begins with the weights of the checkpoint `start`, if any; where the configuration says so, its policy stays near
     that of the checkpoint `reference`, which the card names. `check_output` is called before anything is written, and raises
-    where `out` is not ours. Raises TrainingMismatchError for another run in `out`, or a start of another preset,
-    CheckpointBusyError while another trainer writes it, DivergedError when the loss is not finite or spikes (the last save
-    stays), TrainingDataError when the batches end too soon, CheckpointError.
+    where `out` belongs to something else.
+
+    Raises:
+        TrainingMismatchError: `out` holds another run, or `start` is of another preset.
+        CheckpointBusyError: another trainer writes `out`.
+        DivergedError: the loss is not finite or spikes; the last save stays.
+        TrainingDataError: the batches end too soon.
+        CheckpointError: a checkpoint cannot be read or written.
+
     """
     if config.epochs is not None and not epoch_rows:
         raise TrainConfigError("a run in epochs needs epoch_rows, how many rows one has")
     if config.patience and validation is None:
         raise TrainConfigError("patience counts validations, and there are no validation positions")
-    config = with_optimizer(config, preset.name)
+    config = resolve_optimizer(config, preset.name)
     near = load_reference(config, preset, reference)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
@@ -114,7 +120,7 @@ def train(
 
 @contextmanager
 def _alone(out: Path, place: World, check_output: Callable[[], None]) -> Iterator[None]:
-    """Make a run's directory and lock it meanwhile; process 0 does it for all."""
+    """Make a run's directory and hold its lock; process 0 does it for all."""
     with ExitStack() as held:
 
         def enter() -> None:
@@ -259,7 +265,7 @@ class Loop:
         return self.validated + self.cost <= VALIDATION_SHARE * self.run.seconds
 
     def _validate(self) -> None:
-        """Validate the averaged weights, once a step; not when the run is stopped meanwhile."""
+        """Validate the averaged weights, once a step; a validation that is stopped does not count."""
         run = self.run
         if self.validation is None or self.validated_at == run.step:
             return

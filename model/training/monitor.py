@@ -18,7 +18,7 @@ from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
 BEST_BY = "cross_entropy"
-"""The validation figure that `patience` goes by; lower is better."""
+"""The validation figure that `patience` watches; lower is better."""
 SPIKE = 3.0
 """A run stops when the mean loss of a line of metrics is this many nats above the lowest one."""
 

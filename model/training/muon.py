@@ -1,9 +1,9 @@
 """Muon by iterations on small Gram matrices, many at a time.
 
 torch's optimizer steps one matrix after the other, and multiplies by the whole matrix in each of five iterations. These are
-polynomials of the Gram matrix `G = X X^T`, so here they run on G, for all matrices with a G of the same size at once, and X is
-multiplied only twice: half of the time for a small network of wide matrices on a processor. Products are in float32; TF32,
-which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
+polynomials of the Gram matrix `G = X X^T`. Here they run on G, for all matrices with a G of the same size at once, and X is
+multiplied only twice. That takes half of the time for a small network of wide matrices on a processor. Products are in
+float32; TF32, which this program leaves off, would make the steps of ill-conditioned matrices wrong by a tenth.
 
 Sources: kellerjordan.github.io/posts/muon; steps as long as AdamW's: Liu et al. 2025, arXiv:2502.16982.
 

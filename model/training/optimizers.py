@@ -61,7 +61,7 @@ OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {"adamw": (ADAMW, ADAMW), "sgd": (
 """By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other weights."""
 
 
-def as_matrix(weight: Tensor) -> Tensor:
+def flatten_to_matrix(weight: Tensor) -> Tensor:
     """Show a weight of two or more axes as a matrix `[outputs, inputs]` over the same memory.
 
     A channels-last convolution keeps its inputs in the order of that memory, which makes no difference to Muon.
@@ -95,7 +95,7 @@ class CombinedOptimizer:
             other = name not in decayed
             self.stepped[name] = weight
             if rules[other] is MUON:
-                self.stepped[name] = nn.Parameter(as_matrix(weight.data))
+                self.stepped[name] = nn.Parameter(flatten_to_matrix(weight.data))
                 self.matrices.append((weight, self.stepped[name]))
             groups[other]["params"].append(self.stepped[name])
         if rules[0] is rules[1]:
@@ -123,13 +123,13 @@ class CombinedOptimizer:
         for weight, matrix in self.matrices:
             if weight.grad is not None:
                 layout = torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
-                matrix.grad = as_matrix(weight.grad.contiguous(memory_format=layout))
+                matrix.grad = flatten_to_matrix(weight.grad.contiguous(memory_format=layout))
         for _, optimizer in self.optimizers:
             optimizer.step()
         for _, matrix in self.matrices:
             matrix.grad = None
 
-    def as_torch(self) -> torch.optim.Optimizer:
+    def torch_optimizer(self) -> torch.optim.Optimizer:
         """Return this object typed for torch.amp.GradScaler, which uses only `param_groups` and `step`."""
         return cast("torch.optim.Optimizer", self)
 

@@ -6,7 +6,7 @@ Axes: B batch, A label, N visited moves of all rows together.
 
 The target t of a row is a distribution over its legal moves, and logits z have the loss
 `log(sum of exp z over legal moves) - sum of t z`. So the loss of a soft target is that of a hard one plus a difference of
-logits, and no `[B, A]` array of targets is needed where few labels have a share.
+logits. No `[B, A]` array of targets is needed where few labels have a share.
 """
 
 from dataclasses import dataclass

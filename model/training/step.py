@@ -26,7 +26,7 @@ from model.data.outputs import flatten_policy
 from model.network.conditioning import draw_of
 from model.network.network import Network, build
 from model.network.preset import Preset
-from model.training.config import TrainConfig, with_optimizer
+from model.training.config import TrainConfig, resolve_optimizer
 from model.training.distributed import World, WorldError, all_reduce, average_over_processes
 from model.training.objective import VALUE_FORMS, divergence, row_losses
 from model.training.optimizers import CombinedOptimizer
@@ -81,7 +81,7 @@ def new_run(
     config: TrainConfig, preset: Preset, world: World | None = None, reference: ReferencePolicy | None = None
 ) -> Run:
     """Make a run at step 0; WorldError where the processes cannot share the microbatches of a batch equally."""
-    config = with_optimizer(config, preset.name)
+    config = resolve_optimizer(config, preset.name)
     world = world or World()
     if config.microbatches % world.size:
         raise WorldError(
@@ -139,13 +139,13 @@ def take_step(
     """
     config = run.config
     totals = _add_gradients(run, microbatches, reference_kl_weight(config, fraction), stop_check)
-    run.scaler.unscale_(run.optimizer.as_torch())
+    run.scaler.unscale_(run.optimizer.torch_optimizer())
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
     totals = all_reduce(totals)
     if run.device.type == "cpu" and not _is_finite(run, totals, norm):  # a GPU would stall
         raise DivergedError(_why_not_finite(run, microbatches))
     run.optimizer.set_rate(learning_rate(config, fraction))
-    run.scaler.step(run.optimizer.as_torch())
+    run.scaler.step(run.optimizer.torch_optimizer())
     run.scaler.update()
     run.step += 1
     run.positions += sum(len(columns["planes"]) for columns in microbatches) * run.world.size

@@ -20,8 +20,8 @@ from model.data.inputs import (
     NetworkInput,
     copy_to,
     legal_moves,
+    move_to_device,
     network_input,
-    to_device,
     training_columns,
 )
 from model.data.planes import tensor
@@ -32,7 +32,7 @@ from model.training.policy_loss import Visits
 
 
 def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
-    """Return all that a step needs of a batch, on the device: the columns of `to_device`, and the other targets.
+    """Return all that a step needs of a batch, on the device: the columns of `move_to_device`, and the other targets.
 
     The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`) and, with a share of the value's target,
     `eval`, `root_value` and `best_value` are used where the batch has them. Rows whose `plies` is 0 belong to no game:
@@ -57,7 +57,7 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
     if "weight" in batch:
         more["weight"] = batch["weight"].astype(np.float32)
     columns = {name: copy_to(tensor(column), device) for name, column in more.items()}
-    return {**to_device(batch, preset, device), **columns}
+    return {**move_to_device(batch, preset, device), **columns}
 
 
 def inputs_and_targets(

@@ -16,7 +16,7 @@ from engine.progress import Progress, Tick, silent
 from engine.search import SearchConfig
 from engine.selfplay.generate import SelfPlayConfig, play_games
 from model.costs import size
-from model.data.inputs import network_input, to_device
+from model.data.inputs import move_to_device, network_input
 from model.inference.evaluator import NetworkEvaluator
 from model.network.network import build
 from model.network.presets import preset
@@ -87,7 +87,7 @@ def _feed(batches: Iterator[Batch], name: str, device: torch.device, seconds: fl
 
     def work() -> int:
         batch = next(batches)
-        network_input(row, to_device(batch, row, device), dtype)
+        network_input(row, move_to_device(batch, row, device), dtype)
         return len(batch["planes"])
 
     return _per_second(work, seconds, device)

@@ -169,10 +169,10 @@ def check_output(out: Path, inputs: Sequence[Path]) -> None:
     named = [member.directory for path in inputs if is_training_set(path) for member in members(path)]
     require_apart(out, [*inputs, *named], ConfigError)
     if out.is_dir():  # the trainer reports a path that cannot be a directory
-        require_own(out, CHECKPOINT, ConfigError, ours=_begun)
+        require_own(out, CHECKPOINT, ConfigError, ours=_is_begun)
 
 
-def _begun(entry: Path) -> bool:
+def _is_begun(entry: Path) -> bool:
     """Return whether an entry belongs to a run that was killed before it wrote its first card."""
     if entry.name == JOURNAL:
         return entry.is_file() and entry.stat().st_size == 0

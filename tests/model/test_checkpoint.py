@@ -29,7 +29,7 @@ from model.checkpoint import (
     save,
     write_atomically,
 )
-from model.data.inputs import network_input, to_device
+from model.data.inputs import move_to_device, network_input
 from model.inference.columns import AnswerError
 from model.inference.evaluator import NetworkEvaluator, evaluator
 from model.network.memory import OutOfMemoryError, memory_errors
@@ -249,7 +249,7 @@ def test_evaluator_answers_in_the_movers_labels(tmp_path: Path, row: Preset) -> 
     shown = view(row.view)
     network, _ = load(tmp_path)
     with torch.inference_mode():
-        raw, _ = network(network_input(row, to_device(data, row, torch.device("cpu")), torch.float32))
+        raw, _ = network(network_input(row, move_to_device(data, row, torch.device("cpu")), torch.float32))
     labels = np.arange(4096)
     for index in range(9):
         black = np.full(4096, data["planes"][index, 12] != 0)

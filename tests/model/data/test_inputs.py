@@ -11,7 +11,7 @@ import torch
 from engine.encoding.move_vocabularies import MoveIndexError, index_of, legal, vocabulary
 from engine.encoding.planes import legal_mask, unpack
 from engine.encoding.views import MissingColumnError, apply, apply_labels, counters, view
-from model.data.inputs import legal_moves, network_input, to_device, training_columns
+from model.data.inputs import legal_moves, move_to_device, network_input, training_columns
 from model.data.outputs import flatten_policy, marro_logits
 from model.data.planes import bytes_of
 from model.data.playouts import playout_rows
@@ -37,7 +37,7 @@ def rows() -> dict[str, Any]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_planes_mask_and_labels_equal_the_engines(name: str, dtype: torch.dtype) -> None:
     some, shown, preset = batch(32), view(name), replace(TINY, view=name)
-    columns = to_device(some, preset, CPU)
+    columns = move_to_device(some, preset, CPU)
     pictures, legal, labels = network_input(preset, columns, dtype), legal_moves(preset, columns), columns["target"]
     assert isinstance(pictures, torch.Tensor)
     planes = apply(shown, some["planes"])
@@ -53,7 +53,7 @@ def test_planes_mask_and_labels_equal_the_engines(name: str, dtype: torch.dtype)
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_is_drawn_as_the_engine_draws_it(name: str) -> None:
     shown, preset = view(name), replace(TINY, view=name)
-    pictures = network_input(preset, to_device(rows(), preset, CPU), torch.float32)
+    pictures = network_input(preset, move_to_device(rows(), preset, CPU), torch.float32)
     assert isinstance(pictures, torch.Tensor)
     assert pictures.shape[1] == shown.planes
     assert pictures.is_contiguous(memory_format=torch.channels_last)
@@ -67,7 +67,7 @@ def test_every_view_is_drawn_as_the_engine_draws_it(name: str) -> None:
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_targets_and_masks_are_the_vocabularys_and_logits_come_back_as_labels(row: Preset) -> None:
     some, moves = rows(), vocabulary(row.moves)
-    columns = to_device(some, row, CPU)
+    columns = move_to_device(some, row, CPU)
     turned = (some["planes"][:, 12] != 0) & view(row.view).absolute
     target = columns["target"]
     assert np.array_equal(target.numpy(), index_of(moves, turned, some["label"], some["promotion"]))
@@ -112,7 +112,7 @@ def test_a_bit_lands_on_its_square() -> None:
     planes = np.zeros((1, 77), np.uint64)
     planes[0, 0] = bits(0, 15, 63)
     planes[0, 13 + 5] = bits(10)
-    columns = to_device({"planes": planes}, TINY, CPU)
+    columns = move_to_device({"planes": planes}, TINY, CPU)
     pictures, legal = network_input(TINY, columns, torch.float32), legal_moves(TINY, columns)
     assert isinstance(pictures, torch.Tensor)
     assert pictures[0, 0].nonzero().tolist() == [[0, 0], [1, 7], [7, 7]]
@@ -141,7 +141,7 @@ def test_shards_hold_every_column_that_a_preset_needs(row: Preset) -> None:
 
 def test_a_label_outside_the_vocabulary_is_named() -> None:
     with pytest.raises(MoveIndexError, match="label 4096 with promotion 0 is no move of marro4096"):
-        to_device(batch(2) | {"label": np.array([4096, 0])}, TINY_SEED, CPU)
+        move_to_device(batch(2) | {"label": np.array([4096, 0])}, TINY_SEED, CPU)
 
 
 def test_unknown_is_what_batches_hold_for_null() -> None:
@@ -185,7 +185,7 @@ def test_training_hides_some_last_moves_and_nothing_else_does() -> None:
         replace(TINY_SEED, view="marro77+last", condition="ratings", condition_width=4),
     )
     some |= {"elo": np.full(800, 1500), "opponent_elo": np.full(800, 1500)}
-    columns = to_device(some, row, CPU)
+    columns = move_to_device(some, row, CPU)
     whole, first, again = (network_input(row, columns, torch.float32, draw=draw) for draw in (None, 7, 7))
     assert isinstance(whole, dict)
     assert isinstance(first, dict)

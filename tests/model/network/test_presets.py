@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from engine.encoding.move_vocabularies import vocabulary
 from model.checkpoint import load
 from model.costs import blank
-from model.data.inputs import Batch, legal_moves, network_input, to_device
+from model.data.inputs import Batch, legal_moves, move_to_device, network_input
 from model.data.outputs import flatten_policy
 from model.data.playouts import playout_rows
 from model.inference.evaluator import NetworkEvaluator
@@ -48,7 +48,7 @@ STATED = {
 def loss_of(network: Network, batch: Batch) -> torch.Tensor:
     """Return the mean of the policy's cross-entropy among legal moves and the value's loss, on the CPU."""
     preset = network.preset
-    columns = to_device(batch, preset, CPU)
+    columns = move_to_device(batch, preset, CPU)
     policy, value_BV, *_ = network(network_input(preset, columns, torch.float32))
     policy_B, _ = policy_terms(flatten_policy(policy), legal_moves(preset, columns), columns["target"])
     return (policy_B + VALUE_FORMS[preset.value].loss(value_BV, wdl_of_results(columns["result"]))).mean()
@@ -105,7 +105,7 @@ def test_a_gradient_is_not_nothing(row: Preset) -> None:
     with torch.no_grad():  # residual branches begin at zero, and what lies before a zero gets no gradient
         for parameter in network.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
-    policy, value, *left = network(network_input(row, to_device(head(64), row, CPU), torch.float32))
+    policy, value, *left = network(network_input(row, move_to_device(head(64), row, CPU), torch.float32))
     weights = torch.randn(vocabulary(row.moves).size, generator=torch.Generator().manual_seed(0))
     total = (flatten_policy(policy) * weights).sum() + (value**2).sum() + sum(it.sum() for it in left)
     total.backward()

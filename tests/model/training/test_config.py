@@ -11,7 +11,7 @@ from model.training.config import (
     TrainConfig,
     TrainConfigError,
     changed_settings,
-    with_optimizer,
+    resolve_optimizer,
     words,
 )
 from model.training.schedules import ema_decay, fraction_done, learning_rate, total_steps
@@ -108,10 +108,10 @@ def test_changes_are_named_and_threads_are_free() -> None:
 
 def test_an_optimizer_that_nobody_names_is_the_presets_usual_one() -> None:
     auto, named = TrainConfig(steps=10), TrainConfig(steps=10, optimizer="sgd")
-    by = {name: with_optimizer(auto, name).optimizer for name in ("fianchetto-human", "fianchetto-xs", "chessmarro")}
+    by = {name: resolve_optimizer(auto, name).optimizer for name in ("fianchetto-human", "fianchetto-xs", "chessmarro")}
     assert by == {"fianchetto-human": "muon", "fianchetto-xs": "adamw", "chessmarro": "adamw"}
     assert DEFAULT_PRESET in by
-    assert with_optimizer(named, DEFAULT_PRESET) == named
+    assert resolve_optimizer(named, DEFAULT_PRESET) == named
 
 
 @pytest.mark.parametrize(

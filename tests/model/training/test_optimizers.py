@@ -11,7 +11,7 @@ from model.network.network import build
 from model.network.presets import preset
 from model.training.config import OptimizerName, TrainConfig
 from model.training.muon import Muon, orthogonal
-from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, as_matrix
+from model.training.optimizers import OPTIMIZERS, CombinedOptimizer, flatten_to_matrix
 
 CONFIG = TrainConfig(steps=10, learning_rate=0.01, weight_decay=0.1)
 NAMES = [name for name in get_args(OptimizerName) if name != "auto"]
@@ -165,7 +165,7 @@ def test_matrices_that_are_nearly_singular_are_as_in_double_precision() -> None:
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_a_matrix_is_the_same_memory(layout: torch.memory_format) -> None:
     weight = torch.randn(4, 3, 3, 3).contiguous(memory_format=layout)
-    matrix = as_matrix(weight)
+    matrix = flatten_to_matrix(weight)
     assert matrix.shape == (4, 27)
     matrix[2, 5] = 99.0
     assert int((weight[2] == 99.0).sum()) == 1
