@@ -180,8 +180,8 @@ class Batches:
     def _parts(self, epoch: int) -> Iterator[_Part]:
         """Yield this process's row groups of an epoch in a random order.
 
-        All processes cut the same order of all groups at the rows of their `share`, so that each row belongs to one process,
-        and only the groups at a cut are read by two.
+        All processes cut the same order of all groups at the rows of their `share`. Each row belongs to one process, and only
+        the groups at a cut are read by two.
         """
         first, last = self.share
         begin = 0

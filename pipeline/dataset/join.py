@@ -46,8 +46,7 @@ class JoinConfig:
     """How datasets become a training set; it is in the set's page, and a set joined otherwise is not mixed."""
 
     hold_out: str = "latest"
-    """What is held out whole: latest (the datasets of the last month, if there are several months), none, or the name of a
-    dataset."""
+    """Datasets held out whole: latest (those of the last month, if there are several months), none, or a dataset's name."""
 
 
 def join(
@@ -117,8 +116,9 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
     if is_training_set(out):
         page = read_training_set(out)
         if page["config"] != asdict(config):
+            before = page["config"].get("hold_out")
             raise DatasetError(
-                f"{out} was joined with hold_out {page['config']['hold_out']!r}, not {config.hold_out!r}",
+                f"{out} was joined with hold_out {before!r}, not {config.hold_out!r}",
                 remedy="choose another --out",
                 code="taken",
             )

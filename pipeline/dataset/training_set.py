@@ -135,9 +135,9 @@ def _check_counts(path: Path, positions: Mapping[str, int], found: Sequence[Memb
     """Raise DatasetError if the page's positions are not those of its datasets."""
     for split in ALL_SPLITS:
         counted = sum(member.positions(split) for member in found)
-        if positions[split] != counted:
+        if positions.get(split) != counted:
             raise DatasetError(
-                f"{path}: positions.{split} is {positions[split]}, and its datasets have {counted}: join them again"
+                f"{path}: positions.{split} is {positions.get(split)}, and its datasets have {counted}: join them again"
             )
 
 

@@ -1,1 +1,1 @@
-"""What lies in a dataset's folder: names, schemas, shards written and read, and whose a file is."""
+"""Files of a dataset's folder: names, columns, schemas, shards written and read."""

@@ -179,7 +179,7 @@ EARLIER_MOVES = LAST_MOVES[1:]
 BATCH_SENTINELS: dict[str, int] = {
     column.name: int(column.null) for column in ROW_COLUMNS if column.null is not None and column.null == column.null
 }
-"""What stands for null in a batch's arrays of integers, by column; arrays of floats have NaN."""
+"""Values that stand for null in a batch's arrays of integers, by column; arrays of floats have NaN."""
 STATISTICS = ("label", "ply", "elo", "game")
 """Columns whose least and largest value stand in the footer."""
 

@@ -100,7 +100,7 @@ class Manifest(Schema):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        """Hold the counts against those of the files."""
+        """Compare the counts with those of the files."""
         seen: set[str] = set()
         for entry in self.files:
             if entry.name in seen:
@@ -138,28 +138,13 @@ class ChunkNote(Schema):
     files: list[FileEntry]
 
 
-class JoinSettings(Schema):
-    """The settings of a training set (`pipeline.dataset.join.JoinConfig`)."""
-
-    hold_out: Name
-
-
 class BothSides(Schema):
-    """Games that train holds, and a test too."""
+    """Games of each test split that train has too."""
 
     val: Count
     test: Count
     latest: Count
     examples: list[Text]
-
-
-class JoinedPositions(Schema):
-    """Positions of a training set by split."""
-
-    train: Count
-    val: Count
-    test: Count
-    latest: Count
 
 
 class Joined(Schema):
@@ -176,8 +161,8 @@ class Joined(Schema):
 class TrainingSet(Schema):
     """training_set.json."""
 
-    config: JoinSettings
-    positions: JoinedPositions
+    config: dict[Literal["hold_out"], Name]
+    positions: dict[Literal["train", "val", "test", "latest"], Count]
     games_on_both_sides: BothSides
     datasets: Annotated[list[Joined], Field(min_length=1)]
 

@@ -1,8 +1,8 @@
 """Read shards and tables of games from anywhere, checking every value against the format.
 
-Footers can lie: their types, rows and sizes are checked against the format and the manifest before memory is allocated, and
-the values of each row group when it is read, which takes 2 % of the reading time. Whatever is wrong is a DatasetError of one
-line with the file's name.
+Footers can lie: their types, rows and sizes are checked against the format and the manifest before memory is allocated. The
+values of a row group are checked when it is read, which takes 2 % of the time. Every fault is a DatasetError of one line with
+the file's name.
 
 Axes: R rows, N moves of all rows that were searched.
 """

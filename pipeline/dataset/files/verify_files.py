@@ -54,8 +54,6 @@ class Version:
         return bool(self.tag) and time.time() - self.changed > SETTLED
 
 
-_hashes: dict[str, list[Any]] = {}
-"""[size, tag, hash] of the files that this process has verified, by path."""
 _verified: set[tuple[str, str]] = set()
 """Datasets in stores that this process has verified, with their manifests' hashes: listing a store costs requests."""
 
@@ -73,18 +71,12 @@ def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progres
     for entry in entries:
         _check_size(directory, entry, versions.get(entry["name"]))
     cached = _read_cache(directory)
-    hashes = {
-        name: row[2]
-        for name, version in versions.items()
-        for row in (cached.get(name), _hashes.get(str(directory / name)))
-        if row is not None and version.is_of(row)
-    }
+    hashes = {name: cached[name][2] for name, version in versions.items() if version.is_of(cached.get(name))}
     hashes |= _hash_files(directory, [entry for entry in entries if entry["name"] not in hashes], progress, stop)
     for entry in entries:
         if hashes[entry["name"]] != entry["sha256"]:
             raise _refusal(directory, entry, "its hash differs")
     rows = {name: [it.size, it.tag, hashes[name]] for name, it in versions.items() if it.can_be_cached()}
-    _hashes.update({str(directory / name): row for name, row in rows.items()})
     if rows != cached:
         _write_cache(directory, rows)
     if not is_local(directory):

@@ -1,1 +1,1 @@
-"""What is in datasets, and what a test of them is worth: copies, overlap, distributions, drift. In bounded memory."""
+"""Audits of datasets: copies, overlap of splits, distributions and drift, in bounded memory."""

@@ -145,7 +145,6 @@ def test_an_object_that_changed_is_refused_and_others_are_hashed_once(
 
     def again() -> None:  # as another process would look
         monkeypatch.setattr("pipeline.dataset.files.verify_files._verified", set())
-        monkeypatch.setattr("pipeline.dataset.files.verify_files._hashes", {})
         Batches([folder])
 
     again()

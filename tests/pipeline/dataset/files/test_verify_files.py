@@ -32,7 +32,6 @@ class Looks:
         patch.setattr("pipeline.dataset.files.verify_files.SETTLED", -1.0)  # not to wait two seconds
 
     def again(self) -> int:
-        self.patch.setattr("pipeline.dataset.files.verify_files._hashes", {})
         self.hashed.clear()
         members(self.folder)
         return len(self.hashed)
@@ -123,7 +122,6 @@ def test_hashing_is_shown_and_stopped(looks: Looks) -> None:
     members(looks.folder, lambda tick: told.append(tick.done))
     assert told[-1] == sum(entry["bytes"] for entry in read_manifest(looks.folder)["files"])
     looks.patch.setenv(verify_files.CACHE, str(looks.folder.parent / "other"))
-    looks.patch.setattr("pipeline.dataset.files.verify_files._hashes", {})
     looks.patch.setattr("pipeline.dataset.files.verify_files.PATIENCE", -1.0)
     with pytest.raises(Stopped):
         members(looks.folder, stop=lambda: True)
