@@ -45,7 +45,6 @@ TRAINED_ON = "trained_on"
 """Metadata of a checkpoint: the folder of its training set."""
 DUMP_VERSION = "dump_version"
 """Metadata of positions: the version of their dump, from `version_of`."""
-OWNERS = ["team:fianchetto"]
 REPLACE = "to build it again, set `replace: true` in the launchpad"
 RENAME = "choose another `name` in the launchpad"
 REMEDIES = {
@@ -62,8 +61,6 @@ POSITIONS_VERSION = f"{CODE_VERSION}, rows {ROWS_VERSION}"
 @dg.asset(
     partitions_def=months,
     group_name="datasets",
-    owners=OWNERS,
-    tags={"stage": "data"},
     kinds={"file"},
     pool="network",
     code_version="1",
@@ -90,8 +87,6 @@ def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Resu
 @dg.asset(
     partitions_def=dumps,
     group_name="datasets",
-    owners=OWNERS,
-    tags={"stage": "data"},
     kinds={"file"},
     code_version="1",
     automation_condition=dg.AutomationCondition.on_missing(),
@@ -116,8 +111,6 @@ def describe_file(path: Path, digest: str, **more: str) -> Result:
     partitions_def=dumps,
     deps=[dump],
     group_name="datasets",
-    owners=OWNERS,
-    tags={"stage": "data"},
     kinds={"parquet"},
     pool="processor",
     code_version=POSITIONS_VERSION,
@@ -149,8 +142,6 @@ def positions(
 @dg.asset(
     deps=[positions],
     group_name="datasets",
-    owners=OWNERS,
-    tags={"stage": "data"},
     kinds={"json"},
     pool="processor",
     code_version=CODE_VERSION,
@@ -175,8 +166,6 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
 @dg.asset(
     deps=[training_set],
     group_name="model",
-    owners=OWNERS,
-    tags={"stage": "training"},
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
@@ -202,8 +191,6 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
 @dg.asset(
     deps=[checkpoint, positions],
     group_name="reports",
-    owners=OWNERS,
-    tags={"stage": "evaluation"},
     kinds={"polars"},
     pool="accelerator",
     code_version=CODE_VERSION,
@@ -237,8 +224,6 @@ def accuracy_report(
 @dg.asset(
     deps=[accuracy_report],
     group_name="reports",
-    owners=OWNERS,
-    tags={"stage": "evaluation"},
     kinds={"json"},
     code_version="1",
 )

@@ -37,12 +37,12 @@ FILES, SPLITS, ROWS = BLOCKING["positions"]
 (LOSS,) = BLOCKING["checkpoint"]
 WHOLE = "dump_read_to_its_end"
 SIDES = "no_game_in_train_and_a_test"
-USED = "every_materialised_partition_is_used"
+USED = "every_materialized_partition_is_used"
 CHANCE = "accuracy_beats_chance"
 CLASSICAL = "accuracy_beats_hand_written"
-NOT_WORSE = "not_weaker_than_its_seed"
+NOT_WORSE = "not_weaker_than_supervised"
 REMEMBERS = "human_top1_kept"
-STRONGER = "stronger_than_its_seed"
+STRONGER = "stronger_than_supervised"
 
 
 def specs(

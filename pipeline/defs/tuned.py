@@ -13,7 +13,6 @@ import dagster as dg
 from pipeline.dataset.files.shards import file_hash
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import (
-    OWNERS,
     RENAME,
     Result,
     checkpoint,
@@ -46,8 +45,6 @@ OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")
             description="A network improved by self-play, with curves by generation, verdicts and sample games. "
             "The job `finetune` materializes it; a retry resumes.",
             group_name="selfplay",
-            owners=OWNERS,
-            tags={"stage": "training"},
             kinds={"pytorch"},
             code_version=CODE_VERSION,
             skippable=True,
@@ -92,8 +89,6 @@ def tuned_checkpoint(
             description="Strength of the tuned network: Elo with confidence intervals against the supervised checkpoint, the "
             "hand-written player and a chess engine. The job `finetune` materializes it.",
             group_name="reports",
-            owners=OWNERS,
-            tags={"stage": "evaluation"},
             kinds={"json"},
             code_version=CODE_VERSION,
             skippable=True,

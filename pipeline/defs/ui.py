@@ -80,6 +80,9 @@ def serve(listener: socket.socket) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fianchetto-ui-")))
         instance = stack.enter_context(dg.DagsterInstance.get())
+        instance.optimize_for_webserver(
+            statement_timeout=15_000, pool_recycle=3600, max_overflow=20
+        )  # as dagster-webserver
         register(instance, Datasets())
         address, workspace = folder / "code-server", folder / "workspace.yaml"
         workspace.write_text(f"load_from: [{{grpc_server: {{socket: {address}, location_name: {LOCATION}}}}}]")
