@@ -36,7 +36,7 @@ COLUMNS = sorted({column for columns in COUNTED.values() for column in columns})
 def _cell(value: object) -> str:
     """Return a value as text without markup, cut to 60 characters: tags of a dump and its name may hold anything."""
     text = "" if value is None else f"{value}"
-    return "".join(f"&#{ord(char)};" if char in "|<>&[]`*_\\" else char for char in text[:60] if char.isprintable())
+    return "".join(f"&#{ord(char)};" if char in "|<>&[]`*\\" else char for char in text[:60] if char.isprintable())
 
 
 def markdown_table(frame: "pl.DataFrame") -> str:
