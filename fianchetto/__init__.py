@@ -1,14 +1,21 @@
-"""The Python API, for notebooks and programs: `import fianchetto`.
+"""The Python API, for notebooks and programs.
 
-    player = fianchetto.load()                                   # the network that comes with the package
-    player.choose(chess.Board()).move
-    batches = fianchetto.open_dataset("datasets/positions/2013-01", split="test", batch_size=512)
-    batch = next(batches.from_step(0))                           # columns of packed rows, numpy
-    fianchetto.rows("datasets/positions/2013-01", count=10)      # the same as FEN and UCI, a pyarrow table
+    import fianchetto
 
-docs/first_steps.ipynb uses them on the games of `fianchetto.sample()`. Heavy packages are imported on first use.
+    fianchetto.load().choose("startpos").move              # the network that comes with the package
+
+    fianchetto.ingest(["games.pgn"], "positions")          # games become a dataset
+    for batch in fianchetto.open_dataset("positions"):     # one shuffled epoch; a batch is a dict of numpy arrays
+        ...
+    fianchetto.rows("positions", count=10)                 # rows as FEN and UCI move, a pyarrow table
+    fianchetto.train("positions", "network", fianchetto.TrainConfig(minutes=5))
+    fianchetto.report("network", "positions")["top1"]
+
+docs/first_steps.ipynb runs such lines on the games of `fianchetto.sample()`. Heavy packages are imported on first use.
 """
 
+from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,9 +25,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from model.inference.player import Player
+    from model.training.config import TrainConfig
     from pipeline.dataset.batches import Batches
+    from pipeline.evaluation.measure import Rule
+    from pipeline.ingest.chunk import IngestConfig
 
-__all__ = ["__version__", "ingest", "load", "open_dataset", "read_manifest", "report", "rows", "sample"]
+_CLASSES = {
+    "IngestConfig": "pipeline.ingest.chunk",
+    "Rule": "pipeline.evaluation.measure",
+    "TrainConfig": "model.training.config",
+}
+_FUNCTIONS = ("ingest", "load", "open_dataset", "read_manifest", "report", "rows", "sample", "train")
+__all__ = ["__version__", *_CLASSES, *_FUNCTIONS]
 __version__ = version("fianchetto")
 
 
@@ -40,8 +56,22 @@ def _require_ours() -> None:
 _require_ours()
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
+def __getattr__(name: str) -> Any:
+    """Import a configuration class on first use."""
+    if name not in _CLASSES:
+        raise AttributeError(f"module 'fianchetto' has no attribute {name!r}")
+    return getattr(import_module(_CLASSES[name]), name)
+
+
 def load(directory: str | Path | None = None, *, device: str = "auto", amp: str = "auto") -> "Player":
-    """Load a checkpoint that answers for boards; the default is the embedded one."""
+    """Load a checkpoint that chooses moves; by default the embedded network.
+
+    `device` is "auto", "cpu", "cuda" or "onnx". `amp` is the arithmetic: "auto", "off" or "bf16".
+    """
     import model
     from pipeline.samples.shipped import EMBEDDED
 
@@ -49,17 +79,28 @@ def load(directory: str | Path | None = None, *, device: str = "auto", amp: str 
 
 
 def open_dataset(
-    *directories: str | Path, split: str = "train", batch_size: int = 512, seed: int = 0, **options: Any
+    *directories: str | Path,
+    split: str = "train",
+    batch_size: int = 512,
+    seed: int = 0,
+    columns: Sequence[str] | None = None,
 ) -> "Batches":
-    """Open one split of datasets or training sets, folders or addresses; `from_step(0)` gives shuffled batches."""
-    from pipeline.dataset.batches import Batches
+    """Open one split of datasets or training sets (folders or addresses).
+
+    Iterating gives one shuffled epoch of batches, and `len` their number; `from_step(step)` gives batches without end. A batch
+    is a dict of numpy arrays by column: `planes` uint64 `[batch, 77]`, and the columns that datasets/README.md lists. The
+    default columns are those of human games.
+    """
+    from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
     from pipeline.storage.stores import place
 
-    return Batches([place(str(name)) for name in directories], split, batch_size=batch_size, seed=seed, **options)
+    names = HUMAN_COLUMNS if columns is None else columns
+    places = [place(str(name)) for name in directories]
+    return Batches(places, split, batch_size=batch_size, seed=seed, columns=names)
 
 
 def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Table":
-    """Return the first rows of a dataset: `fen`, the move `uci`, and what is known of the game; None where it is not."""
+    """Return the first rows of a dataset: `fen`, the move `uci`, ratings, clock and more; null where unknown."""
     import pyarrow as pa
 
     from pipeline.dataset.fen_rows import fen_rows
@@ -88,17 +129,49 @@ def read_manifest(directory: str | Path) -> dict[str, Any]:
     return read(place(str(directory)))
 
 
-def ingest(sources: list[str], out: str | Path, **options: Any) -> dict[str, Any]:
-    """Turn dumps into a dataset and return its manifest; `options` are those of `pipeline.ingest.job.ingest`."""
+def ingest(
+    sources: Sequence[str | Path], out: str | Path, config: "IngestConfig | None" = None, *, workers: int = 0
+) -> dict[str, Any]:
+    """Turn dumps into a dataset and return its manifest; the same call continues an unfinished dataset.
+
+    `sources` are paths or addresses. `workers` is the number of processes, 0 for one per core.
+    """
     from pipeline.ingest.job import ingest as run
     from pipeline.storage.stores import place
 
-    return run(sources, place(str(out)), **options)
+    return run([str(source) for source in sources], place(str(out)), config, workers=workers)
 
 
-def report(checkpoint: str | Path, positions: str | Path, **options: Any) -> dict[str, Any]:
-    """Measure a checkpoint on a dataset; `options` are those of `pipeline.evaluation.report.report`."""
+def train(
+    positions: str | Path | Sequence[str | Path],
+    out: str | Path,
+    config: "TrainConfig | None" = None,
+    *,
+    preset: str | None = None,
+    start: str | Path | None = None,
+) -> dict[str, Any]:
+    """Train a network on datasets or training sets and return its card; the same call continues a stopped run.
+
+    `preset` is a name that `fianchetto presets` lists. `start` is a checkpoint whose weights the run begins with.
+    """
+    from model.training.config import DEFAULT_PRESET, TrainConfig
+    from pipeline.storage.stores import place
+    from pipeline.training.train import train_on
+
+    names = [positions] if isinstance(positions, str | Path) else positions
+    begin = None if start is None else Path(start)
+    places = [place(str(name)) for name in names]
+    return train_on(places, preset or DEFAULT_PRESET, config or TrainConfig(), Path(out), start=begin)
+
+
+def report(
+    checkpoint: str | Path, positions: str | Path, *, split: str = "test", rule: "Rule | None" = None
+) -> dict[str, Any]:
+    """Measure a checkpoint on a split of a dataset or training set: `top1`, its interval, baselines, slices and more.
+
+    `rule` says which positions count, for instance `fianchetto.Rule(limit=20_000)`.
+    """
     from pipeline.evaluation.report import report as run
     from pipeline.storage.stores import place
 
-    return run(Path(checkpoint), positions=place(str(positions)), **options)
+    return run(Path(checkpoint), positions=place(str(positions)), split=split, rule=rule)

@@ -24,8 +24,12 @@ LARGEST_BATCH = 2048
 """Rows of one batch; more are evaluated batch by batch, so that memory is bounded."""
 
 
+LARGEST_CONDITION = 65_535
+"""Ratings and clocks in seconds are uint16 columns."""
+
+
 class ConditionError(UserError):
-    """The network does not read the column that it is to be conditioned on."""
+    """The network does not read the column that it is to be conditioned on, or the value is out of range."""
 
 
 class AnswerError(UserError):
@@ -33,10 +37,15 @@ class AnswerError(UserError):
 
 
 def check_conditions(name: str, columns: Mapping[str, int], conditions: Mapping[str, int]) -> None:
-    """Raise ConditionError for a condition that is not among the `columns` which the network called `name` reads."""
+    """Raise ConditionError for a condition that the network called `name` does not read, or whose value is out of range.
+
+    `columns` are those that the network reads.
+    """
     for column in conditions:
         if column not in columns:
             raise ConditionError(f"{name} does not read {column!r}: it reads {', '.join(columns) or 'planes alone'}")
+        if not 0 <= conditions[column] <= LARGEST_CONDITION:
+            raise ConditionError(f"{column} is {conditions[column]}, and must be from 0 to {LARGEST_CONDITION}")
 
 
 def fill_columns(planes_BP: NDArray[np.uint64], given: Mapping[str, NDArray[Any]], defaults: Mapping[str, int]) -> Rows:

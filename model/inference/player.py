@@ -51,7 +51,7 @@ class Player:
 
     def choose(
         self,
-        board: chess.Board,
+        board: chess.Board | str,
         temperature: float = 1.0,
         *,
         elo: int | None = None,
@@ -61,9 +61,11 @@ class Player:
     ) -> Choice:
         """Choose a move by the policy at a temperature: 1 samples by its probabilities, 0 takes the likeliest.
 
+        `board` is a python-chess board, a FEN, or "startpos".
         Ratings, and the mover's clock in seconds, are for networks that read them (ConditionError for others); None is
         unknown. The board's move stack is used where the network reads the last moves. Raises GameOverError.
         """
+        board = _read_board(board)
         moves = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
         if not moves:
             raise GameOverError(f"there is no legal move in {board.fen()}")
@@ -100,6 +102,18 @@ class Player:
         for name, move in zip(LAST_MOVES, last_moves_of(board, last), strict=False):
             columns[name] = np.array([move], np.int64)
         return columns | {name: np.array([value], np.int64) for name, value in conditions.items()}
+
+
+def _read_board(board: chess.Board | str) -> chess.Board:
+    """Return a board as it is, or make one of a FEN or "startpos"."""
+    if isinstance(board, chess.Board):
+        return board
+    if board == "startpos":
+        return chess.Board()
+    try:
+        return chess.Board(board)
+    except ValueError as error:
+        raise UserError(f"{board!r} is neither a FEN nor 'startpos': {error}") from error
 
 
 def _softmax(scores_A: NDArray[np.float64]) -> NDArray[np.float64]:

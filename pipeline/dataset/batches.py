@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from threading import Event
 
@@ -294,6 +295,17 @@ class Batches:
             if at < rows:
                 parts.append(block.take(at, rows))
                 have += rows - at
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch."""
+        return -(-(self.share[1] - self.share[0]) // (self.batch_size // self.world))
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield one shuffled epoch; its last batch may be smaller. The order is the same each time."""
+        size, left = self.batch_size // self.world, self.share[1] - self.share[0]
+        for batch in islice(self.from_step(0), len(self)):
+            yield batch if left >= size else {name: values[:left] for name, values in batch.items()}
+            left -= size
 
     def once(self) -> Iterator[Batch]:
         """Yield every row once in the order of the files; the last batch of a row group may be smaller."""

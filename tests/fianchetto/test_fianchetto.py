@@ -6,9 +6,11 @@ from pathlib import Path
 
 import chess
 import numpy as np
+import polars as pl
 import pytest
 
 import fianchetto
+from engine.errors import UserError
 from tests.conftest import REPOSITORY
 from tests.pipeline.datasets import random_game
 
@@ -19,12 +21,47 @@ def test_a_dataset_is_made_opened_and_played_from(tmp_path: Path) -> None:
     out = tmp_path / "positions"
     manifest = fianchetto.ingest([str(dump)], out, workers=1)
     assert fianchetto.read_manifest(out)["positions"] == manifest["positions"]
-    batch = next(fianchetto.open_dataset(out, batch_size=16).from_step(0))
+    dataset = fianchetto.open_dataset(out, batch_size=16)
+    batch = next(dataset.from_step(0))
     assert batch["planes"].shape == (16, 77)
     assert batch["planes"].dtype == np.uint64
+    epoch = list(dataset)
+    assert len(epoch) == len(dataset)
+    rows = sorted(zip(*(np.concatenate([one[name] for one in epoch]) for name in ("game", "ply")), strict=True))
+    stored = pl.read_parquet(out / "train-*.parquet")
+    assert rows == sorted(stored.select("game", "ply").iter_rows()), "an epoch has every row once"
     board = chess.Board()
-    assert fianchetto.load(device="cpu").choose(board).move in board.legal_moves
+    player = fianchetto.load(device="cpu")
+    assert player.choose(board).move in board.legal_moves
+    assert player.choose("startpos", 0, elo=1500).move == player.choose(board.fen(), 0, elo=1500).move
     assert fianchetto.__version__
+
+
+@pytest.mark.parametrize(
+    ("board", "elo", "problem"),
+    [("startpos", -5, "elo is -5, and must be from 0"), ("e4", None, "'e4' is neither a FEN nor 'startpos'")],
+)
+def test_what_cannot_be_played_is_a_clear_error(board: str, elo: int | None, problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        fianchetto.load(device="cpu").choose(board, elo=elo)
+
+
+def test_a_network_is_trained_and_measured(tmp_path: Path) -> None:
+    dump = tmp_path / "dump.pgn"
+    dump.write_text("\n".join(random_game(seed) for seed in range(40)))
+    shares = fianchetto.IngestConfig(val_share=0.1, test_share=0.3)
+    fianchetto.ingest([dump], tmp_path / "positions", shares, workers=1)
+    config = fianchetto.TrainConfig(steps=2, batch_size=16, device="cpu")
+    card = fianchetto.train(tmp_path / "positions", tmp_path / "network", config, preset="fianchetto-xs")
+    assert card["step"] == 2
+    rule = fianchetto.Rule(limit=50)
+    found = fianchetto.report(tmp_path / "network", tmp_path / "positions", rule=rule)
+    assert found["positions"] == 50
+
+
+def test_only_the_api_is_listed() -> None:
+    assert dir(fianchetto) == sorted(fianchetto.__all__)
+    assert all(getattr(fianchetto, name) is not None for name in dir(fianchetto))
 
 
 def test_importing_it_is_light() -> None:
