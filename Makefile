@@ -4,6 +4,7 @@
 # make gpu    what this machine's GPU gives: feed, training, search and self-play, in under eight minutes
 # make test   every check there is but the long proofs; make test-slow runs those too
 # make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report
+# make docs   the reference of the Python API as web pages, in docs/site
 # make test-lowest   the quick tests with the lowest versions that pyproject.toml admits
 
 PYTHON ?= python3
@@ -21,10 +22,14 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run gpu ui ui-postgres test test-slow test-lowest check kernels format pictures clean
+.PHONY: run gpu ui ui-postgres docs test test-slow test-lowest check kernels format pictures clean
 
 run: $(READY)
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
+
+docs: $(READY)
+	$(BIN)/pip install --quiet -e ".[docs]" -c constraints.txt
+	$(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
 
 gpu: $(READY)
 	$(BIN)/fianchetto bench gpu
