@@ -174,16 +174,15 @@ def _checked(opening: Opening, where: str) -> Opening:
     return opening
 
 
-def chosen(openings: list[Opening], count: int, *, seed: int = 0, repeat: bool = False) -> list[Opening]:
+def chosen(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
     """Choose `count` openings of a book in an order that `seed` decides.
 
-    A book that is too short is a BookError, since players without chance would play the same games again; with
-    `repeat` it is gone through again and again.
+    Raises BookError for a book that is too short, since deterministic players would play the same games again.
     """
-    if count > len(openings) and not repeat:
+    if count > len(openings):
         raise BookError(
-            f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer games, take a"
-            " larger book, or let openings repeat"
+            f"the book has {len(openings)} openings and {count} pairs are to be played: play fewer games, or take a"
+            " larger book"
         )
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))
-    return [openings[order[index % len(order)]] for index in range(count)]
+    return [openings[order[index]] for index in range(count)]

@@ -152,13 +152,6 @@ def publish_bytes(out: Path, name: str, content: bytes) -> None:
     publish(out, name, 0, lambda target: target.write(content))
 
 
-def publish_table(out: Path, name: str, rows: list[dict[str, Any]], table: str, **more: Any) -> dict[str, Any]:
-    """Publish `rows` as NAME.json and their Markdown as `table.md`; return `out`, `rows` and `text`."""
-    publish_json(out, f"{name}.json", {**more, "rows": rows})  # first: it marks the folder's kind
-    publish_bytes(out, "table.md", table.encode() + b"\n")
-    return {"out": str(out), "rows": rows, "text": table}
-
-
 def markdown(columns: str, rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; `columns` are the titles, separated by `|`. Cells are not escaped."""
     lines = [columns.split("|"), ["---"] * (columns.count("|") + 1), *rows]

@@ -18,8 +18,8 @@ from pipeline.errors import Stopped
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import EvalConfig, GateConfig
+from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.ladder import ladder
 from pipeline.storage.preflight import is_installed
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Measure a candidate: human figures and `kl_seed` where human test positions are given, and matches with outsiders.
 
-    The same rows are measured for every candidate. Reports go to `out/<dataset>`, matches to `out/ladder`. `outside`
-    asks for the matches. Raises Stopped, and what `report` and `ladder` raise; the same call goes on.
+    The same rows are measured for every candidate. Reports go to `out/<dataset>`, matches to `out/matches`. `outside`
+    asks for the matches. Raises Stopped, and what `report` and `play_matches` raise; the same call goes on.
     """
     out.mkdir(parents=True, exist_ok=True)
     measured = tested(human)
@@ -57,11 +57,11 @@ def evaluate(
         figures["kl_seed"] = round(distance, 6)
     against = outsiders(config) if outside else []
     if against and config.games:
-        match = ArenaConfig(games=config.games)
-        told = ladder(str(candidate), (gate.simulations,), against, match, out / "ladder", progress=progress, stop=stop)
-        figures["outside"] = [
-            {name: row[name] for name in ("b", "games", "score", "elo", "elo_low", "elo_high")} for row in told["rows"]
-        ]
+        own = SideConfig(who=str(candidate), simulations=gate.simulations)
+        pairings, match = [(own, other) for other in against], ArenaConfig(games=config.games)
+        rows = play_matches(pairings, match, out / "matches", progress=progress, stop=stop)["rows"]
+        names = ("b", "games", "score", "elo", "elo_low", "elo_high")
+        figures["outside"] = [{name: row[name] for name in names} for row in rows]
     return figures
 
 

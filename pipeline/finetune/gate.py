@@ -9,12 +9,10 @@ openings.
 from pathlib import Path
 from typing import Any
 
-from engine.match.config import MatchConfig
 from engine.progress import Progress, Stop, never, silent
-from pipeline.errors import Stopped
 from pipeline.finetune.config import EvalConfig, GateConfig
-from pipeline.matches.arena import arena
 from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.matches.match import play_match
 
 SEED_MATCH = 500_000
 """Added to the seed of the match with the seed, so that it has openings of its own."""
@@ -32,15 +30,15 @@ def matches(
     stop: Stop = never,
 ) -> dict[str, Any]:
     """Play the candidate's matches in `out/best` and `out/seed`; returns their summaries, `seed` None where it was not let
-    through. Raises Stopped, and what `arena` raises; the same call goes on.
+    through. Raises Stopped, and what `play_match` raises; the same call goes on.
     """
     out.mkdir(parents=True, exist_ok=True)
-    match = MatchConfig(concurrency=config.concurrency)
-    gate = ArenaConfig(games=config.games, seed=seed, early=True, sprt=config.sprt, match=match)
+    play: dict[str, Any] = {"sprt": config.sprt, "concurrency": config.concurrency}
+    gate = ArenaConfig(games=config.games, seed=seed, early=True, **play)
     first = _played(candidate, best, gate, config, out / "best", progress, stop)
     if first["sprt"]["verdict"] != "H1":
         return {"best": first, "seed": None}
-    whole = ArenaConfig(games=config.seed_games, seed=seed + SEED_MATCH, sprt=config.sprt, match=match)
+    whole = ArenaConfig(games=config.seed_games, seed=seed + SEED_MATCH, **play)
     return {"best": first, "seed": _played(candidate, seed_checkpoint, whole, config, out / "seed", progress, stop)}
 
 
@@ -49,9 +47,7 @@ def _played(
 ) -> dict[str, Any]:
     """Play one match to its end and return its summary without the text."""
     first, second = (SideConfig(who=str(who), simulations=config.simulations, options=config.options) for who in (a, b))
-    summary = arena(first, second, match, out, progress=progress, stop=stop)
-    if not summary["finished"]:
-        raise Stopped(f"stopped in {out}")
+    summary = play_match(first, second, match, out, progress=progress, stop=stop)
     return {name: value for name, value in summary.items() if name != "text"}
 
 

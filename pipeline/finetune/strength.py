@@ -1,4 +1,4 @@
-"""How strong the best network of a loop is: a ladder against its seed and against outsiders."""
+"""How strong the best network of a loop is: matches against its seed and against outsiders."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +14,9 @@ from pipeline.finetune.evaluation import outsiders
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.finetune.strength_page import write_strength_page
+from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.judge import searchers, text_of, weigh
-from pipeline.matches.ladder import ladder
 from pipeline.storage.preflight import is_installed
 
 
@@ -38,9 +38,9 @@ def strength(
     Matches and their page are written into `out`. Where the engine is installed, it judges every move of `judged` positions
     of these games, and seed and best network are weighed on them (pipeline/matches/judge.py).
 
-    Gives `rows` and `text` as a ladder does, `judge` as `weigh` does or None, and the row `against_seed`, the first, at equal
-    simulations. Where nothing was promoted the best network is the seed: that match is not played, `against_seed` is None,
-    and the text begins with NOTHING_PROMOTED. Raises what a ladder and a judging raise.
+    Returns `rows` and `text` of `play_matches`, `judge` as `weigh` returns it or None, and `against_seed`, the first row, at
+    equal simulations. If nothing was promoted, the best network is the seed: that match is not played, `against_seed` is
+    None, and the text begins with NOTHING_PROMOTED. Raises what `play_matches` and `judged` raise.
     """
     alike = weights_of(tuned / BEST) == weights_of(tuned / "seed")
     against = [] if alike else [SideConfig(who=str(tuned / "seed"), simulations=simulations[0])]
@@ -49,8 +49,9 @@ def strength(
     against += met.values()
     result: dict[str, Any] = {"out": str(out), "rows": [], "text": ""}
     if against:
-        config, best = ArenaConfig(games=games), str(tuned / BEST)
-        result = ladder(best, tuple(simulations), against, config, out, progress=progress, stop=stop)
+        best = [SideConfig(who=str(tuned / BEST), simulations=count) for count in simulations]
+        pairings = [(one, other) for one in best for other in against]
+        result = play_matches(pairings, ArenaConfig(games=games), out, progress=progress, stop=stop)
     result |= {"against_seed": None if alike else result["rows"][0], "judge": None}
     if result["rows"] and judged and is_installed(engine):
         names = (BEST,) if alike else ("seed", BEST)

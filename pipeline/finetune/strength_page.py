@@ -65,7 +65,7 @@ def write_strength_page(tuned: Path, out: Path, result: Mapping[str, Any]) -> No
         "strength.html",
         title=f"Fine-tuning {tuned.resolve().name}",
         against_seed=result["against_seed"],
-        ladder=result["rows"],
+        matches=result["rows"],
         generations=rows,
         curves=curves,
         judge=result.get("judge"),

@@ -1,23 +1,27 @@
-"""Configuration of a match: two players and the conditions. It imports little, because `--help` is made from it.
+"""Settings of a match: the players and how they play. Imports little, because `--help` is made from it.
 
 A player is one of
 
     DIR                 a checkpoint, searching
-    onnx:DIR            its model.onnx by onnxruntime, searching: the quickest on a processor, made by fianchetto export --int8
+    onnx:DIR            its model.onnx by onnxruntime, searching: the fastest on a CPU, made by fianchetto export --int8
     hand-written        the hand-written evaluator, searching
-    uniform             no knowledge at all, searching
+    uniform             an evaluator without knowledge, searching
     policy:X            X of the above without search: its likeliest move
-    uci:COMMAND         any UCI engine, e.g. "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
+    uci:COMMAND         a UCI engine, such as "uci:stockfish" or "uci:fianchetto uci --evaluator hand-written"
 
-Options are NAME=VALUE: UCI options of an engine (Hash=16), fields of SearchConfig for our players (c_puct=2,
-algorithm=gumbel, leaves=8). Unlike in self-play, Gumbel noise is off; gumbel_scale=1 turns it on.
+Options are NAME=VALUE: UCI options of an engine (Hash=16), or fields of SearchConfig for our players (c_puct=2,
+algorithm=gumbel, leaves=8). Gumbel noise is off, unlike in self-play; gumbel_scale=1 turns it on.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
+from engine.match.config import Limit, MatchError, PlayerError
 from engine.match.sprt import SprtConfig
+
+CLOCK = re.compile(r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII)
+"""[MOVES/]SECONDS[+INCREMENT]."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,46 +31,41 @@ class SideConfig:
     who: str
     """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND."""
     simulations: int = 64
-    """Simulations a move of our players, unless a time is given."""
+    """Simulations per move of our players, unless a time is given."""
     nodes: int | None = None
-    """Nodes a move of an engine, unless a time is given."""
+    """Nodes per move of an engine, unless a time is given."""
     movetime: int | None = None
-    """Milliseconds for every move."""
+    """Milliseconds per move."""
     tc: str | None = None
-    """A clock, as seconds+increment (10+0.1) or moves/seconds (40/60)."""
+    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60)."""
     options: tuple[str, ...] = ()
     """NAME=VALUE."""
 
     def __post_init__(self) -> None:
         if self.movetime is not None and self.tc is not None:
-            raise PlayerError(f"{self.who}: a time a move and a clock cannot both be followed")
+            raise PlayerError(f"{self.who}: give a time per move or a clock, not both")
         if self.simulations < 1 or (self.nodes is not None and self.nodes < 1):
             raise PlayerError(f"{self.who}: simulations and nodes must be 1 or more")
         if self.movetime is not None and self.movetime < 1:
-            raise PlayerError(f"{self.who}: a move takes at least a millisecond, not {self.movetime}")
+            raise PlayerError(f"{self.who}: the time per move must be 1 millisecond or more, got {self.movetime}")
 
     @property
     def limit(self) -> Limit:
-        """Return the limit of a move."""
+        """Return the limit of a move; raises PlayerError for an invalid clock."""
         if self.movetime is not None:
             return Limit(movetime=self.movetime / 1000)
         if self.tc is None:
             return Limit(nodes=self.nodes)
-        moves, slash, clock = self.tc.rpartition("/")
-        base, _, increment = clock.partition("+")
-        try:
-            limit = Limit(base=float(base), increment=float(increment or 0), moves=int(moves) if slash else None)
-        except ValueError:
-            limit = Limit(base=0.0)
-        sensible = limit.base and 0 < limit.base < 1e6 and 0 <= limit.increment < 1e6
-        if not sensible or not (limit.moves is None or 0 < limit.moves < 1e6):
-            raise PlayerError(f"{self.tc!r} is no clock: say seconds+increment (10+0.1) or moves/seconds (40/60)")
-        return limit
+        found = CLOCK.fullmatch(self.tc)
+        if found is None or not float(found[2]) or (found[1] and not int(found[1])):
+            raise PlayerError(f"{self.tc!r} is not a clock: give seconds+increment (10+0.1) or moves/seconds (40/60)")
+        moves = int(found[1]) if found[1] else None
+        return Limit(base=float(found[2]), increment=float(found[3] or 0), moves=moves)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ArenaConfig:
-    """The conditions of a match."""
+    """How a match is played."""
 
     games: int = 200
     """Games to play, two with each opening. A finished match is extended by a larger number."""
@@ -76,14 +75,15 @@ class ArenaConfig:
     """PGN or EPD file of openings. Default: openings are generated."""
     plies: int = 8
     """Half-moves of generated openings, and most half-moves taken from the games of a PGN book; 0 for whole games."""
-    repeat: bool = False
-    """Reuse openings of a book that is too short."""
     early: bool = False
     """End the match as soon as the sequential test has decided."""
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """The sequential test."""
-    match: MatchConfig = field(default_factory=MatchConfig)
-    """How games are played."""
+    concurrency: int = 0
+    """Games at a time. 0: 64 between networks and evaluators, 8 for each core with UCI engines; on a clock, one fewer than
+    cores."""
+    margin: float = 0.05
+    """Seconds that a move may be late before the game is lost on time."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:

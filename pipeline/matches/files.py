@@ -1,13 +1,12 @@
 """The files of a match.
 
 arena.json      who plays whom and how; a directory belongs to one match
-games.jsonl     one finished game a line, in the order they ended; when the match is over, by number
+games.jsonl     one finished game per line, in the order they ended; sorted by number when the match is over
 games.pgn       the games with evaluations and clocks, by number
-games.csv       a row a game
 summary.json    the result
-.lock           held while somebody plays
+.lock           held by the process that plays
 
-Stability: FORMAT_VERSION 1. games.jsonl is the only source: the rest is made from it, whenever a match ends or stops.
+Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever a match ends or stops.
 """
 
 import json
@@ -15,7 +14,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import chess
 import chess.pgn
@@ -25,12 +23,10 @@ from engine.json_files import parse_json
 from engine.match.game import GameRecord
 from engine.temporaries import name_path
 from pipeline.evaluation.render import publish_bytes
-from pipeline.storage import claims
-from pipeline.storage.csv_text import csv_text
 
 FORMAT_VERSION = 1
 RESULTS = ("1-0", "0-1", "1/2-1/2")
-MATCH, JOURNAL, PGN, TABLE, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "games.csv", "summary.json"
+MATCH, JOURNAL, PGN, SUMMARY = "arena.json", "games.jsonl", "games.pgn", "summary.json"
 
 _TERMINATIONS = {
     "adjudication": "adjudication",
@@ -42,18 +38,6 @@ _TERMINATIONS = {
 
 class MatchFilesError(UserError):
     """A directory that holds something other than this match, or cannot be read."""
-
-
-def require_free(out: Path) -> None:
-    """Raise MatchFilesError unless a directory is free for a match or holds one; call it before anything is written."""
-    if not (out / MATCH).exists() and (out / JOURNAL).exists():
-        raise MatchFilesError(f"{out} has games of an unknown match: choose another directory")
-    claims.require_own(out, claims.MATCH, MatchFilesError)
-
-
-def claim(out: Path, identity: Mapping[str, Any]) -> None:
-    """Write who plays whom into a free directory, or compare with what is there; MatchFilesError names the difference."""
-    claims.claim(out / MATCH, {"format_version": FORMAT_VERSION, **identity}, MatchFilesError)
 
 
 def read_games(out: Path) -> dict[int, GameRecord]:
@@ -69,13 +53,13 @@ def read_games(out: Path) -> dict[int, GameRecord]:
             games[game.game] = game
         except ValueError as error:
             raise MatchFilesError(
-                f"{out / JOURNAL}, line {number} is no game: remove the line, or the match"
+                f"{out / JOURNAL}, line {number} is not a game: remove the line, or the match"
             ) from error
     return games
 
 
 def _record(line: bytes) -> GameRecord:
-    """Return the game of a journal line; ValueError for a line that is no game, or whose moves are illegal."""
+    """Return the game of a journal line; raises ValueError for anything else, and for illegal moves."""
     from pydantic import TypeAdapter
 
     row = parse_json(line)
@@ -92,10 +76,10 @@ def _record(line: bytes) -> GameRecord:
 
 
 class Journal:
-    """The file games.jsonl while a match is played."""
+    """The open file games.jsonl of a match that is being played."""
 
     def __init__(self, out: Path, games: Mapping[int, GameRecord]) -> None:
-        """Write the known games anew, without a truncated last line, and open the file to append."""
+        """Rewrite the known games, which drops a truncated last line, and open the file to append."""
         publish_bytes(out, JOURNAL, _lines(games.values()).encode())
         self.file = (out / JOURNAL).open("ab")
 
@@ -108,35 +92,24 @@ class Journal:
 
     def close(self) -> None:
         """Close the file."""
+        """Close the file."""
         self.file.close()
 
 
 def write_all(out: Path, games: Sequence[GameRecord], names: tuple[str, str], clock: str) -> None:
-    """Write the journal by game number, the PGN and the CSV; `clock` is the PGN's TimeControl."""
+    """Write the journal by game number and the PGN; `clock` is the PGN's TimeControl."""
     pgn = "".join(pgn_of(game, names, clock) + "\n\n" for game in games)
-    for name, text in ((JOURNAL, _lines(games)), (PGN, pgn), (TABLE, _table(games, names))):
-        publish_bytes(out, name, text.encode())
+    publish_bytes(out, JOURNAL, _lines(games).encode())
+    publish_bytes(out, PGN, pgn.encode())
 
 
 def _lines(games: Iterable[GameRecord]) -> str:
-    """Return games as lines of the journal."""
     return "".join(json.dumps(game.row()) + "\n" for game in games)
 
 
 def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:
     """Return White's and Black's names."""
     return names if game.game % 2 == 0 else (names[1], names[0])
-
-
-def _table(games: Sequence[GameRecord], names: tuple[str, str]) -> str:
-    """Return the CSV."""
-    columns = ["game", "pair", "white", "black", "result", "points_a", "ending", "forfeit", "plies", "detail"]
-    rows = []
-    for game in games:
-        about = [game.ending, game.forfeit or "", len(game.book) + len(game.moves), game.detail]
-        cells = [game.game, game.game // 2, *_colours(game, names), game.result, game.points, *about]
-        rows.append(dict(zip(columns, cells, strict=True)))
-    return csv_text(columns, rows)
 
 
 def pgn_of(record: GameRecord, names: tuple[str, str], clock: str) -> str:

@@ -1,11 +1,11 @@
 """Measure players on positions whose every legal move a strong engine has scored.
 
 A match of 400 games distinguishes 35 Elo from none. Here all players are compared on every position, so a thousand positions
-distinguish 1 % of an expected score, in a minute; but by the engine's opinion: a claim of strength needs a match.
+distinguish 1 % of an expected score in a minute. But the engine is no referee: a claim of strength needs a match.
 
-For each player, as expected score lost against the best move: `policy_loss` by drawing moves from the policy without search,
-`taught_loss` by drawing from the policy target that self-play would record, `chosen_loss` by the move that the search plays.
-And how far values are from the engine's: the evaluator's own, the search's at its root, and that of the move it plays.
+Each player has three losses of expected score against the best move: `policy_loss` of moves drawn from the policy without
+search, `taught_loss` of moves drawn from the policy target that self-play would record, `chosen_loss` of the move that the
+search plays. Three errors compare values with the engine's: the evaluator's, the search's at its root, its best move's.
 
 Axes: N positions, M legal moves of one of them.
 """
@@ -30,9 +30,9 @@ from pipeline.matches.config import SideConfig
 from pipeline.matches.players import player_of
 
 VALUES = ("value_error", "root_error", "best_error")
-"""Errors (rms of expected scores, against the engine's best move's) of the bare value, a search's root and its best move."""
+"""Root mean square errors of expected scores: of the evaluator's value, a search's root and its best move."""
 FEWEST = 30
-"""Positions that an interval needs: the mean of fewer is not normally distributed."""
+"""Fewest positions for an interval: the mean of fewer is not normally distributed."""
 BARE = SearchConfig(simulations=1, policy_temperature=1.0)
 """A search that only expands the root: its priors are the evaluator's policy, its value the evaluator's or proven."""
 
@@ -47,12 +47,12 @@ class Searcher(NamedTuple):
 
 
 def searchers(sides: Sequence[SideConfig]) -> list[Searcher]:
-    """Return the players; raises JudgeError for one that does not search by simulations or for no player, and PlayerError."""
+    """Return the players; raises PlayerError, and JudgeError for no player or one that does not search by simulations."""
     found = []
     for side in sides:
         player, _ = player_of(side, seed=1)
         if player.evaluator is None or player.search is None or player.limit.timed:
-            raise JudgeError(f"{side.who}: a player that searches by simulations is weighed, and no other")
+            raise JudgeError(f"{side.who} does not search by simulations, so it cannot be compared")
         found.append(Searcher(player.name, side.options, player.evaluator, player.search))
     if not found:
         raise JudgeError("give at least one player")
@@ -64,8 +64,8 @@ def weigh(
 ) -> dict[str, Any]:
     """Measure players on judged positions; the others are compared with the first.
 
-    Returns `players`, a row each with `chosen_against_first` and its 95 % interval. Raises JudgeError for no position, and
-    Stopped within one evaluation of a batch.
+    Returns a row of `players` for each, with `chosen_against_first` and its 95 % interval. Raises JudgeError for no position,
+    and Stopped within one evaluation of a batch.
     """
     if not found:
         raise JudgeError("give at least one judged position")
@@ -131,14 +131,14 @@ def _mean(one: Judged, root: Root, weights_M: NDArray[np.float32], turn: chess.C
 
 
 def _against(difference_N: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the mean of paired differences of loss and its interval (None below FEWEST); negative: better than the first."""
+    """Return the mean of paired differences of loss and its 95 % interval, None below FEWEST; negative is better."""
     mean, count = float(difference_N.mean()), len(difference_N)
-    told: dict[str, Any] = {"chosen_against_first": round(mean, 4), "low": None, "high": None}
+    row: dict[str, Any] = {"chosen_against_first": round(mean, 4), "low": None, "high": None}
     if count < FEWEST:
-        return told | {"interval": f"none: {count} positions, and it takes {FEWEST} or more"}
+        return row
     half = NORMAL_95 * float(difference_N.std(ddof=1)) / count**0.5
     low, high = max(-1.0, mean - half), min(1.0, mean + half)
-    return told | {"low": round(low, 4), "high": round(high, 4), "interval": "95 %, positions drawn"}
+    return row | {"low": round(low, 4), "high": round(high, 4)}
 
 
 def text_of(result: dict[str, Any]) -> str:

@@ -1,12 +1,13 @@
-"""From a SideConfig (pipeline/matches/config.py lists the words) to a player."""
+"""Make a player from a SideConfig (pipeline/matches/config.py lists the kinds of players)."""
 
 import shlex
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from engine.evaluation.evaluator import Evaluator, uniform
 from engine.evaluation.handwritten import evaluate
+from engine.json_files import first_error
 from engine.match.config import Limit, PlayerError
 from engine.match.players import TIMED_NODES, Player
 from engine.match.uci_player import probe
@@ -17,14 +18,13 @@ from pipeline.storage.preflight import installed
 
 
 def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
-    """Return a player and the identity by which its match is continued; raises PlayerError, CheckpointError, OnnxError."""
+    """Return a player and its identity, which a resumed match compares; raises PlayerError, CheckpointError, OnnxError."""
     if side.who.startswith("uci:"):
         return _engine(side)
-    greedy = side.who.startswith("policy:")
     limit = replace(side.limit, nodes=None)
-    threads = 1 if limit.timed else available_cores()  # on a clock each game has a core of its own
+    threads = 1 if limit.timed else available_cores()  # on a clock each game uses one core
     evaluator, name, identity = _evaluator(side.who.removeprefix("policy:"), threads)
-    if greedy:
+    if side.who.startswith("policy:"):
         if side.options:
             raise PlayerError(f"{side.who} does not search, so it has no options")
         player = Player(name=f"{name} policy", limit=limit, evaluator=evaluator)
@@ -36,14 +36,13 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
 
 
 def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
-    """Return an evaluator, its name and its identity; an exported network runs on so many threads."""
+    """Return an evaluator, its name and its identity; `threads` are those of an exported network."""
     if who in ("hand-written", "uniform"):
         return (evaluate if who == "hand-written" else uniform), who, {"evaluator": who}
     directory = Path(who.removeprefix("onnx:"))
     if not directory.is_dir() or who == "onnx:":
-        raise PlayerError(
-            f"{who!r} is no player: give a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND"
-        )
+        kinds = "a checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND"
+        raise PlayerError(f"{who!r} is not a player: give {kinds}")
     from model.checkpoint import read_card
     from model.inference.evaluator import evaluator
     from model.inference.onnx_evaluator import open_export
@@ -56,61 +55,51 @@ def _evaluator(who: str, threads: int) -> tuple[Evaluator, str, dict[str, Any]]:
 
 
 def _engine(side: SideConfig) -> tuple[Player, dict[str, Any]]:
-    """Return a UCI engine, which is started once, and its identity."""
+    """Return a UCI engine, after starting it once, and its identity."""
     command = tuple(shlex.split(side.who.removeprefix("uci:")))
     if not command:
         raise PlayerError("uci: is followed by the command that starts an engine, as in uci:stockfish")
     limit = side.limit
     if not limit.timed and limit.nodes is None:
-        raise PlayerError(f"{side.who} needs a limit: nodes, a time a move, or a clock")
-    options = dict(_pair(side.who, option) for option in side.options)
-    started = installed(command)
-    name = probe(Player(name="", limit=limit, command=started, options=options))
+        raise PlayerError(f"{side.who} needs a limit: nodes, a time per move, or a clock")
+    options = _options(side)
+    player = Player(name="", limit=limit, command=installed(command), options=options)
+    engine = probe(player)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or f"{limit.nodes} nodes"
     level = f" {options['UCI_Elo']} Elo" if "UCI_Elo" in options else ""
-    player = Player(name=f"{name}{level} {pace}", limit=limit, command=started, options=options)
-    return player, {"command": list(command), "engine": name, "options": options, "limit": asdict(limit)}
+    identity = {"command": list(command), "engine": engine, "options": options, "limit": asdict(limit)}
+    return replace(player, name=f"{engine}{level} {pace}"), identity
 
 
 def search_of(side: SideConfig, limit: Limit) -> SearchConfig:
-    """Return the configuration of a search from its options; PlayerError for an unknown or invalid one.
+    """Return the search that a player's options describe; raises PlayerError for an unknown or invalid one.
 
     Gumbel noise is off unless an option asks for it, as in mctx's evaluation.
     """
-    known = {field.name: type(getattr(SearchConfig(), field.name)) for field in fields(SearchConfig)}
+    from pydantic import TypeAdapter, ValidationError
+
+    known = {name: kind for name, kind in get_type_hints(SearchConfig).items() if name != "simulations"}
     values: dict[str, Any] = {"simulations": side.simulations}
     if limit.timed:
         values["nodes"] = TIMED_NODES
-    for option in side.options:
-        name, text = _pair(side.who, option)
-        name = name.replace("-", "_")
-        if name not in known or name == "simulations":
-            raise PlayerError(
-                f"{side.who} has no option {name}: it has {', '.join(sorted(set(known) - {'simulations'}))}"
-            )
-        values[name] = _value(name, text, known[name])
-    if limit.timed and values.get("algorithm") == "gumbel":
-        raise PlayerError(f"{side.who}: gumbel plans its simulations, so it cannot play by time")
+    for name, text in _options(side).items():
+        if name not in known:
+            raise PlayerError(f"{side.who} has no option {name}: it has {', '.join(sorted(known))}")
+        try:
+            values[name] = TypeAdapter(known[name]).validate_python(text)
+        except ValidationError as error:
+            raise PlayerError(f"{side.who}: {name}: {first_error(error)}") from error
     if values.get("algorithm") == "gumbel":
+        if limit.timed:
+            raise PlayerError(f"{side.who}: gumbel plans its simulations, so it cannot play by time")
         values.setdefault("gumbel_scale", 0.0)
     return SearchConfig(**values)
 
 
-def _pair(who: str, option: str) -> tuple[str, str]:
-    """Split NAME=VALUE."""
-    name, equals, value = option.partition("=")
-    if not equals or not name:
-        raise PlayerError(f"{who}: an option is NAME=VALUE, not {option!r}")
-    return name.strip(), value.strip()
-
-
-def _value(name: str, text: str, kind: type) -> Any:
-    """Return an option's value as `kind`."""
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise PlayerError(f"{name} is true or false, not {text!r}")
-        return text.lower() == "true"
-    try:
-        return kind(text)
-    except ValueError as error:
-        raise PlayerError(f"{name} is a number, not {text!r}") from error
+def _options(side: SideConfig) -> dict[str, str]:
+    """Return a player's options by name; raises PlayerError for one that is not NAME=VALUE."""
+    pairs = [option.partition("=") for option in side.options]
+    for name, equals, value in pairs:
+        if not equals or not name:
+            raise PlayerError(f"{side.who}: an option is NAME=VALUE, not {name + equals + value!r}")
+    return {name.strip(): value.strip() for name, _, value in pairs}

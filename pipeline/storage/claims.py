@@ -41,12 +41,12 @@ TRAINING_SET = Kind("a training set", ("training_set.json",))
 CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
 MATCH = Kind("a match", ("arena.json",))
 JUDGEMENTS = Kind("a judging", ("judge.json",))
-LADDER = Kind("a ladder", ("ladder.json",), "player")
+MATCHES = Kind("a folder of matches", ("matches.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
 # special kinds first: a generation of self-play and a reanalysis are datasets too
 _FOLDERS = (SELFPLAY, REANALYSIS, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS)
-KINDS = (*_FOLDERS, LADDER, REPORT, AUDIT, DATASET)
+KINDS = (*_FOLDERS, MATCHES, REPORT, AUDIT, DATASET)
 
 
 def require_own(
@@ -59,7 +59,7 @@ def require_own(
     """Raise `refusal` unless a folder is absent, empty, or of this kind.
 
     Call it before anything is written, the lock included. Files of SYSTEM, an empty lock and our temporary files are ignored,
-    and so are entries that `ours` accepts, such as the matches of a ladder.
+    and so are entries that `ours` accepts, such as those of single matches.
     """
     if is_local(folder) and folder.is_symlink() and not folder.exists():
         raise refusal(f"{folder} is a link to nothing: choose another directory")

@@ -1,4 +1,4 @@
-"""Commands that measure playing strength: arena, ladder, judge."""
+"""Commands that measure playing strength: arena, judge."""
 
 import re
 from dataclasses import dataclass, field
@@ -17,22 +17,22 @@ LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Arena(Common):
-    """Play a match between two players; a match that was stopped continues, and a larger --games extends it.
+    """Play matches between two or more players; matches that were stopped continue, and a larger --games extends them.
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
     without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`
-    or `uci:stockfish,nodes=1000,Hash=16`. The directory gets games.pgn, games.csv, games.jsonl and summary.json.
+    or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and summary.json. Of more than two players each
+    meets each of the others, in directories below --out, and table.md has the Elo differences.
     """
 
-    arguments: ClassVar = {"a": "PLAYER_A", "b": "PLAYER_B"}
+    arguments: ClassVar = {"players": "PLAYER..."}
     basic: ClassVar = "out games simulations nodes movetime tc book early concurrency seed"
 
-    a: str
-    """A checkpoint's directory, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND; the result is from its side."""
-    b: str
-    """Its opponent, likewise. Limits and options follow after commas: uci:stockfish,nodes=1000."""
+    players: tuple[str, ...]
+    """Checkpoints' directories, onnx:DIR, hand-written, uniform, policy:X or uci:COMMAND. Limits and options follow after
+    commas: uci:stockfish,nodes=1000."""
     out: Path
-    """Directory of the match."""
+    """Directory of the match or matches."""
     simulations: int = 64
     """Simulations per move of checkpoints and evaluators."""
     nodes: int | None = None
@@ -42,63 +42,17 @@ class Arena(Common):
     tc: str | None = None
     """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations and nodes."""
     match: ArenaConfig = field(default_factory=ArenaConfig)
-    """Rules of the match."""
+    """How a match is played."""
 
     def run(self) -> dict[str, Any]:
-        """Play and return the summary."""
+        """Play, and return the summary of a match or the table of several."""
         from pipeline.matches.arena import arena
 
-        limits = {name: getattr(self, name) for name in LIMITS}
-        first, second, stop = parse_player(self.a, **limits), parse_player(self.b, **limits), Interrupt()
+        limits, stop = {name: getattr(self, name) for name in LIMITS}, Interrupt()
+        sides = [parse_player(words, **limits) for words in self.players]
         with bar("arena") as progress:
-            summary = arena(first, second, self.match, self.out, progress=progress, stop=stop)
-        if not summary["finished"]:
-            raise Stopped(f"stopped after {summary['games']} games; run the same command to continue")
-        return {**summary, "out": str(self.out)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Ladder(Common):
-    """Measure a player's strength in matches against Stockfish and the hand-written player.
-
-    Each number of simulations is a row of the table, which is written as table.md and ladder.json. Each match has its own
-    directory and continues if it was stopped. With --tc the player, the hand-written player and the engine of limited
-    strength play on a clock, and there is one row per opponent; the engine at fixed nodes has no clock.
-    """
-
-    arguments: ClassVar = {"who": "PLAYER"}
-    basic: ClassVar = "out games simulations hand_written engine nodes elo elo_nodes tc concurrency seed"
-
-    who: str
-    """A checkpoint's directory, onnx:DIR, hand-written, uniform or policy:X; with --tc also uci:COMMAND."""
-    out: Path
-    """Directory of the matches and the table."""
-    simulations: tuple[int, ...] = (16, 64, 256)
-    """Simulations per move of the player, one row each."""
-    hand_written: int = 400
-    """Simulations per move of the hand-written opponent; 0 leaves it out."""
-    engine: str = "stockfish"
-    """Command of the UCI engine."""
-    nodes: tuple[int, ...] = (100, 1000, 10000)
-    """Nodes per move of the engine, one opponent each."""
-    elo: tuple[int, ...] = ()
-    """UCI_Elo of the engine at limited strength, one opponent each; it searches --elo-nodes."""
-    elo_nodes: int = 50_000
-    """Nodes per move of the engine at limited strength, where there is no clock."""
-    tc: str | None = None
-    """Clock as seconds+increment (10+0.1) or moves/seconds (40/60), instead of simulations."""
-    match: ArenaConfig = field(default_factory=ArenaConfig)
-    """Rules of the matches."""
-
-    def run(self) -> dict[str, Any]:
-        """Play every match and return the table."""
-        from pipeline.matches.ladder import ladder, opponents
-
-        stop = Interrupt()
-        against = opponents(self.engine, self.nodes, self.elo, self.elo_nodes, self.hand_written, self.tc)
-        rungs = tuple(self.simulations) if self.tc is None else (self.tc,)
-        with bar("ladder") as progress:
-            return ladder(self.who, rungs, against, self.match, self.out, progress=progress, stop=stop)
+            result = arena(sides, self.match, self.out, progress=progress, stop=stop)
+        return {**result, "out": str(self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

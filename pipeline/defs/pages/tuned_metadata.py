@@ -19,7 +19,7 @@ SHOWN_LINKS = 4
 """Games that are linked to a page to replay them."""
 ELO = ("elo", "elo_low", "elo_high")
 VERDICTS = ("generation", "verdict", "games", "seed_elo", "seed_elo_low", "seed_elo_high", "top1", "kl_seed", "reason")
-LADDER = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los")
+MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
@@ -64,14 +64,14 @@ def _show_games(out: Path, newest: int) -> Metadata:
 
 
 def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Metadata:
-    """Return the metadata of a ladder: Elo against the supervised checkpoint, if a network was promoted, and all matches."""
+    """Return the metadata of matches: Elo against the supervised checkpoint, if a network was promoted, and a table."""
     first, judged = result["against_seed"], result.get("judge")
     return {
         "page": dg.MetadataValue.path(out / PAGE),
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
         **({"seed": NOTHING_PROMOTED} if first is None else {name: first[name] for name in ELO}),
-        "ladder": table([{name: row[name] for name in LADDER} for row in result["rows"]]),
+        "matches": table([{name: row[name] for name in MATCH} for row in result["rows"]]),
         **({"judged": table(judged["players"])} if judged else {}),
         "text": dg.MetadataValue.md(result["text"]),
     }

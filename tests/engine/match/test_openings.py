@@ -97,11 +97,10 @@ def test_what_is_no_opening_is_refused_by_its_place(tmp_path: Path, name: str, t
         read_book(tmp_path / "absent.epd")
 
 
-def test_choosing_from_a_book_follows_a_seed_and_repeats_only_when_told() -> None:
+def test_choosing_from_a_book_follows_a_seed_and_repeats_no_opening() -> None:
     book = generate(12, evaluate, seed=4)
     assert chosen(book, 12, seed=1) == chosen(book, 12, seed=1) != chosen(book, 12, seed=2)
     assert set(chosen(book, 12, seed=1)) == set(book)
     assert chosen(book, 5, seed=1) == chosen(book, 12, seed=1)[:5]
     with pytest.raises(BookError, match="12 openings and 13 pairs"):
         chosen(book, 13)
-    assert chosen(book, 30, repeat=True)[12:24] == chosen(book, 12)

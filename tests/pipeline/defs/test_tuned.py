@@ -122,11 +122,11 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     assert not {"elo", "elo_low", "elo_high"} & set(said)
     met: list[list[str]] = []
 
-    def ladder(who: str, counts: object, against: list[SideConfig], *rest: object, **more: object) -> dict[str, object]:
-        met.append([side.who for side in against])
-        return {"rows": [{"b": against[0].who}], "text": "a table", "out": str(out)}
+    def play(pairings: list[tuple[SideConfig, SideConfig]], *rest: object, **more: object) -> dict[str, object]:
+        met.append([side.who for _, side in pairings])
+        return {"rows": [{"b": met[-1][0]}], "text": "a table", "out": str(out)}
 
-    monkeypatch.setattr(strength, "ladder", ladder)
+    monkeypatch.setattr(strength, "play_matches", play)
     monkeypatch.setattr(strength, "write_strength_page", lambda *words: None)
     assert ask(simulations=(4,), hand_written=4)["text"] == f"{NOTHING_PROMOTED}\n\na table"
     shutil.rmtree(tuned / "best")

@@ -96,9 +96,9 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.loop import finetune
     from pipeline.ingest.job import ingest
-    from pipeline.matches.arena import arena
+    from pipeline.matches.arena import play_matches
     from pipeline.matches.config import ArenaConfig, SideConfig
-    from pipeline.matches.ladder import ladder
+    from pipeline.matches.match import play_match
     from pipeline.selfplay.config import ExploreConfig
     from pipeline.selfplay.play import explore
     from pipeline.validation.audit.render import write_audit
@@ -109,8 +109,8 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
         "ingest": lambda out, read: ingest([str(SAMPLE)], out),
         "selfplay": lambda out, read: explore(None, ExploreConfig(games=1, explorer="hand-written"), out),
         "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1, explore=games), out),
-        "arena": lambda out, read: arena(side, side, match, out),
-        "ladder": lambda out, read: ladder("uniform", (2,), [side], match, out),
+        "match": lambda out, read: play_match(side, side, match, out),
+        "matches": lambda out, read: play_matches([(side, side)], match, out),
         "judge": lambda out, read: judged(SAMPLE, out, positions=1, command=("none",), depth=1),
         "join": lambda out, read: join([read], out),
         "report": lambda out, read: write_report({}, out),
@@ -118,7 +118,7 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     }
 
 
-NAMES = ("ingest", "selfplay", "finetune", "arena", "ladder", "judge", "join", "report", "audit")
+NAMES = ("ingest", "selfplay", "finetune", "match", "matches", "judge", "join", "report", "audit")
 
 
 @pytest.fixture(scope="module")

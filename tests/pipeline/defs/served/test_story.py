@@ -136,11 +136,11 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     ended(server, server.launch("train", {"ops": ops}))
     go(page, server, f"/locations/{server.location()}/jobs/finetune", "finetune")
     open_launchpad(page)
-    ladder = {"games": 2, "simulations": [2], "hand_written": 0, "nodes": [], "judged": 0}
+    matches = {"games": 2, "simulations": [2], "hand_written": 0, "nodes": [], "judged": 0}
     tuned = {"name": "tuned", "positions": ["small"], "finetune": TINY}
-    config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": ladder}}}
+    config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": matches}}}
     write(page, json.dumps(config))
     ended(server, launched(page, server, "Materialize"), seconds=500)
     go(page, server, "/assets/tuned_checkpoint", "verdicts")
     assert all(width > 0 for width in shown_pictures(page, "curves"))
-    go(page, server, "/assets/strength_report", "ladder")
+    go(page, server, "/assets/strength_report", "matches")

@@ -1,0 +1,189 @@
+"""A match with its files: play it, resume it, sum it up.
+
+A match that was killed and resumed ends with the same games, unless time or an external engine decides moves: a game depends
+on its number only, and a match that the sequential test ends counts no pair after the one that decided.
+"""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from engine.evaluation.handwritten import evaluate
+from engine.match.arena import decided, play
+from engine.match.config import MatchConfig, MatchError
+from engine.match.game import GameRecord
+from engine.match.openings import Opening, chosen, generate, read_book
+from engine.match.players import Player
+from engine.match.sprt import SprtConfig, estimate, llr, pair_counts, verdict
+from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.files.shards import publish_json
+from pipeline.dumps.reader import open_text
+from pipeline.errors import Stopped
+from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.matches.files import FORMAT_VERSION, MATCH, SUMMARY, Journal, MatchFilesError, read_games, write_all
+from pipeline.matches.players import player_of
+from pipeline.storage import claims
+from pipeline.storage.stores import alone
+
+
+class MatchBusyError(MatchError):
+    """Another process plays in the directory."""
+
+
+def play_match(
+    a: SideConfig,
+    b: SideConfig,
+    config: ArenaConfig,
+    out: Path,
+    *,
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> dict[str, Any]:
+    """Play A against B in `out` and return the summary, which is also written; games that exist are not played again.
+
+    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchBusyError while another process
+    plays there, and Stopped once the files of a stopped match are written.
+    """
+    (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
+    openings = _openings(config)
+    claims.require_own(out, claims.MATCH, MatchFilesError)
+    busy = MatchBusyError(f"another match is being played in {out}: wait for it, or choose a new directory")
+    with alone(out, busy):
+        identity = {"format_version": FORMAT_VERSION, "a": one, "b": two, **_conditions(config)}
+        claims.claim(out / MATCH, identity, MatchFilesError)
+        games = read_games(out)
+        if max(games, default=-1) >= config.games:
+            raise MatchError(f"{out} holds game number {max(games) + 1} already: ask for as many games or more")
+        if _decided(games, config) is None and len(games) < config.games:
+            _play_missing((first, second), openings, config, out, games, progress, stop)
+        pairs = _decided(games, config)
+        end = config.games if pairs is None else 2 * pairs
+        counted = [games[number] for number in sorted(games) if number < end]
+        same = first.name == second.name
+        names = (f"{first.name} (A)", f"{second.name} (B)") if same else (first.name, second.name)
+        finished = pairs is not None or len(counted) == config.games
+        if finished:
+            clocks = {player.limit.clock or "-" for player in (first, second)}
+            write_all(out, counted, names, clocks.pop() if len(clocks) == 1 else "?")
+        summary = {**summarize(counted, names, config.sprt), "finished": finished}
+        summary["text"] = text_of(summary)
+        publish_json(out, SUMMARY, summary)
+    if not finished:
+        raise Stopped(f"stopped after {len(counted)} games; run the same command to continue")
+    return summary
+
+
+def _openings(config: ArenaConfig) -> list[Opening]:
+    """Return the opening of every pair."""
+    pairs = config.games // 2
+    if config.book is None:
+        return generate(pairs, evaluate, seed=config.seed, plies=config.plies)
+    return chosen(read_book(config.book, plies=config.plies, open_text=open_text), pairs, seed=config.seed)
+
+
+def _conditions(config: ArenaConfig) -> dict[str, Any]:
+    """Return what identifies a match beside its players."""
+    book = None if config.book is None else hashlib.sha256(config.book.read_bytes()).hexdigest()
+    openings = {"book": book, "plies": config.plies, "seed": config.seed}
+    return {"openings": openings, "margin": config.margin, "ends_by": asdict(config.sprt) if config.early else None}
+
+
+def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
+    """Return how many pairs decided the test; None while it is undecided or does not end the match."""
+    if not config.early:
+        return None
+    points = [games[number].points if number in games else None for number in range(config.games)]
+    return decided(points, config.sprt)
+
+
+def _play_missing(
+    players: tuple[Player, Player],
+    openings: Sequence[Opening],
+    config: ArenaConfig,
+    out: Path,
+    games: dict[int, GameRecord],
+    progress: Progress,
+    stop: Stop,
+) -> None:
+    """Play until all games are in `games` and in the journal, or the test has decided, or `stop` returns True."""
+    (out / SUMMARY).unlink(missing_ok=True)  # the games to come will change it
+    before, begun, over = len(games), time.perf_counter(), Event()
+    with closing(Journal(out, games)) as journal:
+
+        def report(record: GameRecord) -> None:
+            journal.add(record)
+            games[record.game] = record
+            if _decided(games, config) is not None:
+                over.set()
+            points = [game.points for game in games.values()]
+            rate = (len(points) - before) / max(1e-9, time.perf_counter() - begun)
+            values = {"score": sum(points) / len(points), "games/s": rate}
+            progress(Tick(len(points), config.games, "games", values))
+
+        play(
+            players,
+            openings,
+            MatchConfig(concurrency=config.concurrency, margin=config.margin),
+            done=list(games),
+            report=report,
+            stop=lambda: over.is_set() or stop(),
+        )
+
+
+def summarize(games: Sequence[GameRecord], names: tuple[str, str], test: SprtConfig) -> dict[str, Any]:
+    """Return the summary of a match's games; statistics are of whole pairs."""
+    by_number = {game.game: game.points for game in games}
+    paired = [number for number in sorted(by_number) if number ^ 1 in by_number]
+    counts = pair_counts([by_number[number] for number in paired])
+    points, found, ratio = Counter(game.points for game in games), estimate(counts), llr(counts, test)
+    return {
+        "a": names[0],
+        "b": names[1],
+        "games": len(games),
+        "wins": points[1.0],
+        "draws": points[0.5],
+        "losses": points[0.0],
+        "pairs": list(counts),
+        "score": round(found.score, 6),
+        **{name: round(getattr(found, name), 2) for name in ("elo", "elo_low", "elo_high")},
+        "los": round(found.los, 6),
+        "sprt": {
+            "verdict": verdict(ratio, test),
+            "llr": round(ratio, 4),
+            "lower": round(test.lower, 4),
+            "upper": round(test.upper, 4),
+            **asdict(test),
+        },
+        "endings": _count_endings(games),
+        "forfeits": {side: _count_endings(game for game in games if game.forfeit == side) for side in ("a", "b")},
+    }
+
+
+def _count_endings(games: Iterable[GameRecord]) -> dict[str, int]:
+    return dict(sorted(Counter(game.ending for game in games).items()))
+
+
+def text_of(summary: dict[str, Any]) -> str:
+    """Return a summary as text."""
+    test = summary["sprt"]
+    lines = [
+        f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} -{summary['losses']}"
+        f" of {summary['games']} games, score {summary['score']:.3f}",
+        f"Elo {summary['elo']:+.1f} [{summary['elo_low']:+.1f}, {summary['elo_high']:+.1f}] (95 %),"
+        f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: {' '.join(map(str, summary['pairs']))}",
+        f"SPRT [{test['elo0']:g}, {test['elo1']:g}] {test['model']}: {test['verdict']},"
+        f" LLR {test['llr']:.2f} ({test['lower']:.2f}, {test['upper']:.2f})",
+        f"endings: {_list_counts(summary['endings'])}",
+    ]
+    forfeits = {summary[side]: counts for side, counts in summary["forfeits"].items() if counts}
+    return "\n".join(lines + [f"forfeits of {name}: {_list_counts(counts)}" for name, counts in forfeits.items()])
+
+
+def _list_counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
