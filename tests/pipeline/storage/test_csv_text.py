@@ -4,13 +4,10 @@ import csv
 import io
 import re
 import subprocess
-from typing import Any
 
 import pytest
 
-from engine.match.game import GameRecord
 from pipeline.dataset.fen_rows import SCHEMA
-from pipeline.matches.files import _table
 from pipeline.storage.csv_text import FORMULA, csv_text
 from tests.conftest import REPOSITORY
 
@@ -29,13 +26,6 @@ def test_a_text_that_begins_like_a_formula_is_a_text(text: str) -> None:
 def test_a_carriage_return_begins_no_row() -> None:
     written = csv_text(["name", "points"], [{"name": "engine\r=1+1\n=2", "points": 1}])
     assert list(csv.reader(io.StringIO(written, newline=""))) == [["name", "points"], ["engine =1+1\n=2", "1"]]
-
-
-def test_an_engine_s_name_and_words_are_no_formulas_in_games_csv() -> None:
-    played: dict[str, Any] = {"game": 0, "fen": "", "book": [], "moves": [], "scores": [], "clocks": None, "late": None}
-    game = GameRecord(**played, result="1-0", ending="crash", forfeit="b", detail=HOSTILE[0])
-    (row,) = csv.DictReader(io.StringIO(_table([game], (HOSTILE[1], "honest"))))
-    assert (row["white"], row["black"], row["detail"]) == (f"'{HOSTILE[1]}", "honest", f"'{HOSTILE[0]}")
 
 
 def test_no_other_module_writes_texts_of_others_as_csv() -> None:
