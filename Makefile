@@ -25,6 +25,7 @@ export DAGSTER_HOME := $(CURDIR)/dagster_home
 .PHONY: run gpu ui ui-postgres docs test test-slow test-lowest check kernels format pictures clean
 
 run: $(READY)
+	$(BIN)/fianchetto warmup
 	$(BIN)/python -m pipeline.defs.run --minutes $(MINUTES)
 
 docs: $(READY)

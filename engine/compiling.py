@@ -5,7 +5,7 @@ The message is a warning of this module's logger, which is shown by default.
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 
 from numba.core import event
@@ -42,11 +42,14 @@ class _Starts(event.Listener):
         """Do nothing."""
 
 
-@contextmanager
-def announce_compiling() -> Iterator[None]:
-    """Log the message when a kernel is compiled inside the block; loading a cached one does not count."""
-    with event.install_listener("numba:compile", _Starts(log_once)):
-        yield
+def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
+    """Call `call` when a kernel is compiled inside the block; loading a cached one does not count."""
+    return event.install_listener("numba:compile", _Starts(call))
+
+
+def announce_compiling() -> AbstractContextManager[None]:
+    """Log the message when a kernel is compiled inside the block."""
+    return compilations(log_once)
 
 
 @contextmanager

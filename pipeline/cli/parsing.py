@@ -41,6 +41,7 @@ COMMANDS = {
     "finetune": ("selfplay:Finetune", "make a network stronger by self-play"),
     "arena": ("arena:Arena", "play matches between players"),
     "judge": ("arena:Judge", "compare players' moves with an engine's evaluations"),
+    "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
     "sweep": ("fetch:Sweep", "delete what killed processes left in datasets"),
     "bench": ("bench:Bench", "measure this machine"),
 }
