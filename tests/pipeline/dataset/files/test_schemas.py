@@ -54,7 +54,7 @@ def test_a_game_of_a_match(tmp_path: Path) -> None:
     assert read_games(tmp_path)[0].points == 1.0
     for change in GAMES:
         (tmp_path / JOURNAL).write_text(json.dumps(GAME | change) + "\n")
-        with pytest.raises(MatchFilesError, match=rf"{JOURNAL}, line 1 is no game"):
+        with pytest.raises(MatchFilesError, match=rf"{JOURNAL}, line 1 is not a game"):
             read_games(tmp_path)
     for data in NO_JSON.values():
         (tmp_path / JOURNAL).write_bytes(data.replace(b"\n", b" ") + b"\n")
