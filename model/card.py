@@ -94,6 +94,8 @@ class Card(Schema):
     config: dict[str, Any]
     data: Data
     files: dict[str, Any]
+    superseded: list[str] = []
+    """Tensor files of earlier saves, to be deleted."""
 
 
 class FileEntry(Schema):

@@ -127,12 +127,25 @@ def save(directory: Path, card: Mapping[str, Any], tensors: Mapping[str, Mapping
         **card,
         "files": files,
     }
-    _write_card(directory, written)
     kept = {entry["name"] for entry in files.values()}
-    for path in [*_find_superseded(directory, former), *abandoned(directory)]:
-        if path.name not in kept:
-            path.unlink(missing_ok=True)
+    superseded = [path.name for path in _find_superseded(directory, former) if path.name not in kept]
+    if superseded:
+        written["superseded"] = sorted(superseded)
+    _write_card(directory, written)
+    delete_superseded(directory, written)
     return written
+
+
+def delete_superseded(directory: Path, card: Mapping[str, Any]) -> None:
+    """Delete the files that a card supersedes, and temporary files: again, if the save of this card was killed."""
+    kept = {entry.get("name") for entry in card["files"].values() if isinstance(entry, dict)}
+    names = [name for name in card.get("superseded", []) if name not in kept and _is_tensor_file(name)]
+    for path in [*(directory / name for name in names), *abandoned(directory)]:
+        path.unlink(missing_ok=True)
+
+
+def _is_tensor_file(name: str) -> bool:
+    return any(pattern.fullmatch(name) for pattern in NAMES.values())
 
 
 def _write_card(directory: Path, card: Mapping[str, Any]) -> None:
@@ -165,7 +178,7 @@ def _read_former(directory: Path) -> Mapping[str, Any]:
 
 
 def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
-    """Return the tensor files that a new card supersedes: those of the former one, and of saves killed since.
+    """Return the tensor files that a new card supersedes: those of the former one, and of saves that were killed.
 
     A file of another name, or of an earlier step that the former card does not name, is a user's copy and stays.
     """
@@ -173,7 +186,9 @@ def _find_superseded(directory: Path, former: Mapping[str, Any]) -> list[Path]:
     if not isinstance(files, dict) or not isinstance(step, int):
         return []
     named = {str(entry.get("name")) for entry in files.values() if isinstance(entry, dict)}
-    ours = [path for path in directory.glob("*.safetensors") if any(it.fullmatch(path.name) for it in NAMES.values())]
+    if isinstance(left := former.get("superseded"), list):  # the former save was killed before it deleted them
+        named |= {str(name) for name in left}
+    ours = [path for path in directory.glob("*.safetensors") if _is_tensor_file(path.name)]
     return [path for path in ours if path.name in named or int(path.stem.rpartition("-")[2]) > step]
 
 

@@ -17,7 +17,7 @@ import torch
 from engine.compiling import interruptible
 from engine.errors import UserError
 from engine.progress import Progress, Stop, Tick
-from model.checkpoint import lock_directory
+from model.checkpoint import delete_superseded, lock_directory
 from model.data.inputs import Batch
 from model.data.prefetch import Prefetcher
 from model.network.memory import memory_errors
@@ -95,6 +95,7 @@ def train(
     with memory, process_group(place, device), _alone(out, place, check_output):
         card = run_on_first(place, lambda: find_run(config, preset, out, data, near))
         if card is not None and card["finished"]:
+            run_on_first(place, partial(delete_superseded, out, card))
             did = f"{card['step']} steps, {card['positions']} positions"
             return {**card, "message": f"{out} is finished already: {did}"}
         threads = torch.get_num_threads()
@@ -178,9 +179,9 @@ class Loop:
             verdict, card = self._take_steps(open_batches)
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
-        if run.world.first:
-            draw(self.out)
         if verdict == STOPPED:
+            if run.world.first:
+                draw(self.out)
             message = f"stopped at step {run.step} and saved; train again with the same settings to continue"
         else:
             why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
@@ -340,6 +341,8 @@ class Loop:
         self._report(learning_rate(config, fraction_done(config, self.steps, run.step, run.seconds)))
         assert self.metrics_log is not None
         self.metrics_log.sync()
+        if finished:  # before the card says so, since a finished run is not trained again
+            draw(self.out)
         more = {
             "validation_seconds": round(self.validated, 3),
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},

@@ -222,6 +222,8 @@ class _Download:
         with locked(lock, FetchError(f"another fetch is writing {self.path}: wait for it")):
             is_here = self.path.exists()
             sha256 = file_hash(self.path) if is_here else self._complete(meter)
+            if self._load_version() is not None and not self.part.exists():
+                self._forget()  # killed after the file got its name
         if self.sha256 and sha256 != self.sha256:
             raise FetchError(f"{self.path} is here and differs from the published file (by its sha256): move it away")
         size = self.path.stat().st_size
@@ -252,13 +254,17 @@ class _Download:
             self.part.unlink(missing_ok=True)
             if is_right or not kept:  # a part may have been damaged
                 break
-        self.sums.unlink(missing_ok=True)
-        self.state.unlink(missing_ok=True)
+        self._forget()
         if not is_right:
             raise FetchError(
                 f"{shown(self.url)} has the sha256 {sha256}, not the published {self.sha256}: it was not kept"
             )
         return sha256
+
+    def _forget(self) -> None:
+        """Delete the notes on the unfinished file, the one that marks them as this program's last."""
+        self.sums.unlink(missing_ok=True)
+        self.state.unlink(missing_ok=True)
 
     def _load_version(self) -> RemoteVersion | None:
         """Return the version of the unfinished file; None if it was not begun for this URL and hash."""

@@ -24,6 +24,7 @@ from model.checkpoint import (
     EncodingMismatchError,
     NoCheckpointError,
     TensorMismatchError,
+    delete_superseded,
     load,
     read_card,
     save,
@@ -80,6 +81,29 @@ def test_a_newer_save_leaves_no_older_files(tmp_path: Path) -> None:
     make(tmp_path, step=8)
     assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-8.safetensors", *copies}
     assert all((tmp_path / name).read_bytes() == b"a copy that somebody made" for name in copies)
+
+
+def test_files_of_a_save_that_was_killed_before_it_deleted_them_go_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, step=7)
+    with monkeypatch.context() as killed:
+        killed.setattr("model.checkpoint.delete_superseded", lambda directory, card: None)
+        make(tmp_path, step=8)
+    assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-7.safetensors", "weights-8.safetensors"}
+    (tmp_path / "weights-3.safetensors").write_bytes(b"a copy that somebody made")
+    make(tmp_path, step=9)
+    assert {path.name for path in tmp_path.iterdir()} == {CARD, "weights-3.safetensors", "weights-9.safetensors"}
+
+
+@pytest.mark.parametrize("name", ["../weights-7.safetensors", CARD, "weights-8.safetensors", "model.onnx"])
+def test_a_card_deletes_only_tensor_files_beside_it(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "net"
+    make(folder, step=8)
+    for other in (tmp_path / "weights-7.safetensors", folder / "model.onnx"):
+        other.write_bytes(b"of somebody else")
+    delete_superseded(folder, read_card(folder) | {"superseded": [name]})
+    assert (folder / name).exists()
 
 
 def test_a_save_killed_before_its_card_leaves_the_older_checkpoint(tmp_path: Path, monkeypatch: Any) -> None:

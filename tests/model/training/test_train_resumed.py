@@ -70,4 +70,4 @@ def test_killed_a_dozen_times_ends_with_the_same_weights(tmp_path: Path) -> None
         assert card["monitor"]["best"] == whole["monitor"]["best"]
         measured = [line["step"] for line in read_metrics(out) if "validation_top1" in line]
         assert measured == sorted(set(measured)) == [12, 24, 30]
-        assert not list(out.glob("*.tmp"))
+        assert {path.name for path in out.iterdir()} == {path.name for path in (tmp_path / "whole").iterdir()}

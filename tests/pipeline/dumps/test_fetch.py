@@ -405,3 +405,20 @@ def test_a_fetch_that_is_killed_is_continued_by_the_same_command(server: Server,
     assert server.ranges(NAME)[-1] == f"bytes={came}-"
     assert (tmp_path / NAME).read_bytes() == DATA
     assert names(tmp_path) == [NAME]
+
+
+def test_notes_of_a_fetch_that_was_killed_at_its_end_are_deleted(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.publish(NAME, DATA)
+
+    def die(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(module, "sync_directory", die)  # called when the file has its name
+        with pytest.raises(KeyboardInterrupt):
+            fetch(["2013-01"], tmp_path, config(server))
+    assert names(tmp_path) == [NAME, f"{NAME}.part.json", f"{NAME}.part.sums"]
+    assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == 0
+    assert names(tmp_path) == [NAME]
