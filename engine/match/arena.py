@@ -1,21 +1,20 @@
 """A match: games in pairs, each opening once with either colour, played side by side until they are over.
 
-Where no time is measured, one group holds many games, and a player is asked for its moves in all of them at once: our search
-is one batch, engines think in parallel. Where time is measured, every group holds one game, and there are as many groups as
-may think at once without taking each other's time.
+Without time limits, one group holds many games, and a player is asked for its moves in all of them at once: our search is one
+batch, engines think in parallel. With time limits, every group holds one game, and there are only as many groups as can think
+at once without taking each other's time.
 """
 
 import gc
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.evaluation.evaluator import Evaluator
-from engine.match.config import MatchConfig
+from engine.match.config import MatchConfig, cores
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening
 from engine.match.players import Player, PolicySide, SearchSide, Side
@@ -24,7 +23,7 @@ from engine.match.uci_player import UciSide
 from engine.progress import Stop, never
 
 WIDTH = 64
-"""Games side by side where ours plays ours."""
+"""Games side by side between our own players."""
 
 
 def play(
@@ -36,10 +35,10 @@ def play(
     report: Callable[[GameRecord], None],
     stop: Stop = never,
 ) -> None:
-    """Play two games of every opening but for those in `done`, and report each as it ends, one at a time.
+    """Play two games of every opening except those in `done`, and report each as it ends, one at a time.
 
-    Games begin in the order of their numbers. When `stop` says so (it is asked between moves), games that are not over are
-    given up. A player's fault loses it the game (engine/match/uci_player.py); what is wrong with ours is raised.
+    Games begin in the order of their numbers. When `stop` returns True (it is polled between moves), unfinished games are
+    discarded. An engine's fault loses it the game (engine/match/uci_player.py); an error of our players is raised.
     """
     finished = set(done)
     numbers = iter([number for number in range(2 * len(openings)) if number not in finished])
@@ -70,20 +69,16 @@ def play(
             failed.set()
             raise
 
-    with _quiet_heap() if timed else nullcontext(), ThreadPoolExecutor(groups, thread_name_prefix="group") as pool:
-        for future in [pool.submit(play_group) for _ in range(groups)]:
-            future.result()
-
-
-@contextmanager
-def _quiet_heap() -> Iterator[None]:
-    """Freeze the heap meanwhile: a full garbage collection took 100 ms, on a player's clock."""
-    gc.collect()
-    gc.freeze()
+    if timed:  # a full garbage collection took 100 ms, on a player's clock
+        gc.collect()
+        gc.freeze()
     try:
-        yield
+        with ThreadPoolExecutor(groups, thread_name_prefix="group") as pool:
+            for future in [pool.submit(play_group) for _ in range(groups)]:
+                future.result()
     finally:
-        gc.unfreeze()
+        if timed:
+            gc.unfreeze()
 
 
 def _groups(players: tuple[Player, Player], config: MatchConfig, timed: bool, left: int) -> tuple[int, int]:
@@ -91,16 +86,13 @@ def _groups(players: tuple[Player, Player], config: MatchConfig, timed: bool, le
     if timed:
         return min(left, config.clocked), 1
     engines = any(player.evaluator is None for player in players)
-    return 1, min(left, config.concurrency or (8 * config.thinkers if engines else WIDTH))
+    return 1, min(left, config.concurrency or (8 * cores() if engines else WIDTH))
 
 
-def make_side(player: Player, width: int, workers: int, patience: float) -> Side:
-    """Make a side of `width` slots.
-
-    An engine thinks in at most `workers` games at once; it is waited for `patience` seconds beyond its time, if it has any.
-    """
+def make_side(player: Player, width: int, patience: float) -> Side:
+    """Make a side of `width` slots; `patience` seconds beyond its time an engine has lost."""
     if player.evaluator is None:
-        return UciSide(player, width, workers, patience)
+        return UciSide(player, width, patience)
     evaluator = player.evaluator if player.limit.timed else _never_alone(player.evaluator)
     if player.search is None:
         return PolicySide(evaluator)
@@ -110,8 +102,8 @@ def make_side(player: Player, width: int, workers: int, patience: float) -> Side
 def _never_alone(evaluator: Evaluator) -> Evaluator:
     """Return an evaluator that evaluates a single position as a batch of two, itself twice.
 
-    A network's last bits differ between one row and several (other kernels multiply a vector), and the games of a match
-    must not depend on how many are still being played; two rows and more were found to agree.
+    A network's last bits differ between one row and several (vectors are multiplied by other kernels), and a game must not
+    depend on how many others are still being played; two rows and more were found to agree.
     """
 
     def evaluate(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -134,7 +126,7 @@ class _Group:
         self.sides: list[Side] = []
         for player in players:
             patience = config.margin if player.limit.timed else config.patience
-            self.sides.append(make_side(player, width, config.thinkers, patience))
+            self.sides.append(make_side(player, width, patience))
         self.games: dict[int, MatchGame] = {}
 
     def play(self, next_number: Callable[[], int | None], report: Callable[[GameRecord], None], stop: Stop) -> None:
@@ -155,7 +147,7 @@ class _Group:
         for slot in range(self.width):
             if slot in self.games or (number := next_number()) is None:
                 continue
-            game = MatchGame(number, self.openings[number // 2], self.limits, self.config.rules)
+            game = MatchGame(number, self.openings[number // 2], self.limits, self.config.max_plies)
             self.games[slot] = game
             for side in self.sides:
                 side.new_game(slot, game.board, number)
@@ -183,10 +175,10 @@ class _Group:
 
 
 def decided(points: Sequence[float | None], config: SprtConfig) -> int | None:
-    """Return how many pairs it took to decide between H0 and H1, None if it is not decided.
+    """Return after how many pairs the test accepts H0 or H1, None if it is undecided.
 
-    `points` are A's of games 0, 1, 2 ..., None where one is not over. Pairs count in the order of their numbers, not as they
-    happen to end, since short games are not a fair sample of all.
+    `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of their numbers, not of their
+    ends, since short games are not a fair sample of all.
     """
     counts = [0] * 5
     for pair in range(len(points) // 2):

@@ -1,19 +1,22 @@
-"""How a match is played, whoever plays it. Imports little: the command line reads it for its help."""
+"""How a match is played. Imports little: the command line reads it for its help."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from engine.errors import UserError
-from engine.match.adjudication import Adjudication
 
 
 class PlayerError(UserError):
     """A player that cannot be started, or whose description cannot be read."""
 
 
+class MatchError(UserError):
+    """Settings of a match out of range, or that do not fit each other."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limit:
-    """What a player may spend on a move. Without a time limit, our search takes its simulations and an engine its nodes."""
+    """Limit of a player's moves. Without a time limit, our search takes its simulations and an engine its nodes."""
 
     nodes: int | None = None
     """Nodes of an engine's move."""
@@ -28,7 +31,7 @@ class Limit:
 
     @property
     def clock(self) -> str | None:
-        """Write the clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None where there is none."""
+        """The clock as PGN's TimeControl: 10+0.1, 40/60 or 40/60+0.5; None where there is none."""
         if self.base is None:
             return None
         if self.moves is None:
@@ -37,46 +40,36 @@ class Limit:
 
     @property
     def timed(self) -> bool:
-        """Return whether time bounds the moves."""
+        """Whether time bounds the moves."""
         return self.movetime is not None or self.base is not None
-
-
-class MatchError(UserError):
-    """Settings of a match out of range, or that do not fit each other."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MatchConfig:
-    """How games are played, whoever plays them."""
+    """How games are played."""
 
     concurrency: int = 0
-    """Games at a time. 0: 64 between networks and evaluators, 8 for each worker with UCI engines; on a clock, one fewer than
+    """Games at a time. 0: 64 between networks and evaluators, 8 for each core with UCI engines; on a clock, one fewer than
     cores."""
-    workers: int = 0
-    """Engines that may think at once; 0 for as many as cores."""
     margin: float = 0.05
     """Seconds that a move may be late before it is lost on time."""
     patience: float = 60.0
     """Seconds after which an engine that does not answer has lost, where there is no clock."""
-    rules: Adjudication = field(default_factory=Adjudication)
-    """When games end early."""
+    max_plies: int = 600
+    """Half-moves, those of the opening included, after which a game is a draw; 0 for no limit."""
 
     def __post_init__(self) -> None:
-        if self.concurrency < 0 or self.workers < 0:
-            raise MatchError("concurrency and workers must be 0 or more")
+        if self.concurrency < 0 or self.max_plies < 0:
+            raise MatchError("concurrency and max_plies must be 0 or more")
         if not self.margin >= 0 or not self.patience > 0:
             raise MatchError("margin must be 0 or more seconds, and patience above 0")
 
     @property
-    def thinkers(self) -> int:
-        """Engines that may think at once."""
-        return self.workers or _cores()
-
-    @property
     def clocked(self) -> int:
-        """Games at once where time is measured: one core is left to the referee, which would delay the engines otherwise."""
-        return self.concurrency or self.workers or max(1, _cores() - 1)
+        """Games at once where time is measured: the referee gets one core, or it would delay the engines."""
+        return self.concurrency or max(1, cores() - 1)
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""One game of a match. python-chess is the referee: every move is checked by it, whoever made it."""
+"""One game of a match. python-chess is the referee: it checks every move of either player."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -6,19 +6,16 @@ from typing import Any
 import chess
 
 from engine.board.rules import ENDINGS, FIFTY, FIFTY_MOVES, MATE, MATERIAL, REPETITION, STALEMATE
-from engine.match.adjudication import Adjudication, adjudicated
 from engine.match.config import Limit
 from engine.match.openings import Opening
 from engine.match.players import MoveRequest, PlayResult, Score
 
 DRAW = "1/2-1/2"
-MATE_SCORE = 30_000
-"""Centipawns that a mate in sight counts as."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GameRecord:
-    """A finished game, as one line of games.jsonl; lists are of the players' moves, the book's left out."""
+    """A finished game, as one line of games.jsonl; lists hold the players' moves, without the book's."""
 
     game: int
     """Number from 0: games 2k and 2k + 1 share opening k; A is White in the even ones."""
@@ -29,7 +26,7 @@ class GameRecord:
     moves: list[str]
     """The players' moves, UCI."""
     scores: list[str]
-    """What the mover thought, from White's view: `0.34` pawns, `#-3` mate in 3 for Black, or empty."""
+    """The mover's score from White's view: `0.34` pawns, `#-3` mate in 3 for Black, or empty."""
     clocks: list[float] | None
     """Seconds left on the mover's clock after the move; None without clocks."""
     result: str
@@ -37,11 +34,11 @@ class GameRecord:
     ending: str
     """checkmate, stalemate, material, repetition, fifty moves, adjudication; of forfeits: crash, timeout, illegal move."""
     forfeit: str | None
-    """The player that forfeited, `a` or `b`."""
+    """The player that lost by forfeit, `a` or `b`."""
     detail: str
     """Details of a forfeit."""
     late: list[float] | None
-    """By how many seconds A and B overstepped what they had for a move, at most; None where no time is measured."""
+    """Most seconds by which A and B exceeded the time of a move; None where no time is measured."""
 
     @property
     def points(self) -> float:
@@ -51,22 +48,21 @@ class GameRecord:
         return 1.0 if (self.result == "1-0") == (self.game % 2 == 0) else 0.0
 
     def row(self) -> dict[str, Any]:
-        """Return the record as JSON has it."""
+        """Return the record as a JSON object."""
         return asdict(self)
 
 
 class MatchGame:
-    """A game that is being played. Players are 0 (A) and 1 (B)."""
+    """A game in progress. Players are 0 (A) and 1 (B)."""
 
-    def __init__(self, number: int, opening: Opening, limits: tuple[Limit, Limit], rules: Adjudication) -> None:
-        self.number, self.opening, self.limits, self.rules = number, opening, limits, rules
+    def __init__(self, number: int, opening: Opening, limits: tuple[Limit, Limit], max_plies: int = 0) -> None:
+        self.number, self.opening, self.limits, self.max_plies = number, opening, limits, max_plies
         self.board = opening.board()
         self.moves: list[str] = []
         self.scores: list[str] = []
-        self.sums: list[int | None] = []
         self.left = [limit.base for limit in limits]
         self.made = [0, 0]
-        """Moves of each player, the book's left out."""
+        """Moves of each player, without the book's."""
         self.clocks: list[float] = []
         self.late = [0.0, 0.0]
         self.end: tuple[str, str] | None = None
@@ -110,19 +106,18 @@ class MatchGame:
         self.clocks.append(round(self.left[player] or 0.0, 3))
         white = self.board.turn == chess.WHITE
         self.moves.append(result.move.uci())
-        self.scores.append(_written(result.score, white))
-        self.sums.append(_whites(result.score, white))
+        self.scores.append(_format_score(result.score, white))
         self.board.push(result.move)
         self.end = self._over()
 
     def _forfeit(self, result: PlayResult) -> None:
         """End the game against the player to move."""
-        assert result.fault is not None, "a result without a move says why"
+        assert result.fault is not None, "a result without a move has a fault"
         self.forfeit, self.detail = "ab"[self.mover], result.detail
         self.end = ("0-1" if self.board.turn == chess.WHITE else "1-0", result.fault)
 
     def _over(self) -> tuple[str, str] | None:
-        """Tell result and ending after a move, None while the game goes on."""
+        """Return result and ending after a move, None while the game goes on."""
         board = self.board
         if not any(board.generate_legal_moves()):
             lost = "0-1" if board.turn == chess.WHITE else "1-0"
@@ -133,8 +128,7 @@ class MatchGame:
             return DRAW, ENDINGS[FIFTY]
         if board.is_repetition(3):
             return DRAW, ENDINGS[REPETITION]
-        result = adjudicated(self.rules, self.sums, board.ply())
-        return None if result is None else (result, "adjudication")
+        return (DRAW, "adjudication") if 0 < self.max_plies <= board.ply() else None
 
     def record(self) -> GameRecord:
         """Return the finished game."""
@@ -155,22 +149,11 @@ class MatchGame:
         )
 
 
-def _written(score: Score | None, white: bool) -> str:
+def _format_score(score: Score | None, white: bool) -> str:
     """Write a mover's score from White's view, as Lichess writes it in PGN."""
     if score is None:
         return ""
     if score.mate is not None:
         return f"#{score.mate if white else -score.mate}"
-    assert score.centipawns is not None, "a score says something"
+    assert score.centipawns is not None, "a score is centipawns or a mate"
     return f"{(score.centipawns if white else -score.centipawns) / 100:.2f}"
-
-
-def _whites(score: Score | None, white: bool) -> int | None:
-    """Turn a mover's score into centipawns from White's view."""
-    if score is None:
-        return None
-    mover = score.centipawns
-    if mover is None:
-        assert score.mate is not None, "a score says something"
-        mover = MATE_SCORE if score.mate > 0 else -MATE_SCORE
-    return mover if white else -mover

@@ -1,44 +1,42 @@
-"""The players of a match: our evaluators, searching or not, and engines that speak UCI, behind one small interface.
+"""The players of a match: our evaluators, with or without search, and engines that speak UCI, behind one small interface.
 
-A match holds `width` games at a time in slots. A *side* is one player in all of them: it is asked for the moves of every game
-in which it is to move at once, so that our search is one batch, and every move is pushed to it, so that subtrees are kept.
-Scores are centipawns, or moves to mate, from the mover's view.
+A match holds `width` games at a time in slots. A *side* is one player in all of them. It is asked for its moves in several
+games at once, so our search makes one batch of them. Every move is pushed to both sides, so subtrees are kept. Scores are
+centipawns, or moves to mate, from the mover's view.
 """
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import chess
 import numpy as np
 
-from engine.encoding.planes import label_of, legal_mask, move_of, planes_of
+from engine.encoding.planes import label_of, move_of
 from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.policy_move import choose_by_policy
 from engine.evaluation.score import centipawns
 from engine.match.config import Limit
-from engine.progress import Stop
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
-from engine.search.time_manager import Limits, RoundTimer, budget
+from engine.search.clock import MOST_SIMULATIONS, Limits, MoveTimer, Pace, divide_clock, run_until
 
 OVERHEAD = 0.003
-"""Seconds of a timed move that our players leave unused, for what comes after the search."""
+"""Seconds of a timed move that our players leave unused, for the work after the search."""
 TIMED_NODES = 100_000
-"""Positions that ours may hold in a tree when time is all that bounds it."""
-ENDLESS = 1 << 30
-"""Simulations of a timed move: more than any time allows."""
+"""Most positions of our players' trees where time is the only limit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Player:
-    """One player of a match: an evaluator of ours, with or without search, or the command of a UCI engine."""
+    """One player of a match: an evaluator of this project, with or without search, or the command of a UCI engine."""
 
     name: str
-    """What the games and the summary call it."""
+    """Name in the games and the summary."""
     limit: Limit = field(default_factory=Limit)
-    """What a move may cost."""
+    """Limit of every move."""
     evaluator: Evaluator | None = None
     """Ours: the evaluator. None: a UCI engine is started by its command."""
     search: SearchConfig | None = None
@@ -60,7 +58,7 @@ class Score(NamedTuple):
 
 
 class MoveRequest(NamedTuple):
-    """A game in which a side is to move, and the time it has."""
+    """A game in which a side is to move, and its time."""
 
     slot: int
     board: chess.Board
@@ -77,19 +75,19 @@ class MoveRequest(NamedTuple):
 
 
 class PlayResult(NamedTuple):
-    """What a side made of a request."""
+    """A side's answer to a request."""
 
     move: chess.Move | None
     score: Score | None
     seconds: float
     fault: str | None = None
-    """Why there is no move: `crash`, `timeout` or `illegal move`..."""
+    """Why there is no move: `crash`, `timeout` or `illegal move`."""
     detail: str = ""
-    """...and more of it for people."""
+    """Details of the fault for people."""
 
 
 class Side(Protocol):
-    """A player in `width` games. Every method but `play` does nothing unless a side has something to do."""
+    """A player in `width` games. Every method but `play` may do nothing."""
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Begin a new game, of this number, in a slot."""
@@ -99,11 +97,11 @@ class Side(Protocol):
         """Return a move for each request, in their order."""
 
     def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
-        """Play the moves (slot, move, who made it) in the games, the side's own included."""
+        """Play the moves (slot, move, side that made it) in the games, the side's own included."""
         return
 
     def close(self) -> None:
-        """Free what the side holds; processes end."""
+        """Free memory and end processes."""
         return
 
 
@@ -116,38 +114,38 @@ class PolicySide(Side):
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Evaluate all positions in one batch."""
         begun = time.perf_counter()
-        planes_BP = planes_of([request.board for request in requests])
-        logits_BA, wdl_BW = self.evaluator(planes_BP)
-        labels_B = np.where(legal_mask(planes_BP), logits_BA, -np.inf).argmax(axis=1)
-        moves = [_queened(request.board, int(label)) for request, label in zip(requests, labels_B, strict=True)]
-        scores = [Score(centipawns(float(wdl_W[0] - wdl_W[2]))) for wdl_W in wdl_BW]
+        played = choose_by_policy(self.evaluator, [request.board for request in requests])
         seconds = time.perf_counter() - begun
-        return [PlayResult(move, score, seconds) for move, score in zip(moves, scores, strict=True)]
-
-
-def _queened(board: chess.Board, label: int) -> chess.Move:
-    """Return the move of a label, a queen where a pawn arrives."""
-    move = move_of(label, 0, board.turn)
-    arrives = chess.square_rank(move.to_square) in (0, 7) and board.piece_type_at(move.from_square) == chess.PAWN
-    return chess.Move(move.from_square, move.to_square, chess.QUEEN) if arrives else move
+        return [PlayResult(one.move, Score(centipawns(one.value)), seconds) for one in played]
 
 
 class SearchSide(Side):
-    """Plays what a batched search chooses; one tree a slot."""
+    """Plays the move that a batched search chooses; one tree per slot. Time is used as the UCI engine uses it."""
 
-    def __init__(self, player: Player, evaluator: Evaluator, config: SearchConfig, width: int) -> None:
+    def __init__(
+        self,
+        player: Player,
+        evaluator: Evaluator,
+        config: SearchConfig,
+        width: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.limit, self.config = player.limit, config
+        self.pace = Pace(clock)
         self.search = Search(evaluator, config, games=width, seed=player.seed)
         if self.limit.timed:
             self._warm_up()
 
     def _warm_up(self) -> None:
-        """Search a first time before any clock runs: kernels are compiled or loaded when they are first called."""
+        """Load or compile the kernels before any clock runs, and measure the evaluator."""
         board = chess.Board()
         self.new_game(0, board, 0)
-        move = self._played([MoveRequest(0, board, None)], 0.0, lambda: self.search.evaluations > 4)[0].move
-        assert move is not None, "the first position has moves"
-        self.push([(0, move, board.turn)])
+        self.search.run(np.zeros(1, dtype=np.int64), simulations=4)
+        labels, promotions = self.search.choose(np.zeros(1, dtype=np.int64))
+        played = self._result(MoveRequest(0, board, None), int(labels[0]), int(promotions[0]), 0.0)
+        assert played.move is not None, "the first position has moves"
+        self.push([(0, played.move, board.turn)])
+        self.pace.measure(self.search.evaluator)
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Reset the slot's tree."""
@@ -161,45 +159,44 @@ class SearchSide(Side):
         self.search.play_all(labels_N, promotions_N, np.array([slot for slot, _, _ in moves], dtype=np.int64))
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
-        """Search all positions side by side, in so many simulations or in the time there is."""
-        begun = time.perf_counter()
-        if not self.limit.timed:
-            return self._played(requests, begun, None)
-        assert len(requests) == 1, "time is measured in one game a side"
-        return self._played(requests, begun, _deadline(self.limit, requests[0], begun))
-
-    def _played(self, requests: Sequence[MoveRequest], begun: float, stop: Stop | None) -> list[PlayResult]:
-        """Search until every root has its simulations, or `stop` returns True."""
+        """Search all positions side by side in the configuration's simulations, or a single one in its time."""
+        begun = self.pace.clock()
         slots_N = np.array([request.slot for request in requests], dtype=np.int64)
-        self.search.run(slots_N, simulations=None if stop is None else ENDLESS, stop=stop)
+        if self.limit.timed:
+            assert len(requests) == 1, "where time is measured a side plays one game"
+            if (played := self._search_in_time(requests[0], begun)) is not None:
+                return [played]
+        else:
+            self.search.run(slots_N)
         labels_N, promotions_N = self.search.choose(slots_N)
-        chosen = list(zip(requests, labels_N.tolist(), promotions_N.tolist(), strict=True))
-        moves = [move_of(label, promotion, request.board.turn) for request, label, promotion in chosen]
-        seconds = time.perf_counter() - begun
-        scores = [self._score(request.slot, label, promotion) for request, label, promotion in chosen]
-        return [PlayResult(move, score, seconds) for move, score in zip(moves, scores, strict=True)]
+        seconds = self.pace.clock() - begun
+        chosen = zip(requests, labels_N.tolist(), promotions_N.tolist(), strict=True)
+        return [self._result(request, label, promotion, seconds) for request, label, promotion in chosen]
 
-    def _score(self, slot: int, label: int, promotion: int) -> Score:
-        """Say what the search thinks of the chosen move."""
-        root = self.search.root(slot)
+    def _search_in_time(self, request: MoveRequest, begun: float) -> PlayResult | None:
+        """Search within a move's time, or return a move of the policy where the time is too short."""
+        limit, slot, board = self.limit, request.slot, request.board
+        left = request.left if limit.base is not None else None
+        limits = Limits(movetime=limit.movetime, left=left, increment=limit.increment, moves_to_go=request.moves_to_go)
+        budget = divide_clock(limits, OVERHEAD)
+        assert budget.hard is not None, "a timed player has a time"
+        if not self.search.root(slot).simulations:
+            substitute = self.pace.substitute(self.search.evaluator, begun + budget.hard - self.pace.clock())
+            if substitute is not None:
+                played = choose_by_policy(substitute, [board])[0]
+                return PlayResult(played.move, Score(centipawns(played.value)), self.pace.clock() - begun)
+        leaves = self.pace.leaves(budget, self.config.leaves)
+        choices = board.legal_moves.count()
+        timer = MoveTimer(self.pace, self.search, slot, budget, begun=begun, choices=choices, leaves=leaves)
+        run_until(self.search, slot, timer, simulations=MOST_SIMULATIONS, leaves=leaves)
+        return None
+
+    def _result(self, request: MoveRequest, label: int, promotion: int, seconds: float) -> PlayResult:
+        """Return the chosen move with the search's score of it."""
+        root = self.search.root(request.slot)
         index = int(np.flatnonzero((root.labels == label) & (root.promotions == promotion))[0])
-        plies = int(root.mates[index])
+        plies, value = int(root.mates[index]), float(root.values[index])
+        score = Score(centipawns(root.value if math.isnan(value) else value))
         if plies:
-            return Score(None, (abs(plies) + 1) // 2 * (1 if plies > 0 else -1))
-        value = float(root.values[index])
-        return Score(centipawns(root.value if math.isnan(value) else value))
-
-
-def _deadline(limit: Limit, request: MoveRequest, begun: float) -> Stop:
-    """Return the `stop` of a search in this time, asked after every round."""
-    left = request.left if limit.base is not None else None
-    limits = Limits(movetime=limit.movetime, left=left, increment=limit.increment, moves_to_go=request.moves_to_go)
-    bound = budget(limits, OVERHEAD).soft
-    timer = RoundTimer(begun, 0.0)
-
-    def stop() -> bool:
-        now = time.perf_counter()
-        timer.round(now)
-        return timer.too_late(bound, now)
-
-    return stop
+            score = Score(None, (abs(plies) + 1) // 2 * (1 if plies > 0 else -1))
+        return PlayResult(move_of(label, promotion, request.board.turn), score, seconds)

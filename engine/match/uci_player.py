@@ -1,6 +1,6 @@
-"""Engines that speak UCI, as a side of a match: a process a slot, and no way for one to hang or end the match.
+"""UCI engines as a side of a match, one process per slot. A hang or crash forfeits that game only.
 
-An engine that crashes, does not answer in time, or answers with no legal move has lost that game; it is killed, and a new
+An engine that crashes, does not answer in time or answers with an illegal move has lost that game. It is killed, and a new
 process is started for the slot's next game.
 """
 
@@ -14,13 +14,13 @@ from contextlib import suppress
 import chess
 import chess.engine
 
-from engine.match.config import Limit, PlayerError
+from engine.match.config import Limit, PlayerError, cores
 from engine.match.players import MoveRequest, Player, PlayResult, Score, Side
 
 STARTING_SECONDS = 60.0
-"""An engine that is not ready by then does not start."""
+"""Timeout of an engine's start."""
 ENDING_SECONDS = 5.0
-"""How long a killed process is waited for."""
+"""Timeout of a killed process's end."""
 
 
 def start(player: Player) -> chess.engine.SimpleEngine:
@@ -41,7 +41,7 @@ def start(player: Player) -> chess.engine.SimpleEngine:
 
 
 def probe(player: Player) -> str:
-    """Start an engine once and return the name it goes by; PlayerError where it does not work."""
+    """Start an engine once and return its name; raise PlayerError if it does not work."""
     engine = start(player)
     try:
         return str(engine.id.get("name") or player.command[0])
@@ -50,8 +50,8 @@ def probe(player: Player) -> str:
 
 
 def _kill(engine: chess.engine.SimpleEngine) -> None:
-    """End a process for certain, and wait until it is gone."""
-    with suppress(ProcessLookupError):  # it is dead already
+    """Kill a process and wait for its end."""
+    with suppress(ProcessLookupError):
         engine.transport.kill()
     with suppress(TimeoutError):
         engine.returncode.result(ENDING_SECONDS)
@@ -59,7 +59,7 @@ def _kill(engine: chess.engine.SimpleEngine) -> None:
 
 
 async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
-    """Tell an engine that a game begins, and wait until it is ready; chess.engine would do so while the clock runs."""
+    """Send `ucinewgame` and wait until the engine is ready; chess.engine would do so on the engine's clock."""
     protocol = engine.protocol
     assert isinstance(protocol, chess.engine.UciProtocol), "engines are started as UCI engines"
     protocol.send_line("ucinewgame")
@@ -70,20 +70,20 @@ async def _new_game(engine: chess.engine.SimpleEngine, game: int) -> None:
 class UciSide(Side):
     """A UCI engine in `width` games."""
 
-    def __init__(self, player: Player, width: int, workers: int, patience: float) -> None:
+    def __init__(self, player: Player, width: int, patience: float) -> None:
         self.player, self.patience = player, patience
         self.engines: list[chess.engine.SimpleEngine | None] = [None] * width
         self.games: list[int] = [0] * width
         self.ready: list[int | None] = [None] * width
-        """The game that each slot's process was told to begin."""
-        self.pool = ThreadPoolExecutor(min(workers, width), thread_name_prefix="engine")
+        """The game for which each slot's process is ready."""
+        self.pool = ThreadPoolExecutor(min(cores(), width), thread_name_prefix="engine")
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Begin a game; the engine itself is started when it is first asked for a move."""
         self.games[slot] = game
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
-        """Ask as many engines at once as there are workers."""
+        """Ask as many engines at once as there are cores."""
         return list(self.pool.map(self._play, requests))
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class UciSide(Side):
                 _kill(engine)
 
     def _play(self, request: MoveRequest) -> PlayResult:
-        """Ask for one move; whatever goes wrong is a result with a fault."""
+        """Ask for one move; an error becomes a result with a fault."""
         try:
             engine = self._engine_of(request.slot)
         except (PlayerError, chess.engine.EngineError) as error:
@@ -104,7 +104,7 @@ class UciSide(Side):
         begun = time.perf_counter()
         question = engine.protocol.play(
             request.board,
-            _limit(self.player.limit, request),
+            _engine_limit(self.player.limit, request),
             game=self.games[request.slot],
             info=chess.engine.INFO_SCORE,
         )
@@ -120,13 +120,13 @@ class UciSide(Side):
         else:
             seconds = time.perf_counter() - begun
             if played.move and request.board.is_legal(played.move):
-                return PlayResult(played.move, _score(played.info, request.board.turn), seconds)
-            fault, detail = "illegal move", "it answers without a move"
+                return PlayResult(played.move, _read_score(played.info, request.board.turn), seconds)
+            fault, detail = "illegal move", "no move in its answer"
         future.cancel()
         return self._failed(request.slot, time.perf_counter() - begun, fault, detail)
 
     def _engine_of(self, slot: int) -> chess.engine.SimpleEngine:
-        """Return the slot's engine, started and ready for its game: what that takes is not on its clock."""
+        """Return the slot's engine, started and ready for its game, which does not count on its clock."""
         engine = self.engines[slot]
         if engine is None:
             engine = self.engines[slot] = start(self.player)
@@ -154,8 +154,8 @@ class UciSide(Side):
         return self.patience
 
 
-def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
-    """Return what a move may cost as chess.engine's Limit."""
+def _engine_limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
+    """Return the limit of a move as chess.engine's."""
     if limit.movetime is not None:
         return chess.engine.Limit(time=limit.movetime)
     if limit.base is not None and request.clocks is not None:
@@ -170,7 +170,7 @@ def _limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
     return chess.engine.Limit(nodes=limit.nodes)
 
 
-def _score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
+def _read_score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
     """Return the mover's score of an engine's `info`, None without one."""
     if "score" not in info:
         return None

@@ -1,7 +1,7 @@
-"""The protocol's input: parse one line of text into a command; what cannot be read is named.
+"""The protocol's input: parse one line of text into a command, and report unreadable parts.
 
-As the protocol asks, unknown words are skipped until a command comes. A number that cannot be read counts as 0, so that
-a damaged `go` is answered at once rather than never.
+As the protocol asks, unknown words before a command are skipped. A number that cannot be read counts as 0, so a damaged `go`
+is answered at once.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from engine.errors import UserError
-from engine.search.time_manager import Limits
+from engine.search.clock import Limits
 
 COMMANDS = frozenset(
     ("uci", "isready", "ucinewgame", "position", "go", "stop", "ponderhit", "setoption", "quit", "debug", "register")
@@ -32,23 +32,23 @@ _KEYWORDS = frozenset((*_NUMBERS, "infinite", "ponder", "searchmoves"))
 
 
 class CommandError(UserError):
-    """A line that is no command, or not a whole one."""
+    """A line that is not a command, or an incomplete one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Go:
-    """How long to think and about what; times in milliseconds, None where not given."""
+    """Limits of a `go`; times in milliseconds, None where not given."""
 
     nodes: int | None = None
     """Simulations."""
     depth: int | None = None
     """Plies of the principal variation."""
     mate: int | None = None
-    """Moves within which a mate is looked for."""
+    """Stop when a mate in so many moves is found."""
     moves_to_go: int | None = None
     """Moves until the next time control."""
     movetime: int | None = None
-    """Think exactly so long."""
+    """Think exactly this long."""
     white_time: int | None = None
     """White's clock."""
     black_time: int | None = None
@@ -58,18 +58,18 @@ class Go:
     black_increment: int | None = None
     """Added to Black's clock after every move."""
     perft: int | None = None
-    """Count the leaves of so many plies instead of thinking."""
+    """Count the leaves of the move tree to this depth, plies, instead of thinking."""
     infinite: bool = False
     """Think until `stop`."""
     ponder: bool = False
-    """Think on the opponent's time, until ponderhit or stop."""
+    """Think on the opponent's time, until `ponderhit` or `stop`."""
     searchmoves: tuple[str, ...] = ()
     """Only these moves."""
     problems: tuple[str, ...] = field(default=(), compare=False)
-    """What could not be read."""
+    """One message for each unreadable part."""
 
     def limits(self, white: bool) -> Limits:
-        """Return the mover's clock in seconds; where only the other side's is given, it is taken for both."""
+        """Return the mover's limits in seconds; if only the opponent's clock is given, it is used."""
         sides = ((self.white_time, self.white_increment), (self.black_time, self.black_increment))
         left, increment = sides[0 if white else 1]
         if left is None:
@@ -83,12 +83,12 @@ class Go:
 
 
 def shown(text: str, most: int = 80) -> str:
-    """Quote a piece of input in ASCII, shortened where it is long."""
+    """Quote a piece of input in ASCII, shortened if long."""
     return ascii(text if len(text) <= most else text[:most] + "...")
 
 
 def split(line: str) -> tuple[str, str]:
-    """Return the line's command and the rest behind it; `("", "")` for a blank line, CommandError where there is none."""
+    """Return a line's command and its arguments; `("", "")` for a blank line. Raises CommandError without a command."""
     for word in re.finditer(r"\S+", line):
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()
@@ -98,7 +98,7 @@ def split(line: str) -> tuple[str, str]:
 
 
 def _number(text: str) -> int | None:
-    """Read a whole number within 64 bits (a fraction is cut off), or None."""
+    """Parse a number, truncated to an integer of 64 bits; None if it is not one."""
     try:
         return max(min(int(float(text)), 2**63 - 1), -(2**63))
     except (ValueError, OverflowError):
@@ -106,7 +106,7 @@ def _number(text: str) -> int | None:
 
 
 def parse_go(rest: str) -> Go:
-    """Read what is behind `go`."""
+    """Parse the arguments of `go`."""
     words = deque(rest.split())
     values: dict[str, int | bool] = {}
     moves: list[str] = []
@@ -129,7 +129,7 @@ def parse_go(rest: str) -> Go:
 
 
 def parse_position(rest: str) -> tuple[str | None, list[str]]:
-    """Read what is behind `position`: the FEN (None for the starting position) and the moves as words."""
+    """Parse the arguments of `position`: the FEN (None for the starting position) and the moves as words."""
     setup, found, moves = re.sub(r"\s+", " ", rest).partition(" moves ")
     if not found and setup.endswith(" moves"):
         setup = setup.removesuffix(" moves")
@@ -142,7 +142,7 @@ def parse_position(rest: str) -> tuple[str | None, list[str]]:
 
 
 def parse_option(rest: str) -> tuple[str, str | None]:
-    """Read what is behind `setoption`: name and value, None where there is no value."""
+    """Parse the arguments of `setoption`: name and value, None without a value."""
     found = _OPTION.fullmatch(rest)
     if found is None or not found["name"]:
         raise CommandError(f"setoption needs: name NAME value VALUE, not {shown(rest)}")

@@ -1,8 +1,8 @@
 """The engine as a process: one thread reads commands, one thinks; neither ever waits long for the other.
 
-Commands take effect at once or are queued for the thinking thread, which works them off in order; only `stop` and `ponderhit`
-reach into a search that is under way. `quit` and the end of the input wait for its answer, however long loading and compiling
-take before it, so that every `go` is answered. Only a search without an end of its own is stopped by them.
+Commands take effect at once or are queued for the thinking thread; only `stop` and `ponderhit` act on a running search.
+`quit` and the end of the input wait for its answer, however long loading and compiling take before it, so every `go` is
+answered. A search without limits is stopped by them.
 """
 
 import queue
@@ -22,16 +22,17 @@ from engine.uci.position import GameState
 from engine.uci.thinking import Thinker, warm_up
 
 LONGEST_LINE = 1 << 20
-"""Bytes of a line that are read; the longest game takes 40,000."""
+"""Longest line that is read, bytes; the longest game takes 40,000."""
 PATIENCE = 2.0
-"""Seconds that an engine without a reader waits for its search to end."""
+"""Seconds to wait for the search to end after the output was closed."""
 POLL_SECONDS = 0.02
-"""Interval, seconds, of the check for a closed output while the last answer is waited for."""
+"""Seconds between checks for a closed output while waiting for the last answer."""
 COMPILING = "info string compiling kernels (once on this machine, about a minute)"
 
 Load = Callable[[str | None, int, int], Evaluator]
-"""Loads the checkpoint in a directory (None: what the engine plays with by default) as an evaluator that uses so many
-threads and takes this rating of both players (0: unknown); called in the thread that will use it. Raises UserError."""
+"""(checkpoint's directory or None for the default player, threads, rating of both players or 0) -> evaluator.
+
+Called in the thread that will use the evaluator; raises UserError."""
 
 
 class LoadError(UserError):
@@ -50,7 +51,7 @@ class Engine:
         name: str = "Fianchetto",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Answer by `write`, which takes a line and its newline; `clock` tells the time in seconds."""
+        """Answer by `write`, which takes a line and its newline; `clock` returns the time in seconds."""
         self._load, self._write, self._name = load, write, name
         self._defaults = self._options = options or Options()
         self._game = GameState()
@@ -73,14 +74,14 @@ class Engine:
             "ponderhit": self._ponderhit,
             "setoption": self._setoption,
             "debug": self._debug,
-            "register": self._register,
+            "register": lambda rest: None,
         }
         self._thread = threading.Thread(target=self._work, name="thinking", daemon=True)
 
     def serve(self, lines: BinaryIO) -> None:
         """Follow the commands until `quit` or the end of them.
 
-        Raises LoadError when there is nothing to play with, and BrokenPipeError when nobody reads the answers any more.
+        Raises LoadError when no player can be loaded, and BrokenPipeError when the output is closed.
         """
         self._cold = not are_compiled("simulate")
         threading.Thread(target=warm_up, args=(evaluate,), name="kernels", daemon=True).start()  # beside torch's import
@@ -99,7 +100,7 @@ class Engine:
             raise self._gone
 
     def _follow(self, line: str) -> bool:
-        """Obey a line; False for `quit`. An error is reported, and the engine goes on."""
+        """Execute a line; False for `quit`. An error is reported, and the engine goes on."""
         begun = self._clock()
         try:
             command, rest = split(line)
@@ -126,9 +127,9 @@ class Engine:
 
     def _isready(self, rest: str) -> None:
         if self._job is None or self._job.answered:
-            self._tell_compiling()
+            self._report_compiling()
             self._loaded.wait()
-            self._give_up_on_failure()
+            self._raise_failure()
         self._say("readyok")
 
     def _ucinewgame(self, rest: str) -> None:
@@ -141,13 +142,13 @@ class Engine:
             self._say(f"info string {wrong}")
 
     def _go(self, rest: str, begun: float) -> None:
-        """Queue a `go` that came at time `begun`; one that is under way is answered first, so that each has its answer."""
+        """Queue a `go` that came at time `begun`; a running one is answered first, so each has its answer."""
         go = parse_go(rest)
         for problem in go.problems:
             self._say(f"info string {problem}")
         if self._loaded.is_set():
-            self._give_up_on_failure()
-        self._tell_compiling()
+            self._raise_failure()
+        self._report_compiling()
         if self._job is not None and not self._job.answered:
             self._say("info string go while thinking: the search before it is stopped")
             self._job.stop()
@@ -167,10 +168,10 @@ class Engine:
 
     def _ponderhit(self, rest: str) -> None:
         if self._job is not None and self._job.pondering:
-            self._job.hit(self._clock())
+            self._job.ponderhit(self._clock())
 
     def _setoption(self, rest: str) -> None:
-        """Set an option for the next `go`; a search under way goes on with those it began with."""
+        """Set an option for the next `go`; a running search keeps its options."""
         name, value = parse_option(rest)
         before = self._options
         self._options = changed(before, name, value)
@@ -180,9 +181,6 @@ class Engine:
     def _debug(self, rest: str) -> None:
         self._thinker.debug = rest != "off"
 
-    def _register(self, rest: str) -> None:
-        """Need no registration."""
-
     def _submit_load(self) -> None:
         checkpoint, threads, rating = _loaded(self._options)
         done = self._loaded = threading.Event()
@@ -191,15 +189,15 @@ class Engine:
             try:
                 self._thinker.use(self._evaluator(checkpoint or None, threads, rating))
                 self._failure = None
-            except Exception as error:  # noqa: BLE001 - whatever is wrong with a checkpoint, the GUI must hear it
-                self._tell_failure(checkpoint, error)
+            except Exception as error:  # noqa: BLE001 - the GUI must be told whatever is wrong with a checkpoint
+                self._report_failure(checkpoint, error)
             finally:
                 done.set()
 
         self._tasks.put(load)
 
     def _evaluator(self, checkpoint: str | None, threads: int, rating: int) -> Evaluator:
-        """Load a player; one that takes no rating is loaded without it, rather than not at all."""
+        """Load a player; one that takes no rating is loaded without it."""
         try:
             return self._load(checkpoint, threads, rating)
         except UserError as error:
@@ -209,20 +207,20 @@ class Engine:
             self._say(f"info string Rating {rating} is not played at: {error}")
             return found
 
-    def _tell_failure(self, checkpoint: str, error: Exception) -> None:
+    def _report_failure(self, checkpoint: str, error: Exception) -> None:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 300)}"
         if self._thinker.evaluator is None:
             self._failure = LoadError(reason)
         else:
             self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
 
-    def _tell_compiling(self) -> None:
-        """Report once that kernels are being compiled, so that nobody takes the engine for hung."""
+    def _report_compiling(self) -> None:
+        """Report once that kernels are being compiled, or the engine would seem to hang."""
         if self._cold and not self._loaded.is_set():
             self._say(COMPILING)
         self._cold = False
 
-    def _give_up_on_failure(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             self._say(f"info string {self._failure}")
             raise self._failure
@@ -244,14 +242,14 @@ class Engine:
         """Wait until the last `go` is answered or the output is closed; a search without an end is stopped."""
         if self._job is None:
             return
-        if not self._job.bounded:
+        if not self._job.is_bounded:
             self._job.stop()
         while not self._job.over.wait(POLL_SECONDS) and not self._gone:
             pass
-        self._give_up_on_failure()
+        self._raise_failure()
 
     def _shut_down(self) -> None:
-        """End the thinking thread; what else it does, loading or compiling, is not waited for."""
+        """End the thinking thread; loading or compiling is not waited for."""
         self._tasks.put(None)
         if self._job is not None and not self._job.answered:
             self._job.stop()
@@ -264,7 +262,7 @@ def _loaded(options: Options) -> tuple[str, int, int]:
 
 
 def _lines_of(stream: BinaryIO) -> Iterator[str | None]:
-    """Return the lines of a stream of bytes, whatever they hold; None for one that is too long."""
+    """Yield the lines of a stream of bytes, whatever they hold; None for one that is too long."""
     too_long = False
     while piece := stream.readline(LONGEST_LINE):
         whole = piece.endswith(b"\n") or len(piece) < LONGEST_LINE

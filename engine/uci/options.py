@@ -1,9 +1,9 @@
-"""The engine's options: one frozen dataclass of what they are set to, one table of how the protocol shows them."""
+"""The engine's options: one frozen dataclass of their values, one table of how the protocol shows them."""
 
 import math
 import os
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from engine.errors import UserError
 from engine.search import SearchConfig
@@ -21,7 +21,7 @@ class OptionError(UserError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """What a GUI has set."""
+    """The values that a GUI has set."""
 
     threads: int = 1
     """Threads that the network may use."""
@@ -36,7 +36,7 @@ class Options:
     policy: bool = False
     """Play a move of the evaluator's policy, without search: the likeliest, or one drawn at `temperature`."""
     rating: int = 0
-    """Rating that both players have, on the scale of the games a network has learned from; 0 is unknown."""
+    """Rating of both players, on the scale of the games a network has learned from; 0 is unknown."""
     simulations: int = 0
     """Simulations of a move at most, 0 for no such bound."""
     c_puct: float = SearchConfig().c_puct
@@ -50,11 +50,11 @@ class Options:
     overhead: int = 20
     """Milliseconds of every move that are lost between engine and GUI."""
     checkpoint: str = ""
-    """Directory of a checkpoint to play with instead of what the engine was started with."""
+    """Directory of a checkpoint to play with instead of the one that the engine was started with."""
 
     @property
     def usable_threads(self) -> int:
-        """Threads that the network is given: no more than there are cores, since starting a thousand takes a minute."""
+        """Threads for the network: no more than there are cores, since starting a thousand takes a minute."""
         return min(self.threads, os.cpu_count() or 1)
 
     def search(self) -> SearchConfig:
@@ -63,74 +63,70 @@ class Options:
 
 
 def nodes_in(memory: int) -> int:
-    """Return how many nodes a tree of so many bytes holds, the room included through which it moves on; at least 256."""
+    """Return how many nodes a tree of so many bytes holds, with the scratch space for advancing it; at least 256."""
     fixed = 2 * tree_bytes(0)
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One option as the protocol knows it."""
+class Row(NamedTuple):
+    """One option as the protocol shows it; a fraction is a string to the protocol, which has none."""
 
     name: str
-    """As a GUI shows it."""
-    field: str
-    """Of Options."""
-    kind: Literal["spin", "check", "string", "number"]
-    """The protocol's type; `number` is a string to the protocol, which has no fractions."""
     least: float = 0
-    """Smallest value of a spin or a number."""
+    """Smallest value of a number."""
     most: float = 0
-    """Largest value of a spin or a number."""
+    """Largest value of a number."""
 
 
-ROWS = (
-    Row("Threads", "threads", "spin", 1, 1024),
-    Row("Hash", "hash", "spin", 1, 65536),
-    Row("MultiPV", "multipv", "spin", 1, 218),
-    Row("Ponder", "ponder", "check"),
-    Row("UCI_ShowWDL", "show_wdl", "check"),
-    Row("Policy", "policy", "check"),
-    Row("Rating", "rating", "spin", 0, 4000),
-    Row("Simulations", "simulations", "spin", 0, 1_000_000_000),
-    Row("CPuct", "c_puct", "number", 0, 100),
-    Row("Temperature", "temperature", "number", 0, 100),
-    Row("Seed", "seed", "spin", 0, 2**31 - 1),
-    Row("Leaves", "leaves", "spin", 1, 256),
-    Row("Move Overhead", "overhead", "spin", 0, 10_000),
-    Row("Checkpoint", "checkpoint", "string"),
-)
+ROWS = {
+    "threads": Row("Threads", 1, 1024),
+    "hash": Row("Hash", 1, 65536),
+    "multipv": Row("MultiPV", 1, 218),
+    "ponder": Row("Ponder"),
+    "show_wdl": Row("UCI_ShowWDL"),
+    "policy": Row("Policy"),
+    "rating": Row("Rating", 0, 4000),
+    "simulations": Row("Simulations", 0, 1_000_000_000),
+    "c_puct": Row("CPuct", 0, 100),
+    "temperature": Row("Temperature", 0, 100),
+    "seed": Row("Seed", 0, 2**31 - 1),
+    "leaves": Row("Leaves", 1, 256),
+    "overhead": Row("Move Overhead", 0, 10_000),
+    "checkpoint": Row("Checkpoint"),
+}
+"""Options by their field."""
+_TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 
 
 def described(options: Options) -> list[str]:
     """Write the `option` lines, with these options as the defaults."""
-    return [_line(row, getattr(options, row.field)) for row in ROWS]
+    return [_line(row, getattr(options, field)) for field, row in ROWS.items()]
 
 
 def _line(row: Row, value: Any) -> str:
-    kind = "string" if row.kind == "number" else row.kind
-    text = {True: "true", False: "false"}[value] if row.kind == "check" else str(value) or NOTHING
-    bounds = f" min {row.least:.0f} max {row.most:.0f}" if row.kind == "spin" else ""
+    kind = _TYPES[type(value)]
+    text = str(value).lower() if kind == "check" else str(value) or NOTHING
+    bounds = f" min {row.least:.0f} max {row.most:.0f}" if kind == "spin" else ""
     return f"option name {row.name} type {kind} default {text}{bounds}"
 
 
 def changed(options: Options, name: str, value: str | None) -> Options:
     """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters in paths only."""
-    rows = [row for row in ROWS if row.name.lower() == name.lower()]
-    if not rows:
-        raise OptionError(f"no such option: {shown(name)}")
-    return replace(options, **{rows[0].field: _value(rows[0], value or "")})
+    for field, row in ROWS.items():
+        if row.name.lower() == name.lower():
+            return replace(options, **{field: _parse(row, type(getattr(options, field)), value or "")})
+    raise OptionError(f"no such option: {shown(name)}")
 
 
-def _value(row: Row, text: str) -> Any:
-    if row.kind == "string":
+def _parse(row: Row, kind: type, text: str) -> Any:
+    if kind is str:
         return "" if text == NOTHING else text
-    if row.kind == "check":
+    if kind is bool:
         if text.lower() not in ("true", "false"):
             raise OptionError(f"{row.name} is true or false, not {shown(text)}")
         return text.lower() == "true"
     try:
-        number = int(text) if row.kind == "spin" else float(text)
+        number = kind(text)
     except ValueError:
         number = math.nan
     if not row.least <= number <= row.most:

@@ -177,7 +177,7 @@ def text_of(summary: dict[str, Any]) -> str:
         f" of {summary['games']} games, score {summary['score']:.3f}",
         f"Elo {summary['elo']:+.1f} [{summary['elo_low']:+.1f}, {summary['elo_high']:+.1f}] (95 %),"
         f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: {' '.join(map(str, summary['pairs']))}",
-        f"SPRT [{test['elo0']:g}, {test['elo1']:g}] {test['model']}: {test['verdict']},"
+        f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']},"
         f" LLR {test['llr']:.2f} ({test['lower']:.2f}, {test['upper']:.2f})",
         f"endings: {_list_counts(summary['endings'])}",
     ]

@@ -14,15 +14,15 @@ import pytest
 
 from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import evaluate
-from engine.match.adjudication import Adjudication, AdjudicationError, adjudicated
 from engine.match.arena import decided, play
 from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening, generate
-from engine.match.players import Player, PlayResult, Score
+from engine.match.players import OVERHEAD, MoveRequest, Player, PlayResult, Score, SearchSide
 from engine.match.sprt import SprtConfig
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
+from tests.engine.uci.uci_talk import Counting, Talk
 from tests.processes import command
 
 ROGUE = Path(__file__).parent / "rogue_engine.py"
@@ -118,8 +118,7 @@ def test_an_engine_whose_clock_runs_out_loses_on_time(tenths: None) -> None:
 
 def test_engines_are_told_clocks_and_games(tmp_path: Path, tenths: None) -> None:
     told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, increment=0.5))
-    rules = Adjudication(max_plies=8)
-    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, rules=rules)
+    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, max_plies=8)
     said = (tmp_path / "said").read_text().splitlines()
     asked = [line.split() for line in said if line.startswith("go")]
     assert len(asked) == 6
@@ -136,8 +135,7 @@ def test_engines_are_told_clocks_and_games(tmp_path: Path, tenths: None) -> None
 
 def test_engines_are_told_the_moves_to_the_next_time_control(tmp_path: Path, tenths: None) -> None:
     told = rogue("gossip", str(tmp_path), limit=Limit(base=20.0, moves=2))
-    rules = Adjudication(max_plies=10)
-    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, rules=rules)
+    records = match(told, rogue("fair", limit=Limit(base=30.0)), LINES[:1], concurrency=1, max_plies=10)
     asked = [line.split() for line in (tmp_path / "said").read_text().splitlines() if line.startswith("go")]
     assert [words[words.index("movestogo") + 1] for words in asked] == ["2", "1", "2", "1"] * 2
     left = [int(words[words.index("wtime") + 1]) for words in asked[:3]]
@@ -167,7 +165,7 @@ def test_an_option_that_an_engine_does_not_have_is_the_users_mistake() -> None:
 
 
 def test_pairs_share_an_opening_with_colours_changed() -> None:
-    records = match(searching(4), GREEDY, LINES, rules=Adjudication(max_plies=30))
+    records = match(searching(4), GREEDY, LINES, max_plies=30)
     assert [record.game for record in records] == list(range(6))
     assert [tuple(record.book) for record in records] == [line.moves for line in LINES for _ in range(2)]
     for record in records:
@@ -182,10 +180,9 @@ def test_pairs_share_an_opening_with_colours_changed() -> None:
 
 def test_games_do_not_depend_on_how_many_are_played_at_once() -> None:
     openings = generate(4, evaluate, seed=9)
-    rules = Adjudication(max_plies=60)
-    wide = match(searching(12), searching(6), openings, rules=rules)
-    assert wide == match(searching(12), searching(6), openings, rules=rules)
-    assert wide == match(searching(12), searching(6), openings, concurrency=3, rules=rules)
+    wide = match(searching(12), searching(6), openings, max_plies=60)
+    assert wide == match(searching(12), searching(6), openings, max_plies=60)
+    assert wide == match(searching(12), searching(6), openings, concurrency=3, max_plies=60)
     assert len({tuple(record.moves) for record in wide}) == 8
 
 
@@ -196,15 +193,49 @@ def test_no_position_is_judged_alone_unless_time_is_measured() -> None:
         rows.append(len(planes_BP))
         return evaluate(planes_BP)
 
-    rules = Adjudication(max_plies=6)
-    alone = match(searching(3, watched), GREEDY, LINES[:1], concurrency=1, rules=rules)
+    alone = match(searching(3, watched), GREEDY, LINES[:1], concurrency=1, max_plies=6)
     assert set(rows) == {2}
-    assert alone == match(searching(3), GREEDY, LINES[:1], rules=rules)
+    assert alone == match(searching(3), GREEDY, LINES[:1], max_plies=6)
     rows.clear()
     timed = Player(name="timed", evaluator=watched, search=SearchConfig(nodes=500), limit=Limit(movetime=0.02))
-    records = match(timed, GREEDY, LINES[:1], concurrency=1, rules=rules, margin=60.0)
+    records = match(timed, GREEDY, LINES[:1], concurrency=1, max_plies=6, margin=60.0)
     assert set(rows) == {1}
     assert [record.ending for record in records] == ["adjudication"] * 2
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        Limit(base=8.0),
+        Limit(base=8.0, increment=0.1),
+        Limit(base=8.0, moves=40),
+        Limit(base=0.4, moves=1),
+        Limit(movetime=0.3),
+        Limit(base=0.005),  # time for one evaluation
+        Limit(base=0.001),  # time for none
+    ],
+)
+def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
+    """On a clock that only evaluations move, both search as many positions, in batches of one size, and play the same."""
+    matched, spoken = Counting(0.002, evaluate), Counting(0.002, evaluate)
+    config = SearchConfig(nodes=20_000, leaves=8)
+    side = SearchSide(Player(name="", limit=limit), matched, config, 1, clock=matched.clock)
+    board = chess.Board()
+    side.new_game(0, board, 0)
+    clocks = None if limit.base is None else (limit.base, limit.base)
+    matched.batches.clear()
+    (result,) = side.play([MoveRequest(0, board, clocks, limit.moves)])
+    words = f"movetime {1000 * limit.movetime:.0f}" if limit.movetime else ""
+    if limit.base is not None:
+        words = f"wtime {1000 * limit.base:.0f} btime {1000 * limit.base:.0f} winc {1000 * limit.increment:.0f}"
+        words += "" if limit.moves is None else f" movestogo {limit.moves}"
+    with Talk(spoken) as talk:
+        talk.say(f"setoption name Move Overhead value {1000 * OVERHEAD:.0f}")
+        spoken.batches.clear()
+        best = talk.best("position startpos", f"go {words}")
+    assert str(result.move) == best
+    assert matched.batches == spoken.batches
+    assert len(matched.batches) > 20 or (limit.base or 1.0) < 0.01
 
 
 def test_games_that_are_done_are_not_played_again_and_stopping_gives_up_the_rest() -> None:
@@ -235,10 +266,10 @@ def test_stockfish_beats_the_greedy_and_says_mate() -> None:
 # --- the referee --------------------------------------------------------------------------------------------------
 
 
-def played(fen: str, moves: str, *, number: int = 0, rules: Adjudication | None = None, score: int = 0) -> MatchGame:
-    game = MatchGame(number, Opening(fen), (Limit(), Limit()), rules or Adjudication())
+def played(fen: str, moves: str, *, number: int = 0, max_plies: int = 0) -> MatchGame:
+    game = MatchGame(number, Opening(fen), (Limit(), Limit()), max_plies)
     for move in moves.split():
-        game.take(PlayResult(chess.Move.from_uci(move), Score(score if game.board.turn else -score), 0.0), 0.0)
+        game.take(PlayResult(chess.Move.from_uci(move), Score(0), 0.0), 0.0)
     return game
 
 
@@ -276,7 +307,7 @@ def test_the_referee_plays_no_illegal_move(move: str) -> None:
 
 
 def test_clocks_run_down_by_what_a_move_took() -> None:
-    game = MatchGame(1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0)), Adjudication())
+    game = MatchGame(1, Opening(chess.STARTING_FEN), (Limit(base=5.0), Limit(base=10.0, increment=2.0)))
     assert game.request(0).clocks == (10.0, 5.0), "B is White in odd games"
     for move, seconds in (("e2e4", 3.0), ("e7e5", 1.5), ("g1f3", 4.0)):
         game.take(PlayResult(chess.Move.from_uci(move), None, seconds), 0.1)
@@ -297,7 +328,7 @@ def test_a_clock_gains_its_time_again_after_its_moves() -> None:
         "10+0.1",
         None,
     ]
-    game = MatchGame(0, Opening(chess.STARTING_FEN, ("e2e4", "e7e5")), limits, Adjudication())
+    game = MatchGame(0, Opening(chess.STARTING_FEN, ("e2e4", "e7e5")), limits)
     to_go = []
     for move in ("g1f3", "b8c6", "f1c4", "f8c5", "c2c3", "g8f6"):
         to_go.append(game.request(0).moves_to_go)
@@ -306,29 +337,14 @@ def test_a_clock_gains_its_time_again_after_its_moves() -> None:
     assert game.clocks == [8.0, 8.5, 16.0, 7.0, 14.0, 15.5]
 
 
-def test_adjudication_is_off_until_both_agree_for_long_enough() -> None:
-    fen = "4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1"
+def test_a_game_that_is_too_long_is_a_draw() -> None:
     moves = "a1a2 e8d8 a2a3 d8e8"
-    assert played(fen, moves, score=900).end is None
-    rules = Adjudication(resign_score=500, resign_moves=2)
-    assert played(fen, moves, score=900, rules=rules).end == ("1-0", "adjudication")
-    assert played(fen, moves, score=-900, rules=rules).end == ("0-1", "adjudication")
-    assert played(fen, moves, score=400, rules=rules).end is None
-    assert played(fen, " ".join(moves.split()[:3]), score=900, rules=rules).end is None
-    assert adjudicated(rules, [900, 900, None, 900], 4) is None
-    assert adjudicated(rules, [900, 900, -900, 900], 4) is None
-    level = Adjudication(draw_score=10, draw_moves=2, draw_after=3)
-    assert adjudicated(level, [90, 0, 5, -10, 10], 5) is None
-    assert adjudicated(level, [90, 0, 5, -10, 10], 6) == "1/2-1/2"
-    assert adjudicated(level, [0, 0, 5, -11, 10], 60) is None
-    assert played(fen, moves, rules=Adjudication(max_plies=4)).end == ("1/2-1/2", "adjudication")
+    assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves).end is None
+    assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves, max_plies=4).end == ("1/2-1/2", "adjudication")
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    for wrong in ({"resign_moves": 0}, {"draw_score": -1}):
-        with pytest.raises(AdjudicationError):
-            Adjudication(**wrong)
-    for wrong in ({"concurrency": -1}, {"margin": -0.1}, {"patience": 0}):
+    for wrong in ({"concurrency": -1}, {"margin": -0.1}, {"patience": 0}, {"max_plies": -1}):
         with pytest.raises(MatchError):
             MatchConfig(**wrong)
 

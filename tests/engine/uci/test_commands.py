@@ -105,12 +105,12 @@ def test_option_names_and_values_may_hold_spaces() -> None:
 
 
 def test_every_option_is_a_row_and_can_be_set() -> None:
-    assert {row.field for row in ROWS} == set(Options.__slots__)
+    assert tuple(ROWS) == Options.__slots__
     assert len(described(Options())) == len(ROWS)
-    given = {"spin": "1", "check": "true", "number": "0.5", "string": "/net"}
-    meant = {"spin": 1, "check": True, "number": 0.5, "string": "/net"}
-    for row in ROWS:
-        assert getattr(changed(Options(), row.name.upper(), given[row.kind]), row.field) == meant[row.kind]
+    given = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
+    for field, row in ROWS.items():
+        text, value = given[type(getattr(Options(), field))]
+        assert getattr(changed(Options(), row.name.upper(), text), field) == value
 
 
 @pytest.mark.parametrize(
