@@ -1,8 +1,8 @@
 """Openings of a match: a book generated from a seed, or the positions of an EPD or PGN file.
 
-A generated opening is a short line from the initial position. Its moves are drawn by an evaluator's policy and by the value
-after each, and the evaluator finds its end balanced: lines that a person might play, no end position twice. Each is played
-twice with the colours changed, so the remaining imbalance weighs on both players alike.
+A generated opening is a short line from the initial position, as a person might play it. Its moves are drawn by an evaluator's
+policy and the value after each, and the evaluator finds its end balanced. No end position occurs twice. Each opening is played
+with both colors, so the remaining imbalance affects both players alike.
 
 Axes: B lines, P planes, A labels.
 """
@@ -23,9 +23,9 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 LINES = 32
-"""Lines that are grown side by side."""
+"""Lines that are generated side by side."""
 TEMPERATURE = 0.025
-"""Expected win - loss that counts as much as one nat of the policy's logarithm."""
+"""Difference of expected win - loss that weighs as much as one nat of the policy."""
 PATIENCE = 20
 """Batches of lines without a new balanced one after which BookError is raised."""
 
@@ -36,7 +36,7 @@ class BookError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Where a game starts: a position, and the moves that were played from it by the book."""
+    """A position, and the book's moves from it."""
 
     fen: str
     """The position before the first move."""
@@ -44,7 +44,7 @@ class Opening:
     """Moves in UCI notation."""
 
     def board(self) -> chess.Board:
-        """Set up the position after the moves, with them on its move stack."""
+        """Return the board after the moves, with them on its move stack."""
         board = chess.Board(self.fen)
         for move in self.moves:
             board.push_uci(move)
@@ -54,19 +54,19 @@ class Opening:
 def generate(
     count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8, imbalance: float = 0.15
 ) -> list[Opening]:
-    """Make `count` different openings of `plies` half-moves: the first of a longer book are those of a shorter one.
+    """Make `count` different openings of `plies` half-moves; a longer book begins with the shorter one.
 
-    `imbalance` is the most that the side to move may expect, win - loss in 0..1, either way. Raises BookError when the
-    evaluator finds no more that are balanced.
+    `imbalance` is the largest expected win - loss of either side, 0..1. Raises BookError if the evaluator finds too few
+    balanced openings.
     """
     if count < 0 or not 0 <= plies <= 60 or not 0 < imbalance <= 1:
-        raise BookError("a book needs a count of 0 or more, 0 to 60 plies, and an imbalance above 0 and up to 1")
+        raise BookError("a book needs a count of 0 or more, 0 to 60 plies, and an imbalance above 0 and at most 1")
     found: dict[str, Opening] = {}
     chance = np.random.Generator(np.random.PCG64(seed))
     fruitless = 0
     while len(found) < count:
         before = len(found)
-        for board, balance in _grown(evaluator, chance, plies):
+        for board, balance in _grow_lines(evaluator, chance, plies):
             if abs(balance) <= imbalance and any(board.legal_moves) and not board.is_check():
                 opening = Opening(chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack))
                 found.setdefault(board.epd(), opening)
@@ -79,22 +79,24 @@ def generate(
     return list(found.values())[:count]
 
 
-def _grown(evaluator: Evaluator, chance: np.random.Generator, plies: int) -> Iterator[tuple[chess.Board, float]]:
-    """Grow LINES lines and give each that did not end early, with win - loss of the side to move."""
+def _grow_lines(evaluator: Evaluator, chance: np.random.Generator, plies: int) -> Iterator[tuple[chess.Board, float]]:
+    """Generate LINES lines; yield those that did not end early, with win - loss of the side to move."""
     boards = [chess.Board() for _ in range(LINES)]
     for _ in range(plies):
         boards = [board for board in boards if any(board.legal_moves)]
         drawn_B = chance.random(LINES)[: len(boards)]
-        for board, (moves, scores_M), drawn in zip(boards, _scored(evaluator, boards), drawn_B, strict=True):
+        for board, (moves, scores_M), drawn in zip(boards, _score_moves(evaluator, boards), drawn_B, strict=True):
             weights_M = np.exp(scores_M - scores_M.max())
             passed_M = np.cumsum(weights_M / weights_M.sum())
             board.push(moves[min(int(np.searchsorted(passed_M, drawn)), len(moves) - 1)])
     yield from zip(boards, _balance(evaluator, boards).tolist(), strict=True)
 
 
-def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
-    """Score the moves of boards: the policy's logarithm plus the mover's expected score after each, over TEMPERATURE."""
-    logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)  # a copy: the memory may be used again
+def _score_moves(
+    evaluator: Evaluator, boards: list[chess.Board]
+) -> Iterator[tuple[list[chess.Move], NDArray[np.float64]]]:
+    """Yield the moves of each board and their scores: log-policy plus the mover's expected score / TEMPERATURE."""
+    logits_BA = np.array(evaluator(planes_of(boards))[0], dtype=np.float64)  # a copy: the evaluator reuses its memory
     lists = [[move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)] for board in boards]
     after = []
     for board, moves in zip(boards, lists, strict=True):
@@ -111,7 +113,7 @@ def _scored(evaluator: Evaluator, boards: list[chess.Board]) -> Iterator[tuple[l
 
 
 def _balance(evaluator: Evaluator, boards: list[chess.Board]) -> NDArray[np.float64]:
-    """Return what the side to move may expect on each board, win - loss, float64[B]."""
+    """Return the expected win - loss of the side to move on each board, float64[B]."""
     wdl_BW = evaluator(planes_of(boards))[1].astype(np.float64)
     return np.asarray(wdl_BW[:, 0] - wdl_BW[:, 2])
 
@@ -121,15 +123,15 @@ def _open(path: Path) -> TextIO:
 
 
 def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO] = _open) -> list[Opening]:
-    """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD or FEN, one a line.
+    """Read the openings of a file: PGN (.pgn, games up to `plies` half-moves, 0 for all), else EPD or FEN, one per line.
 
-    `open_text` opens it, and may know how to decompress it (.pgn.zst). Raises BookError with the line or game that is no
-    opening: unreadable, illegal, or over before it begins.
+    `open_text` opens the file and may decompress it (.pgn.zst). Raises BookError with the line or game that is unreadable,
+    illegal or already over.
     """
     pgn = ".pgn" in (suffix.lower() for suffix in path.suffixes[-2:])
     try:
         with open_text(path) as file:
-            openings = list(_from_pgn(path, file, plies) if pgn else _from_epd(path, file.read()))
+            openings = list(_parse_pgn(path, file, plies) if pgn else _parse_epd(path, file.read()))
     except BookError:
         raise
     except (OSError, UserError) as error:
@@ -139,18 +141,18 @@ def read_book(path: Path, *, plies: int = 0, open_text: Callable[[Path], TextIO]
     return openings
 
 
-def _from_epd(path: Path, text: str) -> Iterator[Opening]:
-    """Read EPD or FEN lines; blank ones and those that begin with # are passed over."""
+def _parse_epd(path: Path, text: str) -> Iterator[Opening]:
+    """Yield the openings of EPD or FEN lines; skip blank lines and comments (#)."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         counters = words[4:6] if len(words) >= 6 and words[4].isdigit() and words[5].isdigit() else ["0", "1"]
-        yield _checked(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
+        yield _check(Opening(" ".join(words[:4] + counters)), f"{path}, line {number}")
 
 
-def _from_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
-    """Read the main lines of a PGN's games."""
+def _parse_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
+    """Yield the main lines of a PGN's games."""
     number = 0
     while (game := chess.pgn.read_game(file)) is not None:
         number += 1
@@ -158,11 +160,11 @@ def _from_pgn(path: Path, file: TextIO, plies: int) -> Iterator[Opening]:
         if game.errors:
             raise BookError(f"{where}: {game.errors[0]}")
         moves = [move.uci() for move in game.mainline_moves()]
-        yield _checked(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
+        yield _check(Opening(game.board().fen(), tuple(moves[: plies or None])), where)
 
 
-def _checked(opening: Opening, where: str) -> Opening:
-    """Return an opening that a game can go on from, or raise BookError."""
+def _check(opening: Opening, where: str) -> Opening:
+    """Return an opening from which a game can continue, or raise BookError."""
     try:
         from_fen(opening.fen)
         board = opening.board()
@@ -174,8 +176,8 @@ def _checked(opening: Opening, where: str) -> Opening:
     return opening
 
 
-def chosen(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
-    """Choose `count` openings of a book in an order that `seed` decides.
+def choose(openings: list[Opening], count: int, *, seed: int = 0) -> list[Opening]:
+    """Return `count` openings of a book in random order.
 
     Raises BookError for a book that is too short, since deterministic players would play the same games again.
     """
@@ -185,4 +187,4 @@ def chosen(openings: list[Opening], count: int, *, seed: int = 0) -> list[Openin
             " larger book"
         )
     order = np.random.Generator(np.random.PCG64(seed)).permutation(len(openings))
-    return [openings[order[index]] for index in range(count)]
+    return [openings[index] for index in order[:count]]

@@ -18,7 +18,7 @@ from engine.evaluation.handwritten import evaluate
 from engine.match.arena import decided, play
 from engine.match.config import MatchConfig, MatchError
 from engine.match.game import GameRecord
-from engine.match.openings import Opening, chosen, generate, read_book
+from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Player
 from engine.match.sprt import SprtConfig, estimate, llr, pair_counts, verdict
 from engine.progress import Progress, Stop, Tick, never, silent
@@ -84,7 +84,7 @@ def _openings(config: ArenaConfig) -> list[Opening]:
     pairs = config.games // 2
     if config.book is None:
         return generate(pairs, evaluate, seed=config.seed, plies=config.plies)
-    return chosen(read_book(config.book, plies=config.plies, open_text=open_text), pairs, seed=config.seed)
+    return choose(read_book(config.book, plies=config.plies, open_text=open_text), pairs, seed=config.seed)
 
 
 def _conditions(config: ArenaConfig) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 
 from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.evaluation.handwritten import evaluate
-from engine.match.openings import Opening, chosen, generate, read_book
+from engine.match.openings import Opening, choose, generate, read_book
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.shards import MANIFEST, finish_dataset, publish_json, read_manifest
 from pipeline.dumps.reader import open_text
@@ -130,7 +130,7 @@ def _identity(
     book, openings = None, []
     if config.book is not None:
         openings = read_book(config.book, plies=config.book_plies, open_text=open_text)
-        openings = chosen(openings, len(openings), seed=config.seed_in(generation))
+        openings = choose(openings, len(openings), seed=config.seed_in(generation))
         book = hashlib.sha256(config.book.read_bytes()).hexdigest()
     elif config.made_openings:
         openings = generate(config.made_openings, evaluate, seed=config.seed_in(generation), plies=config.book_plies)

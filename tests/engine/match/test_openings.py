@@ -7,7 +7,7 @@ import pytest
 
 from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import evaluate
-from engine.match.openings import BookError, Opening, chosen, generate, read_book
+from engine.match.openings import BookError, Opening, choose, generate, read_book
 
 WORTH = {chess.PAWN: 1, chess.KNIGHT: 3, chess.BISHOP: 3, chess.ROOK: 5, chess.QUEEN: 9}
 
@@ -99,8 +99,8 @@ def test_what_is_no_opening_is_refused_by_its_place(tmp_path: Path, name: str, t
 
 def test_choosing_from_a_book_follows_a_seed_and_repeats_no_opening() -> None:
     book = generate(12, evaluate, seed=4)
-    assert chosen(book, 12, seed=1) == chosen(book, 12, seed=1) != chosen(book, 12, seed=2)
-    assert set(chosen(book, 12, seed=1)) == set(book)
-    assert chosen(book, 5, seed=1) == chosen(book, 12, seed=1)[:5]
+    assert choose(book, 12, seed=1) == choose(book, 12, seed=1) != choose(book, 12, seed=2)
+    assert set(choose(book, 12, seed=1)) == set(book)
+    assert choose(book, 5, seed=1) == choose(book, 12, seed=1)[:5]
     with pytest.raises(BookError, match="12 openings and 13 pairs"):
-        chosen(book, 13)
+        choose(book, 13)
