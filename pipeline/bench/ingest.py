@@ -1,4 +1,4 @@
-"""PGN to shards: one core beside the straightforward python-chess pipeline, and the command with one worker and two."""
+"""PGN to shards on one core, compared with a straightforward python-chess pipeline."""
 
 import io
 import tempfile
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from engine.encoding.planes import PLANE_BYTES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Tick, silent
-from pipeline.bench.machine import one_core, run_ingest
+from pipeline.bench.machine import one_core
 from pipeline.dataset.files.columns import PLANE_COLUMNS, schema
 from pipeline.dumps.reader import Source, chunks
 from pipeline.ingest.chunk import IngestConfig
@@ -122,32 +122,24 @@ def _python_chess(text: bytes, out: Path, history: int) -> tuple[float, int]:
     return time.perf_counter() - began, len(rows)
 
 
-def measure(pgn: Path, config: IngestConfig | None = None, progress: Progress = silent) -> dict[str, Any]:
-    """Measure one process on one core, python-chess on the same games, and the command with one worker and with two.
+def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dict[str, Any]:
+    """Measure one process on one core, and python-chess on the first games of the dump.
 
-    `ratio_python_chess` compares both on the same first games of the dump; `positions_per_second` is of the whole.
-    `two_workers_speedup` compares whole commands, from start to exit.
+    `ratio_python_chess` compares both on the same games; `positions_per_second` covers the whole dump.
     """
-    config = config or IngestConfig()
     beside = bytes(next(chunks([Source(str(pgn))], BESIDE_BYTES)).text)
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
         same = Path(folder) / "same.pgn"
         same.write_bytes(beside)
         _timed(same, config)  # compiles, or loads what was compiled
-        progress(Tick(1, 4, "stages"))
+        progress(Tick(1, 3, "stages"))
         same_seconds, same_manifest = min((_timed(same, config) for _ in range(TURNS)), key=lambda run: run[0])
         seconds, manifest = min((_timed(pgn, config) for _ in range(2)), key=lambda run: run[0])
-        progress(Tick(2, 4, "stages"))
+        progress(Tick(2, 3, "stages"))
         chess_seconds, chess_positions = _python_chess(beside, Path(folder), config.history)
-    progress(Tick(3, 4, "stages"))
-    one, two = [], []
-    for _ in range(TURNS):
-        one.append(run_ingest(str(pgn), config, "--workers", "1"))
-        two.append(run_ingest(str(pgn), config, "--workers", "2"))
-    progress(Tick(4, 4, "stages"))
+    progress(Tick(3, 3, "stages"))
     positions = manifest["positions"]["total"]
     same_rate, chess_rate = same_manifest["positions"]["total"] / same_seconds, chess_positions / chess_seconds
-    one_seconds, two_seconds = min(run.seconds for run in one), min(run.seconds for run in two)
     return {
         "pgn": pgn.name,
         "planes": config.planes,
@@ -160,8 +152,4 @@ def measure(pgn: Path, config: IngestConfig | None = None, progress: Progress = 
         "python_chess_positions_per_second": round(chess_rate),
         "ratio_python_chess": round(same_rate / chess_rate, 1),
         "bytes_per_position": round(manifest["bytes_per_position"], 2),
-        "command_seconds": round(one_seconds, 2),
-        "two_workers_seconds": round(two_seconds, 2),
-        "two_workers_speedup": round(one_seconds / two_seconds, 3),
-        "peak_memory_mib": round(max(run.peak_mib for run in one)),
     }

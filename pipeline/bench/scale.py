@@ -1,115 +1,152 @@
-"""Memory and time of the command `ingest` on streams from megabytes to tens of gigabytes, and what more workers gain."""
+"""Memory and time of the command `ingest` on 10 MB and on many gigabytes, and the speed-up by a second worker.
 
-import importlib.util
+A stream is the first games of a dump, repeated. Ingest keeps no record of games that it has read, so repeats cost it what new
+games do.
+"""
+
+import json
+import subprocess
+import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from engine.progress import Progress, Tick, silent
-from pipeline.bench.machine import Run, run_ingest
-from pipeline.bench.stream import Repeats
-from pipeline.errors import ConfigError
+from pipeline.dumps.reader import Source, chunks
+from pipeline.errors import ConfigError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 
-SEED_BYTES = 32 << 20
+SMALLEST = 10_000_000
+"""Bytes of the stream that the largest one is compared with."""
+REPEATED = 32 << 20
 """Bytes of text that are repeated: about 14,000 games with clocks and evals."""
-STEP = 10
-"""Ratio of one size to the one before."""
-SPREAD_BYTES = 500_000_000
-"""Most bytes on which one worker, two workers and Ray are compared."""
+WORKER_BYTES = 500_000_000
+"""Most bytes on which one worker and two workers are compared."""
 TURNS = 3
 """Runs of each kind, in turns; the fastest counts, since machines are shared."""
-SHORT_BYTES = 100_000_000
-"""Streams below this size are measured `TURNS` times."""
+POLL_SECONDS = 0.2
 
 
-def _sizes(smallest: int, largest: int) -> list[int]:
-    """Return the sizes to measure, the largest last."""
-    if not 100_000 <= smallest <= largest:
-        raise ConfigError("smallest is at least 100,000 bytes, and largest no less")
-    sizes = []
-    while smallest < largest:
-        sizes.append(smallest)
-        smallest *= STEP
-    return [*sizes, largest]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """One run of the command `ingest`."""
+
+    name: str
+    games: int
+    positions: int
+    seconds: float
+    """From start to exit."""
+    peak_mib: float
+    """Peak memory of the command and its workers together; shared pages count once per process."""
+    bytes_per_position: float
+
+    def row(self) -> dict[str, Any]:
+        """Return a row of the table."""
+        rate = {"positions_per_second": round(self.positions / self.seconds), "peak_mib": round(self.peak_mib)}
+        counts = {"run": self.name, "games": self.games, "positions": self.positions, "seconds": round(self.seconds, 2)}
+        return counts | rate | {"bytes_per_position": round(self.bytes_per_position, 2)}
 
 
-def _quickest(runs: list[Run]) -> Run:
-    return min(runs, key=lambda run: run.seconds)
+def run_ingest(name: str, source: str, config: IngestConfig, workers: int, stream: Iterable[bytes] = ()) -> Run:
+    """Run `fianchetto ingest` on a file, or on a stream if the source is `-`, and measure it.
 
-
-def _turns(kinds: dict[str, list[str]], config: IngestConfig) -> dict[str, Run]:
-    """Return the quickest run of each kind, by name; a kind is a source and further words of the command line."""
-    runs: dict[str, list[Run]] = {name: [] for name in kinds}
-    for _ in range(TURNS):
-        for name, (source, *words) in kinds.items():
-            runs[name].append(run_ingest(source, config, *words, keep=False))
-    return {name: _quickest(found) for name, found in runs.items()}
-
-
-def measure(
-    pgn: Path,
-    smallest: int,
-    largest: int,
-    address: str | None = None,
-    config: IngestConfig | None = None,
-    progress: Progress = silent,
-) -> dict[str, Any]:
-    """Measure one worker on streams of growing size; then one worker, two workers and Ray on a file; then an address.
-
-    Seconds are of whole commands; `start_seconds`, those of a stream of one game, are subtracted where times are compared.
-    `memory_ratio` and `time_ratio` compare the largest stream with the smallest: peak memory, and seconds per position.
-    Raises ConfigError for sizes that make no range.
+    Finished shards are deleted at once, so that a stream of any length needs no disk.
     """
-    config, sizes = config or IngestConfig(), _sizes(smallest, largest)
-    seed = Repeats(pgn, min(SEED_BYTES, largest))
-    start = _quickest(
-        [run_ingest("-", config, "--workers", "1", stream=[seed.first_game]) for _ in range(TURNS)]
-    ).seconds
-    runs: list[Run] = []
-    for size in sizes:
-        again = range(TURNS if size < SHORT_BYTES else 1)
-        streams = (run_ingest("-", config, "--workers", "1", stream=seed.read(size), keep=False) for _ in again)
-        runs.append(_quickest(list(streams)))
-        progress(Tick(len(runs), len(sizes) + 1, "streams"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        # A file and not a pipe as above: feeding a pipe takes time from two workers on two cores.
-        dump = Path(folder) / "stream.pgn"
+        command = [sys.executable, "-m", "pipeline", "ingest", source, "--out", f"{folder}/out", "--json"]
+        command += ["--planes", config.planes, "--set", f"history={config.history}", "--workers", str(workers)]
+        over, peaks, began = threading.Event(), [0], time.perf_counter()
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+
+            def watch() -> None:
+                while not over.wait(POLL_SECONDS):
+                    with suppress(psutil.NoSuchProcess):
+                        parent = psutil.Process(process.pid)
+                        tree = (parent, *parent.children(recursive=True))
+                        peaks.append(sum(one.memory_info().rss for one in tree))
+                    for shard in Path(folder).rglob("[!.]*-[0-9]*-[0-9]*.parquet"):
+                        shard.unlink(missing_ok=True)
+
+            watcher = threading.Thread(target=watch)
+            watcher.start()
+            try:
+                with suppress(BrokenPipeError):  # the command ended early; its exit status is checked below
+                    for piece in stream:
+                        process.stdin.write(piece)
+                    process.stdin.close()
+                printed = process.stdout.read()
+            finally:
+                over.set()
+                watcher.join()
+        seconds = time.perf_counter() - began
+        if process.returncode:
+            raise IngestError(f"the measured ingest ended with exit status {process.returncode}")
+    found = json.loads(printed.splitlines()[-1])
+    return Run(
+        name=name,
+        games=found["games"]["read"],
+        positions=found["positions"]["total"],
+        seconds=seconds,
+        peak_mib=max(peaks) / (1 << 20),
+        bytes_per_position=found["bytes_per_position"],
+    )
+
+
+def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
+    """Yield games in turn, again and again, as long as they fit into `size` bytes."""
+    for game in cycle(games):
+        size -= len(game)
+        if size < 0:
+            return
+        yield game
+
+
+def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = silent) -> dict[str, Any]:
+    """Measure one worker on a stream of 10 MB and on one of `largest` bytes, then one worker and two on a file.
+
+    Seconds are those of whole commands; `start_seconds`, of a stream of one game, are subtracted where times are compared.
+    `memory_ratio` and `time_ratio` (seconds per position) compare the largest stream with the smallest.
+    """
+    if largest < SMALLEST:
+        raise ConfigError(f"--largest must be at least {SMALLEST:,} bytes, got {largest:,}")
+    chunk = next(chunks([Source(str(pgn))], REPEATED))
+    text, ends = bytes(chunk.text), [*chunk.starts[1:].tolist(), len(chunk.text)]
+    games = [text[start:end] for start, end in zip(chunk.starts.tolist(), ends, strict=True)]
+
+    def fastest(runs: Iterable[Run]) -> Run:
+        return min(runs, key=lambda run: run.seconds)
+
+    def run_stream(size: int) -> Run:
+        return run_ingest(f"{size:,} bytes", "-", config, 1, repeat_games(games, size))
+
+    start = fastest(run_stream(len(games[0])) for _ in range(TURNS)).seconds
+    small, large = fastest(run_stream(SMALLEST) for _ in range(TURNS)), run_stream(largest)
+    progress(Tick(1, 2, "stages"))
+    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
+        dump = Path(folder) / "stream.pgn"  # feeding a pipe would take time from two workers on two cores
         with dump.open("wb") as file:
-            file.writelines(seed.read(min(largest, SPREAD_BYTES)))
-        kinds = {"one worker": [str(dump), "--workers", "1"], "two workers": [str(dump), "--workers", "2"]}
-        if importlib.util.find_spec("ray") is not None:
-            kinds["two workers of Ray"] = [str(dump), "--workers", "2", "--engine", "ray"]
-        spread = _turns(kinds, config)
-    progress(Tick(len(sizes) + 1, len(sizes) + 1, "streams"))
-
-    def per_position(run: Run) -> float:
-        return (run.seconds - start) / run.positions
-
-    result: dict[str, Any] = {
+            file.writelines(repeat_games(games, min(largest, WORKER_BYTES)))
+        turns = [[run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)]
+    one, two = (fastest(runs) for runs in zip(*turns, strict=True))
+    progress(Tick(2, 2, "stages"))
+    per_position = [(run.seconds - start) / run.positions for run in (small, large)]
+    return {
         "pgn": pgn.name,
         "planes": config.planes,
         "history": config.history,
         "start_seconds": round(start, 2),
-        "memory_ratio": round(runs[-1].peak_mib / runs[0].peak_mib, 3),
-        "time_ratio": round(per_position(runs[-1]) / per_position(runs[0]), 3),
-        "two_workers_speedup": round(spread["one worker"].seconds / spread["two workers"].seconds, 3),
-    }
-    if address is not None:
-        apart = _turns({"here": [str(pgn), "--workers", "1"], "there": [address, "--workers", "1"]}, config)
-        result["address_over_file"] = round(apart["here"].seconds / apart["there"].seconds, 3)
-    rows = [_row(f"{size:,} bytes", run) for size, run in zip(sizes, runs, strict=True)]
-    return result | {"runs": rows + [_row(name, run) for name, run in spread.items()]}
-
-
-def _row(name: str, run: Run) -> dict[str, Any]:
-    """Return a run as a row of the table."""
-    return {
-        "run": name,
-        "games": run.games,
-        "positions": run.positions,
-        "seconds": round(run.seconds, 2),
-        "positions_per_second": round(run.rate),
-        "peak_mib": round(run.peak_mib),
-        "bytes_per_position": round(run.shard_bytes / run.positions, 2),
+        "memory_ratio": round(large.peak_mib / small.peak_mib, 3),
+        "time_ratio": round(per_position[1] / per_position[0], 3),
+        "two_workers_speedup": round(one.seconds / two.seconds, 3),
+        "runs": [run.row() for run in (small, large, one, two)],
     }

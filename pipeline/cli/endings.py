@@ -29,10 +29,11 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
         f"{positions['total']:,} positions: {splits}",
         f"{shards:,} shards, {manifest['bytes_per_position']:.1f} bytes per position; {out}/CARD.md describes them",
     ]
-    return "\n".join([*lines, _next_training(out)])
+    return "\n".join([*lines, next_training(out)])
 
 
-def _next_training(positions: object) -> str:
+def next_training(positions: object) -> str:
+    """Return the line that names training on a dataset as the next command."""
     return next_command("train", "--positions", positions, "--minutes", 15, "--out", "datasets/checkpoints/first")
 
 
@@ -81,19 +82,6 @@ def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path) -> s
         f"report: {out}/report.html (the same as text, JSON and picture beside it)",
     ]
     return "\n".join([*lines, next_command("uci", "--checkpoint", checkpoint)])
-
-
-def describe_training_set(result: Mapping[str, Any], datasets: Sequence[Mapping[str, Any]], out: Path) -> str:
-    """Describe a training set in five lines."""
-    held_out = [entry["name"] for entry in datasets if entry["held_out"]]
-    both = result["games_on_both_sides"]
-    lines = [
-        f"{out}: {len(datasets)} dataset{'' if len(datasets) == 1 else 's'}, {', '.join(one['name'] for one in datasets)}",
-        f"held out whole: {', '.join(held_out) or 'none'}",
-        f"positions: {', '.join(f'{count:,} {name}' for name, count in result['positions'].items())}",
-        f"games that train has too: {', '.join(f'{both[name]:,} of {name}' for name in ('val', 'test', 'latest'))}",
-    ]
-    return "\n".join([*lines, _next_training(out)])
 
 
 def describe_first_run(figures: Mapping[str, Any], sample: bool, report: Path, checkpoint: Path) -> str:

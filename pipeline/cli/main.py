@@ -11,28 +11,26 @@ from typing import Any
 
 from engine.errors import UserError
 from pipeline.cli.commands.base import Interrupt, Terminated, interrupted, refuse_addresses
-from pipeline.cli.help import coloured, emphasised
 from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
 from pipeline.storage.preflight import require_address_space, require_utf8
 
 SIGNALLED = 128
-"""Exit status of a signal: this plus its number, as shells have it."""
+"""Added to a signal's number for the exit status, as shells do."""
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
-    """Print a result as JSON or as text."""
+    """Print a result as JSON without its text, or as its text."""
     if as_json:
-        print(json.dumps(result, allow_nan=False))  # noqa: T201
-        return
-    if "text" in result:
+        text = json.dumps({name: value for name, value in result.items() if name != "text"}, allow_nan=False)
+    elif "text" in result:
         text = str(result["text"])
     else:
         from pipeline.evaluation.render import plain_text
 
         text = plain_text(result)
-    print(emphasised(text).rstrip("\n") if coloured(sys.stdout) else text)  # noqa: T201
+    print(text)  # noqa: T201
 
 
 def guarded(work: Callable[[], object]) -> int:
@@ -50,16 +48,13 @@ def guarded(work: Callable[[], object]) -> int:
         if isinstance(error, Stopped):
             status = SIGNALLED + Interrupt.heard if Interrupt.heard else 1
     except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # as torch says it
+        if not isinstance(error, MemoryError) and "allocate memory" not in str(error):  # torch's message
             raise
-        line, status = (
-            f"not enough memory: {str(error).splitlines()[0][:200] if str(error) else 'try smaller settings'}",
-            2,
-        )
+        reason = str(error).splitlines()[0][:200] if str(error) else "try smaller settings"
+        line, status = f"not enough memory: {reason}", 2
     except OSError as error:
         line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
-    name = "\x1b[1;31mfianchetto:\x1b[0m" if coloured(sys.stderr) else "fianchetto:"
-    print(f"{name} {line}", file=sys.stderr)  # noqa: T201
+    print(f"fianchetto: {line}", file=sys.stderr)  # noqa: T201
     return status
 
 

@@ -1,6 +1,6 @@
-"""Command lines: the table of commands, their options, and every mistake as one sentence.
+"""Command lines: the table of commands, and the options that click reads for each.
 
-A command's module is imported when the command is named, so that help and mistakes appear at once.
+A command's module is imported when the command is named, so that help and errors appear at once.
 """
 
 import os
@@ -8,34 +8,33 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.shell_completion import CompletionItem, shell_complete
+
 from engine.errors import UserError
-from pipeline.cli.help import columns
 
 if TYPE_CHECKING:
-    import click
-
     from pipeline.cli.settings import Given, Setting
 
 EXITS = """Exit status: 0 success; 1 an incomplete result (a damaged archive, a difference found); 2 an error, explained in \
-one line; 130 stopped by Ctrl-C, 143 by SIGTERM. The same command continues work that was stopped."""
+one line; 130 stopped by Ctrl-C, 143 by SIGTERM. Run the same command again to continue work that was stopped."""
 
 COMMANDS = {
     "fetch": ("fetch:Fetch", "download dumps: months of Lichess, or any URL"),
     "ingest": ("data:Ingest", "turn PGN dumps into a dataset of positions"),
     "train": ("training:Train", "train a network on datasets"),
-    "report": ("training:Report", "measure how often a network finds people's moves"),
+    "report": ("training:Report", "measure how often a network predicts the human move"),
     "show": ("data:Show", "show a position as the network reads it"),
     "uci": ("play:Uci", "play in a chess GUI"),
-    "verify": ("audit:Verify", "compare datasets with their hashes and dumps"),
-    "audit": ("audit:Audit", "count duplicates, leaks and drift of datasets"),
-    "convert": ("convert:Convert", "store a dataset's planes in another form"),
-    "rows": ("convert:Rows", "print or write rows as FEN and moves"),
+    "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
+    "audit": ("audit:Audit", "count duplicates, leaks and drift in datasets"),
+    "convert": ("convert:Convert", "convert a dataset between full and compact planes"),
+    "rows": ("convert:Rows", "print or export rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
-    "export": ("networks:Export", "write a network as ONNX"),
+    "export": ("networks:Export", "export a network to ONNX"),
     "selfplay": ("selfplay:SelfPlay", "make a dataset of games against itself"),
     "reanalyse": ("selfplay:Reanalyse", "search positions of datasets with a checkpoint"),
     "finetune": ("selfplay:Finetune", "make a network stronger by self-play"),
@@ -43,12 +42,15 @@ COMMANDS = {
     "judge": ("arena:Judge", "compare players' moves with an engine's evaluations"),
     "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
     "sweep": ("fetch:Sweep", "delete what killed processes left in datasets"),
-    "bench": ("bench:Bench", "measure this machine"),
+    "bench": ("bench:Bench", "measure the speed of this machine"),
 }
-"""Module and class of each command, below pipeline.cli.commands, and what it does; the first six are a beginner's."""
+"""Module and class of each command, below pipeline.cli.commands, and what it does."""
 BEGINNER = 6
+"""Number of commands at the top of the table that a beginner needs."""
 COMPLETE = "_FIANCHETTO_COMPLETE"
-"""Environment variable by which a shell asks for completions."""
+"""Environment variable through which a shell asks for completions."""
+CONTEXT = {"max_content_width": 120, "help_option_names": ["-h", "--help"]}
+METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
 
 
 def command_class(name: str) -> type[Any]:
@@ -62,216 +64,155 @@ def parse(words: Sequence[str]) -> Any:
 
     Raises SystemExit after printing help, and UserError with one sentence for a mistake.
     """
+    epilog = f'{EXITS}\n\nShell completion: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
+    about = "Turn chess game databases into trained players. fianchetto COMMAND --help explains a command."
+    commands = click.version_option(package_name="fianchetto", message="fianchetto %(version)s")(
+        Commands("fianchetto", help=about, epilog=epilog, context_settings=CONTEXT)
+    )
     if COMPLETE in os.environ:
-        raise SystemExit(_complete())
-    if (text := _front(words)) is not None:
-        print(text)  # noqa: T201
-        raise SystemExit(0)
-    name, *rest = words
-    if name not in COMMANDS:
-        near = get_close_matches(name, COMMANDS, n=1)
-        raise UserError(
-            f"there is no command {name!r}{f': did you mean {near[0]}?' if near else ''} (fianchetto --help lists them all)"
-        )
+        raise SystemExit(shell_complete(commands, {}, "fianchetto", COMPLETE, os.environ[COMPLETE]))
     try:
-        return CommandLine(name).read(rest)
-    except UserError as error:
-        raise UserError(f"{error} (fianchetto {name} --help explains)") from error
+        with commands.make_context("fianchetto", list(words) or ["--help"]) as context:
+            return commands.invoke(context)
+    except click.exceptions.Exit as ended:
+        raise SystemExit(ended.exit_code) from None
+    except (click.ClickException, UserError) as error:
+        text = error.format_message().rstrip(".") if isinstance(error, click.ClickException) else str(error)
+        name = f"{words[0]} " if words[0] in COMMANDS else ""
+        raise UserError(f"{text} (see fianchetto {name}--help)") from error
 
 
-class CommandLine:
-    """The options of a command, and what they set."""
+class Commands(click.Group):
+    """The commands of the table, each imported when it is named."""
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        """Return a command; None for an unknown name."""
+        return Command(name) if name in COMMANDS else None
+
+    def resolve_command(self, context: click.Context, words: list[str]) -> Any:
+        """Return the name, the command and its words; raises UserError with the nearest name for an unknown one."""
+        if words[0] not in COMMANDS and not words[0].startswith("-"):
+            near = get_close_matches(words[0], COMMANDS, n=1)
+            raise UserError(f"there is no command {words[0]!r}" + (f"; did you mean {near[0]}?" if near else ""))
+        return super().resolve_command(context, words)
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the table, a beginner's commands first."""
+        rows = [(name, does) for name, (_, does) in COMMANDS.items()]
+        for title, some in (("First steps", rows[:BEGINNER]), ("More commands", rows[BEGINNER:])):
+            with formatter.section(title):
+                formatter.write_dl(some)
+
+    def shell_complete(self, _: click.Context, text: str) -> list[CompletionItem]:
+        """Complete names without importing the commands."""
+        return [CompletionItem(name, help=does) for name, (_, does) in COMMANDS.items() if name.startswith(text)]
+
+
+class Command(click.Command):
+    """A command's dataclass as click reads it; its result is the dataclass."""
 
     def __init__(self, name: str) -> None:
         from pipeline.cli.settings import find_key, settings_of
 
-        self.name, self.cls = name, command_class(name)
+        self.cls = command_class(name)
         self.settings = settings_of(self.cls)
-        self.arguments: dict[str, str] = {key: key for key in self.cls.arguments}
-        """Parameter of each positional argument -> its key."""
-        keys = [find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")]
-        self.options = {key.rpartition(".")[2]: key for key in keys}
-        """Parameter of each option -> its key."""
+        basic = [find_key(end, self.settings, name) for end in (*self.cls.basic.split(), "json")]
+        options = {key.rpartition(".")[2]: key for key in basic}
+        self.keys = {**{key: key for key in self.cls.arguments}, **options}
+        """Parameter of click -> key of the setting."""
+        others = len(self.settings) - len(self.keys)
+        shown = [_option(name, self.settings[key]) for name, key in options.items()]
+        more = [
+            click.Option(["--set"], multiple=True, metavar="KEY=VALUE", hidden=not others, help="Set any setting."),
+            click.Option(["--config"], metavar="FILE", hidden=not others, help="Read settings from a YAML file."),
+            click.Option(["--help-all"], is_flag=True, is_eager=True, hidden=True, callback=self._print_all),
+        ]
+        summary, *_ = (self.cls.__doc__ or "").split("\n\n")
+        arguments = [f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()]
+        super().__init__(
+            name,
+            params=[*(self._argument(key) for key in self.cls.arguments), *shown[:-1], *more, shown[-1]],
+            help="\n\n".join([" ".join(summary.split()), *arguments]),
+            epilog=f"{others} more settings: --help-all lists them, --set and --config set them." if others else None,
+            context_settings=CONTEXT,
+        )
 
-    def read(self, words: Sequence[str]) -> Any:
-        """Return the command; raises SystemExit after printing help, and UserError."""
-        import click
-
+    def invoke(self, context: click.Context) -> Any:
+        """Return the dataclass with the values of the command line; raises UserError."""
         from pipeline.cli.settings import build
 
-        command = self.command()
-        try:
-            with command.make_context(f"fianchetto {self.name}", list(words)) as context:
-                if context.args:
-                    raise UserError(f"{context.args[0]!r} is one argument too many")
-                given = self._collect_values(context.params)
-        except click.exceptions.Exit as ended:
-            raise SystemExit(ended.exit_code) from None
-        except click.NoSuchOption as error:
-            raise UserError(self._unknown(error.option_name)) from error
-        except click.BadOptionUsage as error:
-            flag = any(
-                error.option_name in option.opts and getattr(option, "is_flag", False) for option in command.params
-            )
-            raise UserError(f"{error.option_name} {'takes no' if flag else 'needs a'} value") from error
+        given = self._collect_values(context.params)
         missing = [key for key, setting in self.settings.items() if setting.required and key not in given]
         if missing:
             raise UserError(f"{' and '.join(map(self._label, missing))} must be given")
         return build(self.cls, given, self.settings)
 
-    def command(self) -> "click.Command":
-        """Return the command as click knows it."""
-        import click
-
-        arguments = [
-            click.Argument(
-                [key], nargs=-1 if self.settings[key].several else 1, required=False, metavar=metavar, default=None
-            )
-            for key, metavar in self.cls.arguments.items()
-        ]
-        options = [_option(name, self.settings[key]) for name, key in self.options.items()]
-        others = len(self.settings) - len(arguments) - len(options)
-        hidden = others == 0
-        several = click.Option(
-            ["--set"], multiple=True, metavar="KEY=VALUE", hidden=hidden, help="Set any setting; repeat it for several."
-        )
-        config = click.Option(["--config"], metavar="FILE", hidden=hidden, help="Read settings from a YAML file.")
-        everything = click.Option(
-            ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=self._print_all
-        )
-        first, *_ = (self.cls.__doc__ or "").split("\n\n")
-        positional = [f"{metavar}: {self.settings[key].text}" for key, metavar in self.cls.arguments.items()]
-        more = f"{others} more settings: --help-all lists them, --set and --config set them."
-        return click.Command(
-            self.name,
-            params=[*arguments, *options[:-1], several, config, options[-1], everything],
-            help="\n\n".join([" ".join(first.split()), *positional]),
-            epilog=None if hidden else more,
-            context_settings={"allow_extra_args": True, "max_content_width": columns(), "terminal_width": columns()},
-        )
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        """Parse the words of the command line; the error for an unknown option names the setting of this name."""
+        try:
+            return super().make_context(*words, **extra)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-").replace("-", "_")
+            found = [f"--set {key}=VALUE" for key in self.settings if name in (key, key.rpartition(".")[2])]
+            if not found:
+                raise
+            raise UserError(f"{error.option_name} is not an option; use {' or '.join(found)}") from error
 
     def _collect_values(self, params: dict[str, Any]) -> "dict[str, Given]":
-        """Return the values that a command line gives: those of options go before --set, and those before the file's."""
+        """Return the given values: options override --set, which overrides the YAML file."""
         from pipeline.cli.settings import Given, read_assignment, read_config, split_list
 
         path = params["config"]
-        filed = {} if path is None else read_config(Path(path), self.settings)
+        from_file = {} if path is None else read_config(Path(path), self.settings)
         given = dict(read_assignment(text, self.settings) for text in params["set"])
-        for name, key in {**self.arguments, **self.options}.items():
+        for name, key in self.keys.items():
             value = params[name]
             if value is None or value == ():
                 continue
-            if isinstance(value, tuple) and name in self.options:
+            if isinstance(value, tuple) and key not in self.cls.arguments:
                 value = [item for text in value for item in split_list(text)]
             given[key] = Given(list(value) if isinstance(value, tuple) else value, self._label(key))
         if given.keys() & set(self.cls.one_of):
-            filed = {key: value for key, value in filed.items() if key not in self.cls.one_of}
-        return filed | given
+            from_file = {key: value for key, value in from_file.items() if key not in self.cls.one_of}
+        return from_file | given
+
+    def _argument(self, key: str) -> click.Argument:
+        several = self.settings[key].several
+        return click.Argument([key], nargs=-1 if several else 1, required=False, metavar=self.cls.arguments[key])
 
     def _label(self, key: str) -> str:
-        """Return how a command line names a setting: DATASET, --min-elo, or its key."""
-        if key in self.arguments:
+        """Return how a command line names a setting: DATASET, --min-elo, or --set and its key."""
+        if key in self.cls.arguments:
             return str(self.cls.arguments[key])
-        names = [name for name, other in self.options.items() if other == key]
+        names = [name for name, other in self.keys.items() if other == key]
         return f"--{names[0].replace('_', '-')}" if names else f"--set {key}"
 
-    def _unknown(self, option: str) -> str:
-        """Return what is wrong with an unknown option: it is set by --set, or another one was meant."""
-        from pipeline.cli.settings import suggestion
-
-        word = option.lstrip("-").replace("-", "_")
-        keys = [key for key in self.settings if key.rpartition(".")[2] == word or key == word]
-        if keys:
-            return f"{option} is not an option: use {' or '.join(f'--set {key}=VALUE' for key in keys)}"
-        near = get_close_matches(word, [*self.options, "set", "config"], n=1)
-        if near:
-            return f"{option} is not an option; did you mean --{near[0].replace('_', '-')}?"
-        return f"{option} is not an option{suggestion(word, self.settings)}"
-
-    def _print_all(self, context: "click.Context", _: Any, wanted: bool) -> None:
-        """Print every setting, and end."""
-        if wanted:
-            print(self.all_settings())  # noqa: T201
-            context.exit()
-
-    def all_settings(self) -> str:
-        """Return the text of `--help-all`: the whole docstring, and every setting with its type, default and sentences."""
-        from click import HelpFormatter
-
-        page = HelpFormatter(width=columns())
+    def _print_all(self, context: click.Context, _: Any, wanted: bool) -> None:
+        """Print the whole docstring and every setting with its type, default and description, and end."""
+        if not wanted:
+            return
+        page = context.make_formatter()
         for paragraph in (self.cls.__doc__ or "").split("\n\n"):
             page.write_text(" ".join(paragraph.split()))
             page.write_paragraph()
         page.write_text(f"Set by fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file by --config FILE.")
         page.write_paragraph()
-        page.write_dl(
-            [(f"{key} {one.metavar}", f"{one.text} {one.shown_default}".strip()) for key, one in self.settings.items()],
-            col_max=34,
-        )
-        return page.getvalue().rstrip()
+        rows = [(f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip()) for key, one in self.settings.items()]
+        page.write_dl(rows, col_max=34)
+        click.echo(page.getvalue().rstrip())
+        context.exit()
 
 
-def _option(name: str, setting: "Setting") -> "click.Option":
+def _metavar(setting: "Setting") -> str:
+    """Return the word for a setting's values in a help text."""
+    return "|".join(setting.choices) or METAVARS[setting.item] + (",..." if setting.several else "")
+
+
+def _option(name: str, setting: "Setting") -> click.Option:
     """Return a setting as an option; its values stay text, which pipeline.cli.settings converts."""
-    import click
-
-    flag, text = f"--{name.replace('_', '-')}", setting.summary
+    flag, text = f"--{name.replace('_', '-')}", f"{setting.summary} {setting.shown_default}".strip()
     if setting.kind is bool:
         both = f"{flag}/--no-{name.replace('_', '-')}" if setting.default else flag
         return click.Option([both, name], is_flag=True, default=None, help=text)
-    return click.Option(
-        [flag, name], multiple=setting.several, metavar=setting.metavar, help=text, shell_complete=_values(setting)
-    )
-
-
-def _values(setting: "Setting") -> Any:
-    """Return a function that completes the values of a setting: its words, or names of files."""
-    from click.shell_completion import CompletionItem
-
-    def complete(_: Any, __: Any, text: str) -> list[CompletionItem]:
-        if setting.choices:
-            return [CompletionItem(word) for word in setting.choices if word.startswith(text)]
-        return [CompletionItem(text, type="file")] if "PATH" in setting.metavar else []
-
-    return complete
-
-
-def _complete() -> int:
-    """Print completions, or the script that asks for them: a shell evaluates `_FIANCHETTO_COMPLETE=bash_source fianchetto`."""
-    import click
-    from click.shell_completion import CompletionItem, shell_complete
-
-    class Group(click.Group):
-        def get_command(self, _: click.Context, name: str) -> click.Command | None:
-            return CommandLine(name).command() if name in COMMANDS else None
-
-        def list_commands(self, _: click.Context) -> list[str]:
-            return list(COMMANDS)
-
-        def shell_complete(self, _: click.Context, text: str) -> list[CompletionItem]:
-            return [CompletionItem(name, help=does) for name, (_, does) in COMMANDS.items() if name.startswith(text)]
-
-    return shell_complete(Group("fianchetto"), {}, "fianchetto", COMPLETE, os.environ[COMPLETE])
-
-
-def _front(words: Sequence[str]) -> str | None:
-    """Return what is printed where no command is named: the first steps, all commands, or the version."""
-    if not words:
-        first = _listed(list(COMMANDS)[:BEGINNER])
-        more = "fianchetto COMMAND --help explains a command; fianchetto --help lists all."
-        return f"Chess game databases into trained players.\n\n{first}\n\n{more}"
-    if words[0] in ("-h", "--help", "help"):
-        usage = "usage: fianchetto COMMAND [OPTIONS]\n\nChess game databases into trained players."
-        more = f"fianchetto COMMAND --help explains a command.\n\n{fill(EXITS, columns())}"
-        shells = f'Completion in a shell: eval "$({COMPLETE}=bash_source fianchetto)"; zsh likewise.'
-        return f"{usage}\n\n{_listed(list(COMMANDS))}\n\n{more}\n\n{shells}"
-    if words[0] == "--version":
-        from importlib.metadata import version
-
-        return f"fianchetto {version('fianchetto')}"
-    return None
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return the lines of some commands for a help text."""
-    return "\n".join(f"  {name:<12}{COMMANDS[name][1]}" for name in names)
+    kind: Any = click.Choice(setting.choices) if setting.choices else click.Path() if setting.item is Path else str
+    return click.Option([flag, name], type=kind, multiple=setting.several, metavar=_metavar(setting), help=text)

@@ -4,14 +4,13 @@
       -> {"train.learning_rate": "0.001", "train.minutes": "5"}
       -> Train(train=TrainConfig(learning_rate=0.001, minutes=5.0), ...)
 
-A setting is named by its dotted key, such as `train.learning_rate`. The end of a key suffices, here `learning_rate`; where
-several keys end alike, the least nested one is meant. A YAML file nests the same keys, as Dagster's launchpad does, and may
-hold settings of several commands (`SHARED`).
+A setting has a dotted key, such as `train.learning_rate`. The end of a key suffices, here `learning_rate`; where several keys
+end alike, the least nested one is meant. A YAML file nests the same keys, as Dagster's launchpad does, and may hold settings
+of several commands (`SHARED`).
 """
 
 import contextlib
 import dataclasses
-import itertools
 import re
 import types
 from collections.abc import Collection, Iterable, Mapping
@@ -26,14 +25,11 @@ T = TypeVar("T")
 SHARED = frozenset(
     {"preset", "ingest", "join", "train", "explore", "reanalyse", "finetune", "rule", "ratings", "match"}
 )
-"""Keys that a YAML file may hold for other commands than the one that reads it."""
+"""Top-level keys that a YAML file may hold for other commands than the one that reads it."""
 EMPTY = ("", "none", "null", "~")
 """Texts that unset an optional setting."""
 SUMMARY = 100
-"""Characters about a setting in `--help`; `--help-all` shows the rest."""
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", Path: "a path", str: "text"}
-
-METAVARS = {int: "N", float: "X", bool: "true|false", Path: "PATH", str: "TEXT"}
+"""Characters of a description in `--help`; `--help-all` shows the rest."""
 
 
 class SettingError(UserError):
@@ -41,16 +37,16 @@ class SettingError(UserError):
 
 
 class Setting(NamedTuple):
-    """A field of a command or of a dataclass in it that holds no dataclass itself."""
+    """A field of a command, or of a dataclass nested in it, that is not itself a dataclass."""
 
     kind: Any
     """Its type, without `| None`."""
     optional: bool
     """Whether it may be None."""
     default: Any
-    """Its default; `dataclasses.MISSING` where it must be given."""
+    """Its default; `dataclasses.MISSING` if it is required."""
     text: str
-    """The sentences about it."""
+    """Its description."""
 
     @property
     def required(self) -> bool:
@@ -63,29 +59,28 @@ class Setting(NamedTuple):
         return get_origin(self.kind) is tuple
 
     @property
+    def item(self) -> Any:
+        """Return the type of its value, or of each value of a list."""
+        return get_args(self.kind)[0] if self.several else self.kind
+
+    @property
     def choices(self) -> tuple[str, ...]:
-        """Return the words that it may be, () where it is not one of a few."""
+        """Return the allowed words, () if any value is allowed."""
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
-    def metavar(self) -> str:
-        """Return a word for its values in a help text."""
-        if self.choices:
-            return "|".join(self.choices)
-        kind = get_args(self.kind)[0] if self.several else self.kind
-        return METAVARS[kind] + (",..." if self.several else "")
-
-    @property
     def summary(self) -> str:
-        """Return as many of its clauses as `SUMMARY` characters hold, one at least, and its default."""
-        clauses = re.split(r"(?<=[.:;]) ", self.text.partition(" Default: ")[0])
-        lengths = itertools.accumulate(len(clause) + 1 for clause in clauses)
-        held = max(1, sum(length <= SUMMARY for length in lengths))
-        return f"{' '.join(clauses[:held]).rstrip(':;.')}. {self.shown_default}".strip()
+        """Return the first clauses of its description, as many as `SUMMARY` characters hold, for `--help`."""
+        shown, *others = re.split(r"(?<=[.:;]) ", self.text)
+        for clause in others:
+            if len(shown) + len(clause) >= SUMMARY:
+                break
+            shown += f" {clause}"
+        return shown.rstrip(":;.") + "."
 
     @property
     def shown_default(self) -> str:
-        """Return how a help text names its default; "" where there is nothing to say."""
+        """Return the default in brackets, "" if it is empty."""
         if self.required:
             return "[required]"
         if self.default is None or self.default is False or self.default in ("", ()):
@@ -95,7 +90,7 @@ class Setting(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A value as text or as a list of texts, and the place to name in an error."""
+    """A value as text or as a list of texts, and where it was given, for error messages."""
 
     value: Any
     place: str
@@ -117,7 +112,7 @@ def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[s
 
 
 def find_key(name: str, keys: Collection[str], place: str) -> str:
-    """Return the key that `name` is, or that it ends, the least nested one; raises SettingError with the nearest key."""
+    """Return the key `name`, or the least nested key that ends in it; raises SettingError with the nearest key."""
     if name in keys:
         return name
     found = [key for key in keys if key.endswith(f".{name}")]
@@ -125,12 +120,12 @@ def find_key(name: str, keys: Collection[str], place: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise SettingError(f"{place}: {name} is short for several settings: {' or '.join(found)}")
-    raise SettingError(f"{place}: there is no setting {name!r}{suggestion(name, keys)}")
+        raise SettingError(f"{place}: {name} is ambiguous: use {' or '.join(found)}")
+    raise SettingError(f"{place}: there is no setting {name!r}{_suggest(name, keys)}")
 
 
-def suggestion(name: str, keys: Collection[str]) -> str:
-    """Return the end of an error about an unknown key: the nearest key or block of keys, or nothing where none is near."""
+def _suggest(name: str, keys: Collection[str]) -> str:
+    """Return the end of an error about an unknown key: the nearest key or block of keys, if one is near."""
     blocks = {key.rpartition(".")[0] for key in keys} - {""}
     ends = {".".join(key.split(".")[start:]): key for key in (*keys, *blocks) for start in range(key.count(".") + 1)}
     near = get_close_matches(name, ends, n=1)
@@ -142,7 +137,7 @@ def read_config(path: Path, known: Mapping[str, Setting]) -> dict[str, Given]:
     import yaml
 
     try:
-        # The base loader makes texts, lists and mappings only: `amp: off` stays the word, and no tag makes an object.
+        # BaseLoader makes texts, lists and mappings only: `amp: off` stays the word "off", and no tag creates an object.
         held = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingError(f"{path}: not a YAML file: {' '.join(str(error).split())}") from error
@@ -158,9 +153,9 @@ def read_assignment(text: str, known: Mapping[str, Setting]) -> tuple[str, Given
 
 
 def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]) -> T:
-    """Build a command from values by key; the others have their defaults.
+    """Build a command from values by key and its defaults.
 
-    Raises SettingError for a value of the wrong type, and UserError where the dataclass refuses a value.
+    Raises SettingError for a value of the wrong type, and UserError for a value that the dataclass refuses.
     """
     values = {key: _convert(known[key], one) for key, one in given.items()}
     return cast("T", _make(cls, values, "", None))
@@ -169,9 +164,8 @@ def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]
 def _flatten(held: Any, prefix: str, known: Mapping[str, Setting], path: str) -> Iterable[tuple[str, Given]]:
     """Yield the values of a nested mapping by dotted key."""
     if not isinstance(held, Mapping):
-        raise SettingError(
-            f"{path}: {prefix.rstrip('.') or 'the file'} must hold settings (key: value), got {held!r:.60}"
-        )
+        name = prefix.rstrip(".") or "the file"
+        raise SettingError(f"{path}: {name} must hold settings (key: value), got {held!r:.60}")
     for name, value in held.items():
         key = f"{prefix}{name}"
         if key in known:
@@ -179,11 +173,11 @@ def _flatten(held: Any, prefix: str, known: Mapping[str, Setting], path: str) ->
         elif any(other.startswith(f"{key}.") for other in known):
             yield from _flatten(value, f"{key}.", known, path)
         elif prefix or key not in SHARED:
-            raise SettingError(f"{path}: there is no setting {key!r}{suggestion(key, known)}")
+            raise SettingError(f"{path}: there is no setting {key!r}{_suggest(key, known)}")
 
 
 def _convert(setting: Setting, given: Given) -> Any:
-    """Return a value as the setting's type has it."""
+    """Convert a value to the setting's type."""
     from pydantic import TypeAdapter, ValidationError
 
     value = given.value
@@ -193,19 +187,10 @@ def _convert(setting: Setting, given: Given) -> Any:
         value = split_list(value)
     try:
         return TypeAdapter(setting.kind).validate_python(value)
-    except ValidationError:
-        raise SettingError(f"{given.place} must be {_describe_type(setting)}, got {given.value!r:.100}") from None
-
-
-def _describe_type(setting: Setting) -> str:
-    """Describe the values that a setting takes."""
-    if setting.several:
-        kind = get_args(setting.kind)[0]
-        many = {int: "whole numbers", float: "numbers", Path: "paths"}.get(kind, "words")
-        return f"{many}, separated by commas"
-    if setting.choices:
-        return f"one of {', '.join(setting.choices)}"
-    return KINDS[setting.kind] + (" or none" if setting.optional else "")
+    except ValidationError as error:
+        wanted = error.errors()[0]["msg"].removeprefix("Input should be ").partition(",")[0]
+        wanted = f"one of {', '.join(setting.choices)}" if setting.choices else wanted
+        raise SettingError(f"{given.place} must be {wanted}, got {given.value!r:.100}") from None
 
 
 def split_list(text: str) -> list[str]:
@@ -231,7 +216,7 @@ def _make(cls: type[Any], values: Mapping[str, Any], prefix: str, example: Any) 
 
 
 def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
-    """Return a field's default; `dataclasses.MISSING` where it has none."""
+    """Return a field's default; `dataclasses.MISSING` if it has none."""
     if example is not None:
         return getattr(example, field.name)
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()

@@ -1,4 +1,4 @@
-"""The 77 planes of a position as text and as a picture; moves are shown in UCI.
+"""The 77 planes of a position as text and as a picture, and its legal moves in UCI.
 
 Axes: P planes.
 """
@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 from engine.board.bitboard import DIRECTIONS
 from engine.board.movegen import KNIGHT_TYPES, MOVE_PLANES, legal_planes
 from engine.board.position import Position, from_fen, to_board
-from engine.encoding.planes import PIECE_PLANES, TURN_PLANE, legal_mask, move_of, steps, unpack
+from engine.encoding.planes import legal_mask, move_of, steps, unpack
 from engine.encoding.views import View, apply, apply_labels
 from engine.encoding.views import view as find_view
 from engine.errors import UserError
 from pipeline.storage.stores import publish
 
-COLUMNS = 7
-"""Planes in a row of the picture: 77 planes make eleven rows."""
+COLUMNS = 11
+"""Planes in a row of the picture: 77 planes make seven rows."""
 _NAMES = ("pawns", "knights", "bishops", "rooks", "queens", "kings")
 _COMPASS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
-_LIGHT, _DARK, _MARK, _INK = "#f0d9b5", "#b58863", "#1f6f50", "#222222"
 
 
 class ShowError(UserError):
-    """A position that cannot be shown in this view or file format."""
+    """The position cannot be shown in this view or file format."""
 
 
 def titles(shown: View) -> list[str]:
@@ -102,51 +101,22 @@ def show(fen: str, view: str = "marro77") -> str:
     )
 
 
-def _draw_board(axes: Any, board: chess.Board) -> None:
-    """Draw the position, White below."""
-    from matplotlib.colors import ListedColormap
-    from matplotlib.patheffects import withStroke
-
-    axes.imshow(np.indices((8, 8)).sum(axis=0) % 2, cmap=ListedColormap([_LIGHT, _DARK]), vmin=0, vmax=1)
-    for square, piece in board.piece_map().items():
-        row, col = 7 - chess.square_rank(square), chess.square_file(square)
-        glyph = chess.UNICODE_PIECE_SYMBOLS[piece.symbol().lower()]
-        text = axes.text(col, row + 0.04, glyph, fontsize=24, ha="center", va="center", family="DejaVu Sans")
-        if piece.color == chess.WHITE:
-            text.set(color="white", path_effects=[withStroke(linewidth=1.6, foreground=_INK)])
-    axes.set_xticks(range(8), "abcdefgh")
-    axes.set_yticks(range(8), "87654321")
-    axes.tick_params(length=0)
-
-
 def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> Path:
-    """Draw the board and the planes, seven across and eleven down, into the file `out`; its suffix is the format."""
+    """Draw the planes, eleven across and seven down, into the file `out`; its suffix is the format."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 
     shown, position, _, planes_BP = _planes(fen, view)
-    board = to_board(position)
     pictures = unpack(planes_BP)[0]
-    rows = shown.planes // COLUMNS
-    figure = Figure(figsize=(16.0, 15.0), dpi=100, layout="constrained")
+    figure = Figure(figsize=(15.0, 11.0), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    halves: Any = figure.subfigures(1, 2, width_ratios=(1.0, 1.5))
-    left, right = halves
-    axes = left.subplots()
-    _draw_board(axes, board)
-    mover = "White" if board.turn == chess.WHITE else "Black"
-    axes.set_title(f"{mover} to move, {int(pictures[MOVE_PLANES:].sum())} legal labels\nview {shown.name}", fontsize=14)
-    axes.set_xlabel(board.fen(en_passant="fen"), fontsize=8)
-    colors = ListedColormap(["#eeeeee", _MARK])
-    for index, (title, cell) in enumerate(zip(titles(shown), right.subplots(rows, COLUMNS).flat, strict=True)):
-        cell.imshow(pictures[index], cmap=colors, vmin=0, vmax=1)
-        filled = bool(pictures[index].any())
-        cell.set_title(title, fontsize=7, pad=2, color=_INK if filled else "#aaaaaa")
-        cell.set_xticks([])
-        cell.set_yticks([])
-        for spine in cell.spines.values():
-            spine.set_color(_INK if index < PIECE_PLANES else "#888888" if index == TURN_PLANE else "#bbbbbb")
+    figure.suptitle(f"{to_board(position).fen(en_passant='fen')}\nview {shown.name}", fontsize=10)
+    cells: Any = figure.subplots(shown.planes // COLUMNS, COLUMNS)
+    for plane, title, axes in zip(pictures, titles(shown), cells.flat, strict=True):
+        axes.imshow(plane, cmap="Greens", vmin=0, vmax=1)
+        axes.set_title(title, fontsize=8, color="black" if plane.any() else "darkgray")
+        axes.set_xticks([])
+        axes.set_yticks([])
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = io.BytesIO()
     try:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt, require_output
-from pipeline.cli.endings import describe_training_set
+from pipeline.cli.endings import next_training
 from pipeline.cli.progress import bar
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DifferenceError
@@ -34,6 +34,7 @@ class Join(Common):
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
         from pipeline.dataset.join import join
+        from pipeline.evaluation.render import plain_text
 
         stop = Interrupt()
         with bar("join") as progress:
@@ -41,8 +42,9 @@ class Join(Common):
         shown = ("name", "first_date", "last_date", "held_out")
         datasets = [{key: entry[key] for key in shown} for entry in made["datasets"]]
         result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
-        text = describe_training_set(result, datasets, self.out)
-        return result | {"datasets": datasets} if self.json else {"text": text}
+        held_out = [entry["name"] for entry in datasets if entry["held_out"]]
+        shown_text = plain_text(result | {"datasets": [entry["name"] for entry in datasets], "held_out": held_out})
+        return result | {"datasets": datasets, "text": f"{shown_text}\n{next_training(self.out)}"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,14 +55,12 @@ class Audit(Common):
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
-    basic: ClassVar = "out scratch"
+    basic: ClassVar = "out"
 
     datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
     out: Path | None = None
     """Directory for the audit as JSON, text, Markdown and a picture."""
-    scratch: Path | None = None
-    """Folder for temporary files; the default is the system's."""
 
     def run(self) -> dict[str, Any]:
         """Count, and write the audit into --out."""
@@ -68,14 +68,12 @@ class Audit(Common):
         from pipeline.validation.audit.render import audit_text, write_audit
 
         require_output(self.out, AUDIT, self.datasets)
-        if self.scratch is not None and not self.scratch.is_dir():
-            raise ConfigError(f"{self.scratch} is not a directory: make it first, or leave --scratch out")
         stop = Interrupt()
         with bar("audit") as progress:
-            result = audit(self.datasets, scratch=self.scratch, progress=progress, stop=stop)
+            result = audit(self.datasets, progress=progress, stop=stop)
         if self.out is not None:
             write_audit(result, self.out)
-        return result if self.json else {"text": audit_text(result)}
+        return result | {"text": audit_text(result)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,12 +117,11 @@ class Verify(Common):
         for directory in directories:
             problems, summaries[directory.name] = self._verify(directory, stop)
             differences += [f"{directory.name}: {problem}" for problem in problems]
+        unread = [name for name, summary in summaries.items() if "rows" not in summary["checked"]]
+        end = f"not compared with a dump: the rows of {', '.join(unread)}" if unread else "rows match their dumps"
+        end = f"{len(differences)} differences" if differences else f"files and splits are correct; {end}"
         result: dict[str, Any] = {"datasets": summaries, "problems": differences}
-        if not self.json:
-            unread = [name for name, summary in summaries.items() if "rows" not in summary["checked"]]
-            end = f"not compared with a dump: the rows of {', '.join(unread)}" if unread else "rows match their dumps"
-            end = f"{len(differences)} differences" if differences else f"files and splits are correct; {end}"
-            result = {"text": "\n".join([plain_text(summaries), *differences, end])}
+        result["text"] = "\n".join([plain_text(summaries), *differences, end])
         if differences:
             raise DifferenceError(f"{len(differences)} differences in {', '.join(map(str, self.datasets))}", result)
         return result

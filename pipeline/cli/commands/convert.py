@@ -39,7 +39,7 @@ class Convert(Common):
         with bar("convert") as progress:
             manifest = convert(self.dataset, self.planes, self.out, progress=progress, stop=stop)
         result = {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
-        return result if self.json else {"text": describe_dataset(manifest, self.out, already)}
+        return result | {"text": describe_dataset(manifest, self.out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,4 +78,4 @@ class Rows(Common):
             found += table.slice(0, wanted - len(found)).to_pylist()
             if len(found) == wanted or stop():
                 break
-        return {"rows": found} if self.json else {"text": text_table(found) if found else "no rows"}
+        return {"rows": found, "text": text_table(found) if found else "no rows"}

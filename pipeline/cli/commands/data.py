@@ -59,7 +59,7 @@ class Ingest(Common):
                 already = (out / MANIFEST).exists()
             manifest = ingest(self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop)
         result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}
-        return result if self.json else {"text": describe_dataset(manifest, out, already)}
+        return result | {"text": describe_dataset(manifest, out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -40,7 +40,7 @@ class Fetch(Common):
         stop = Interrupt()
         with bar("fetch") as progress:
             result = fetch(self.what, self.out, self.fetch, dry_run=self.dry_run, progress=progress, stop=stop)
-        return result if self.json or self.dry_run else {"text": describe_downloads(result["files"], self.out)}
+        return result if self.dry_run else result | {"text": describe_downloads(result["files"], self.out)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Sweep(Common):
             raise ConfigError("name at least one folder or address to sweep")
         swept = {name: sweep(name, dry_run=self.dry_run) for name in self.places}
         result: dict[str, Any] = {name: asdict(one) | {"removed": not self.dry_run} for name, one in swept.items()}
-        return result if self.json else {"text": "\n".join(self._describe(name, one) for name, one in swept.items())}
+        return result | {"text": "\n".join(self._describe(name, one) for name, one in swept.items())}
 
     def _describe(self, name: str, swept: "Swept") -> str:
         """Return the lines about one folder."""

@@ -11,51 +11,19 @@ from pipeline.errors import ConfigError
 from pipeline.storage.claims import CHECKPOINT, KINDS, is_of
 from pipeline.storage.preflight import require_folder
 
-SIZES = {
-    "fianchetto-xs": (578_691, 63_172_992),
-    "fianchetto-rated": (569_027, 63_105_664),
-    "fianchetto-human": (621_124, 63_979_136),
-    "fianchetto-s": (2_866_700, 315_910_272),
-    "fianchetto-m": (9_095_436, 1_040_928_512),
-    "fianchetto-l": (29_553_804, 3_575_279_360),
-    "fianchetto-squares": (7_929_548, 897_082_112),
-    "chessmarro": (16_246_241, 948_896_256),
-    "chessmarro-12": (23_381_057, 1_855_160_832),
-    "bishop": (3_142_961, 120_553_728),
-    "alphazero19": (23_103_308, 2_952_462_848),
-    "chess-policy": (1_105_610, 140_892_224),
-    "chess-policy-only": (1_102_409, 140_623_872),
-    "self-learning": (591_010, 58_876_160),
-}
-"""Parameters and FLOP per position of each preset. `model.costs.size` counts them in four seconds; a test compares them."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Presets(Common):
-    """List the networks: view, move vocabulary, parameters, and FLOP per position."""
-
-    arguments: ClassVar = {"presets": "[PRESET...]"}
-
-    presets: tuple[str, ...] = ()
-    """Presets to list; all when none is named."""
+    """List the networks: view, move vocabulary, parameters, and FLOP per position (a multiply-add counts as two)."""
 
     def run(self) -> dict[str, Any]:
         """Return the list."""
-        from model.network.presets import preset, presets
-        from pipeline.evaluation.render import aligned
+        from model.costs import size
+        from model.network.presets import presets
+        from pipeline.evaluation.render import text_table
 
-        rows: list[dict[str, Any]] = []
-        for row in [preset(name) for name in self.presets] or list(presets().values()):
-            parameters, flops = SIZES[row.name]
-            rows.append(
-                {"preset": row.name, "view": row.view, "moves": row.moves, "parameters": parameters, "flops": flops}
-            )
-        cells = [
-            [row["preset"], row["view"], row["moves"], f"{row['parameters']:,}", f"{row['flops'] / 1e6:,.1f}"]
-            for row in rows
-        ]
-        table = aligned(["preset", "view", "moves", "parameters", "MFLOP/position"], cells)
-        return {"presets": rows} if self.json else {"text": f"{table}\n\na multiply-add is two FLOP"}
+        rows = [{"preset": row.name, "view": row.view, "moves": row.moves} | size(row) for row in presets().values()]
+        return {"presets": rows, "text": text_table(rows)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

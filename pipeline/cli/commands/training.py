@@ -59,10 +59,9 @@ class Train(Common):
             raise Stopped(f"stopped at step {card['step']} and saved; run the same command to continue")
         if not read_world().first:
             return {}
-        if not self.json:
-            return {"text": describe_checkpoint(card, self.out, self.positions)}
         shown = ("preset", "parameters", "step", "positions", "seconds", "metrics", "message")
-        return {"out": str(self.out)} | {name: card[name] for name in shown}
+        text = describe_checkpoint(card, self.out, self.positions)
+        return {"out": str(self.out)} | {name: card[name] for name in shown} | {"text": text}
 
     def _default_preset(self) -> str:
         """Return the preset of the run that continues, or of the checkpoint that it starts from."""
@@ -130,9 +129,9 @@ class Report(Common):
         if len(checkpoints) > 1:
             if self.out is not None:
                 write_reports(found, self.out)
-            return found if self.json else {"text": reports_text(found)}
+            return found | {"text": reports_text(found)}
         result = dict(found["reports"][0])
         if self.out is None:
             return result
         write_report(result, self.out)
-        return result if self.json else {"text": describe_report(result, checkpoints[0], self.out)}
+        return result | {"text": describe_report(result, checkpoints[0], self.out)}

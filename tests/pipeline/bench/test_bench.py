@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from engine.encoding.views import LAST_MOVES
+from pipeline.bench import batches
 from pipeline.bench import ingest as bench_ingest
-from pipeline.bench import run
 from pipeline.bench.ingest import beside_schema
-from pipeline.errors import ConfigError
+from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline.datasets import random_game
 
 
@@ -23,15 +23,12 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(
     dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bench_ingest, "TURNS", 1)
-    figures = run("ingest", dump, None)
+    figures = bench_ingest.measure(dump, IngestConfig())
     assert figures["positions"] == figures["games"] * 60
     assert figures["ratio_python_chess"] == pytest.approx(
         figures["same_games_positions_per_second"] / figures["python_chess_positions_per_second"], rel=0.02, abs=0.06
     )
     assert 20 < figures["bytes_per_position"] < 100
-    assert figures["two_workers_speedup"] == pytest.approx(
-        figures["command_seconds"] / figures["two_workers_seconds"], rel=0.02
-    )
     seconds, rows = bench_ingest._python_chess(dump.read_bytes(), tmp_path, 8)
     assert rows == figures["positions"]
     import pyarrow.parquet as pq
@@ -43,7 +40,7 @@ def test_ingest_is_measured_beside_python_chess_on_the_same_columns(
 def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.bench.batches.ROWS_AT_LEAST", 100_000)
     monkeypatch.setattr("pipeline.bench.batches.SECONDS_BESIDE", 0.5)
-    read = run("batches", dump, None)
+    read = batches.measure(dump)
     assert read["ratio_compact"] == pytest.approx(
         read["compact_positions_per_cpu_second"] / read["positions_per_cpu_second"], abs=0.02
     )
@@ -67,8 +64,3 @@ def test_the_straightforward_planes_are_the_true_ones(dump: Path) -> None:
         legal_planes(from_board(board), planes)
         assert (bench_ingest._planes_by_loops(board) == unpack(planes[None])[0]).all()
         board.push(move)
-
-
-def test_a_dump_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="does not exist"):
-        run("ingest", tmp_path / "nowhere.pgn", None)
