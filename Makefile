@@ -1,7 +1,6 @@
 # make run    everything on the embedded sample: dump -> positions -> checkpoint -> report
 # make ui     Dagster's web UI on http://127.0.0.1:3000
 # make ui-postgres   the same with Dagster's state in PostgreSQL (dagster_home/README.md)
-# make gpu    what this machine's GPU gives: feed, training, search and self-play, in under eight minutes
 # make test   every check there is but the long proofs; make test-slow runs those too
 # make pictures   docs/images taken anew, in Chromium, and the outputs of docs/first_steps.ipynb; GAMES=PGN: games for the report
 # make docs   the reference of the Python API as web pages, in docs/site
@@ -22,7 +21,7 @@ QUICK := $(addprefix tests/,engine/search engine/uci/test_engine.py engine/uci/t
 	pipeline/validation/test_verify.py pipeline/defs/test_definitions.py pipeline/defs/launchpad/test_forms.py)
 export DAGSTER_HOME := $(CURDIR)/dagster_home
 
-.PHONY: run gpu ui ui-postgres docs test test-slow test-lowest check kernels format pictures clean
+.PHONY: run ui ui-postgres docs test test-slow test-lowest check kernels format pictures clean
 
 run: $(READY)
 	$(BIN)/fianchetto warmup
@@ -31,9 +30,6 @@ run: $(READY)
 docs: $(READY)
 	$(BIN)/pip install --quiet -e ".[docs]" -c constraints.txt
 	$(BIN)/mkdocs build --quiet --strict --config-file docs/mkdocs.yml
-
-gpu: $(READY)
-	$(BIN)/fianchetto bench gpu
 
 ui: $(READY)
 	$(BIN)/python -m pipeline.defs.ui --port $(PORT)

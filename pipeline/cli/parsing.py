@@ -197,7 +197,9 @@ class Command(click.Command):
             page.write_paragraph()
         page.write_text(f"Set by fianchetto {self.name} --set KEY=VALUE, or nested in a YAML file by --config FILE.")
         page.write_paragraph()
-        rows = [(f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip()) for key, one in self.settings.items()]
+        rows = [
+            (f"{key} {_metavar(one)}", f"{one.text} {one.shown_default}".strip()) for key, one in self.settings.items()
+        ]
         page.write_dl(rows, col_max=34)
         click.echo(page.getvalue().rstrip())
         context.exit()

@@ -72,7 +72,9 @@ class _Bars:
             self._open(tick, title)
         assert self.bar is not None
         validating = "validating" in tick.values
-        figures = {name: _short(value) for name, value in tick.values.items() if name not in ("generation", "validating")}
+        figures = {
+            name: _short(value) for name, value in tick.values.items() if name not in ("generation", "validating")
+        }
         self.bar.set_description_str(f"{title} validating" if validating else title, refresh=False)
         self.bar.set_postfix(figures, refresh=False)
         self.bar.n, self.bar.total, self.updated, self.title = tick.done, tick.total, time.time(), title

@@ -45,7 +45,7 @@ class Bench(Common):
         }
         with bar(f"bench {self.what}") as progress:
             measure = import_module(f"pipeline.bench.{self.what}").measure
-            result = measure(*arguments[self.what], progress=progress)
+            result: dict[str, Any] = measure(*arguments[self.what], progress=progress)
         tables = [text_table(rows) for rows in result.values() if isinstance(rows, list)]
         figures = plain_text({name: value for name, value in result.items() if not isinstance(value, list)})
         return result | {"text": "\n\n".join([figures, *tables])}
