@@ -1,10 +1,8 @@
 """The assets from dump to leaderboard: options -> one library call in a child process -> metadata."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,8 +52,6 @@ REMEDIES = {
     "workers": "set fewer `workers` in the launchpad",
 }
 """What a Dagster user does about an error, by its code; the command line has its own remedies."""
-POSITIONS_VERSION = f"{CODE_VERSION}, rows {ROWS_VERSION}"
-"""Code version of positions, which are out of date when the same dump gives other rows."""
 
 
 @dg.asset(
@@ -64,7 +60,6 @@ POSITIONS_VERSION = f"{CODE_VERSION}, rows {ROWS_VERSION}"
     kinds={"file"},
     pool="network",
     code_version="1",
-    freshness_policy=dg.FreshnessPolicy.time_window(fail_window=timedelta(days=62), warn_window=timedelta(days=40)),
 )
 def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A month of rated games, downloaded from Lichess into `datasets/dumps/` and verified. It becomes a partition of `dump`.
@@ -89,7 +84,6 @@ def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Resu
     group_name="datasets",
     kinds={"file"},
     code_version="1",
-    automation_condition=dg.AutomationCondition.on_missing(),
 )
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump in `datasets/dumps/`, one file per partition: a file of your own, or one that `lichess_month` downloaded."""
@@ -113,8 +107,7 @@ def describe_file(path: Path, digest: str, **more: str) -> Result:
     group_name="datasets",
     kinds={"parquet"},
     pool="processor",
-    code_version=POSITIONS_VERSION,
-    automation_condition=dg.AutomationCondition.eager() & dg.AutomationCondition.all_deps_blocking_checks_passed(),
+    code_version=f"{CODE_VERSION}, rows {ROWS_VERSION}",  # the same dump may give other rows
 )
 def positions(
     context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets, compute: Compute
@@ -129,12 +122,10 @@ def positions(
         version = version_of([source])  # before reading it, so that a change during the read is noticed
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
-        begin = time.time()
         manifest = run_child(work, progress=log_progress(context), lock=out)
-        seconds = time.time() - begin if (out / MANIFEST).stat().st_mtime >= begin else None
     hashes = [source["sha256"] for source in manifest["sources"]]
     return Result(
-        metadata=metadata.describe_positions(out, manifest, seconds) | {DUMP_VERSION: version},
+        metadata=metadata.describe_positions(out, manifest) | {DUMP_VERSION: version},
         data_version=metadata.data_version(hashes, manifest["config"], CODE_VERSION, manifest["rows_version"]),
     )
 
@@ -211,7 +202,9 @@ def accuracy_report(
             out = folder / path.name
             work = partial(tasks.report, network, path, options.split, options.rule, ratings, out)
             reports[path.name] = run_child(work, progress=log_progress(context))
-        probe = run_child(partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=options.drawn))
+        probe = run_child(
+            partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=metadata.DRAWN)
+        )
         drawings = metadata.draw_choices(shards[0], options.split, probe["choices"])
         hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
         tag_run(context, checkpoint=network.name, top1=f"{metadata.average(reports)['top1']:.4f}")
@@ -234,7 +227,7 @@ def leaderboard(datasets: Datasets) -> Result:
 
 
 def has_config(context: dg.AssetExecutionContext) -> bool:
-    """Return whether the run's configuration names the asset; runs of automation and of plain clicks have none."""
+    """Return whether the run has options for the asset; runs of the sensor and of plain clicks have none."""
     config: dict[str, Any] = dict(context.run.run_config)
     return context.op_execution_context.op.name in config.get("ops", {})
 

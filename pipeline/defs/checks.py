@@ -4,7 +4,6 @@ A blocking check that fails keeps downstream assets from running, in its own run
 (`launchpad.look_ahead.require_no_failed_check`), until the asset is materialized again or the check passes.
 """
 
-import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,10 +24,8 @@ from pipeline.defs.assets import (
     training_set,
 )
 from pipeline.defs.child import run_child
-from pipeline.defs.launchpad.forms import Form, read_form
 from pipeline.defs.launchpad.look_ahead import BLOCKING, find_last_checks, materialized_dumps
-from pipeline.defs.launchpad.options import VerifyOptions
-from pipeline.defs.pages.metadata import PROBED, average
+from pipeline.defs.pages.metadata import PROBED
 from pipeline.defs.resources import Datasets
 from pipeline.finetune.state import NOTHING_PROMOTED
 from pipeline.validation.verify import LIMIT, verify_dataset
@@ -37,67 +34,61 @@ FILES, SPLITS, ROWS = BLOCKING["positions"]
 (LOSS,) = BLOCKING["checkpoint"]
 WHOLE = "dump_read_to_its_end"
 SIDES = "no_game_in_train_and_a_test"
-USED = "every_materialized_partition_is_used"
-CHANCE = "accuracy_beats_chance"
 CLASSICAL = "accuracy_beats_hand_written"
-NOT_WORSE = "not_weaker_than_supervised"
 REMEMBERS = "human_top1_kept"
 STRONGER = "stronger_than_supervised"
+COMPARED = 64
+"""Random rows that are replayed from the dump with python-chess."""
+MOST = 24
+"""Partitions that a run without a partition checks: those whose last check is oldest."""
 
 
-def specs(
-    asset: str, descriptions: Mapping[str, str], by: dg.PartitionsDefinition[str] | None = None
-) -> list[dg.AssetCheckSpec]:
-    """Return the specs of an asset's checks, by name and description; those in BLOCKING block."""
-    blocking = (*BLOCKING["positions"], LOSS)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which tests cover
-        return [
-            dg.AssetCheckSpec(name, asset=asset, description=text, blocking=name in blocking, partitions_def=by)
-            for name, text in descriptions.items()
-        ]
-
-
-POSITIONS = {
-    FILES: "The shards have the sizes, SHA-256 and rows of the manifest, which lists them all.",
-    SPLITS: "No game has positions in two splits.",
-    ROWS: "Random rows equal those replayed from the dump with python-chess.",
-    WHOLE: "The dump was read to its end, without damage.",
-}
-TRAINING_SET = {
-    SIDES: "No game in train has the same moves as a held-out game, in any dataset.",
-    USED: "The training set contains the positions of every materialized partition.",
-}
-REPORT = {
-    CHANCE: "Top-1 is above that of random legal moves.",
-    CLASSICAL: "Top-1 is above that of the hand-written evaluator.",
-}
-TUNED = specs(
-    "tuned_checkpoint",
-    {
-        LOSS: "The best network loads, and its loss on stored positions is finite.",
-        NOT_WORSE: "The match against the supervised checkpoint was not lost.",
-        REMEMBERS: "Top-1 on human games fell by no more than `eval.max_top1_drop`.",
-    },
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", dg.PreviewWarning)  # partitioned checks, which tests cover
+    POSITIONS = [
+        dg.AssetCheckSpec(
+            name, asset="positions", description=text, blocking=name in BLOCKING["positions"], partitions_def=dumps
+        )
+        for name, text in (
+            (FILES, "The shards have the sizes, SHA-256 and rows of the manifest, which lists them all."),
+            (SPLITS, "No game has positions in two splits."),
+            (ROWS, "Random rows equal those replayed from the dump with python-chess."),
+            (WHOLE, "The dump was read to its end, without damage."),
+        )
+    ]
+TUNED = [
+    dg.AssetCheckSpec(
+        LOSS,
+        asset="tuned_checkpoint",
+        description="The best network loads, and its loss on stored positions is finite.",
+        blocking=True,
+    ),
+    dg.AssetCheckSpec(
+        REMEMBERS,
+        asset="tuned_checkpoint",
+        description="Top-1 on human games fell by no more than `eval.max_top1_drop`.",
+    ),
+]
+STRENGTH = dg.AssetCheckSpec(
+    STRONGER,
+    asset="strength_report",
+    description="The lower bound of Elo against the supervised checkpoint is above 0.",
 )
-STRENGTH = specs("strength_report", {STRONGER: "The lower bound of Elo against the supervised checkpoint is above 0."})
 Results = Iterator[dg.AssetCheckResult]
 FIELDS = ("passed", "severity", "metadata", "description")
 
 
-@dg.multi_asset_check(
-    name="check_positions", specs=specs("positions", POSITIONS, dumps), can_subset=True, pool="processor"
-)
+@dg.multi_asset_check(name="check_positions", specs=POSITIONS, can_subset=True, pool="processor")
 def check_positions(
-    context: dg.AssetCheckExecutionContext, config: Form[VerifyOptions], datasets: Datasets
+    context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
     """Verify the run's partition against its manifest and the dump; in a run without partition, those checked longest ago."""
-    op, options = context.op_execution_context, read_form(config)
+    op = context.op_execution_context
     if op.has_partition_key:
-        yield from select(context, _verify(datasets, op.partition_key, options.rows))
+        yield from select(context, _verify(datasets, op.partition_key))
         return
-    for key in order_by_last_check(op.instance)[: options.most]:
-        for result in select(context, _verify(datasets, key, options.rows)):
+    for key in order_by_last_check(op.instance)[:MOST]:
+        for result in select(context, _verify(datasets, key)):
             name, values = str(result.check_name), {each: getattr(result, each) for each in FIELDS}
             yield dg.AssetCheckEvaluation(positions.key, name, partition=key, blocking=name != WHOLE, **values)
     # An AssetCheckResult, from which Dagster makes these outputs, cannot name another partition than the run's.
@@ -111,13 +102,13 @@ def select(context: dg.AssetCheckExecutionContext, results: list[dg.AssetCheckRe
     yield from (result for result in results if result.check_name in names)
 
 
-def _verify(datasets: Datasets, key: str, rows: int) -> list[dg.AssetCheckResult]:
+def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
     """Return the results of one partition; no rows are compared if its dump has been deleted."""
     with report_user_errors():
-        source = datasets.source(key) if key in datasets.dumps() else None
-        rows = rows if source else 0
-        work = partial(verify_dataset, datasets.positions(key), [str(source)] if source else [])
-        return judge_positions(run_child(partial(work, rows=rows, limit=LIMIT)), rows)
+        sources = [str(datasets.source(key))] if key in datasets.dumps() else []
+        rows = COMPARED if sources else 0
+        work = partial(verify_dataset, datasets.positions(key), sources, rows=rows, limit=LIMIT)
+        return judge_positions(run_child(work), rows)
 
 
 def order_by_last_check(instance: dg.DagsterInstance) -> list[str]:
@@ -127,13 +118,21 @@ def order_by_last_check(instance: dg.DagsterInstance) -> list[str]:
     return sorted(keys, key=lambda key: last[key].create_timestamp if key in last else 0.0)
 
 
-@dg.multi_asset_check(name="check_training_set", specs=specs("training_set", TRAINING_SET), can_subset=True)
-def check_training_set(context: dg.AssetCheckExecutionContext) -> Results:
-    """Check the description of the training set."""
+@dg.asset_check(
+    asset="training_set",
+    name=SIDES,
+    description="No game in train has the same moves as a held-out game, in any dataset.",
+)
+def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Read the counts of equal games from the training set; a warning, since short games coincide."""
     op = context.op_execution_context
     with report_user_errors():
         page = read_training_set(find_folder(training_set.key, op.instance, op.run))
-    yield from select(context, judge_training_set(page, materialized_dumps(op.instance)))
+    counts = {name: count for name, count in page["games_on_both_sides"].items() if name != "examples"}
+    problems = [
+        f"{count} games in {name} have the same moves as a game in train" for name, count in counts.items() if count
+    ]
+    return _list_problems(SIDES, problems, warns=True, **counts)
 
 
 @dg.asset_check(
@@ -152,18 +151,18 @@ def check_checkpoint(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckRes
     return judge_checkpoint(probe)
 
 
-@dg.multi_asset_check(name="check_report", specs=specs("accuracy_report", REPORT), can_subset=True)
-def check_report(context: dg.AssetCheckExecutionContext) -> Results:
-    """Compare the report's figures with its baselines."""
-    op = context.op_execution_context
-    with report_user_errors():
-        folder = find_folder(accuracy_report.key, op.instance, op.run)
-        event = op.instance.get_latest_materialization_event(accuracy_report.key)
-        assert event is not None
-        assert event.asset_materialization is not None
-        named = [record.data["dataset"] for record in event.asset_materialization.metadata["datasets"].value.records]  # type: ignore[union-attr]
-        reports = {name: json.loads((folder / name / "report.json").read_bytes()) for name in named}
-    yield from select(context, judge_report(average(reports)))
+@dg.asset_check(
+    asset="accuracy_report", name=CLASSICAL, description="Top-1 is above that of the hand-written evaluator."
+)
+def check_report(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """Compare top-1 with the baseline on the same positions; a warning, since a network trained for a minute may lose."""
+    event = context.op_execution_context.instance.get_latest_materialization_event(accuracy_report.key)
+    assert event is not None
+    assert event.asset_materialization is not None
+    found = event.asset_materialization.metadata
+    top1, baseline = (float(str(found[name].value)) for name in ("top1", "hand_written_top1"))
+    said = f"top-1 is {top1:.4f}, the hand-written evaluator has {baseline:.4f}"
+    return _result(CLASSICAL, top1 > baseline, said, top1=top1, baseline=baseline)
 
 
 def judge_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheckResult]:
@@ -172,92 +171,45 @@ def judge_positions(found: Mapping[str, Any], wanted: int) -> list[dg.AssetCheck
     unread = ["not checked, because files differ from the manifest"] if files else []
     none = ["no row was compared: none is in the readable part of the dump"] if wanted and not compared else []
     return [
-        _listed("positions", FILES, files),
-        _listed("positions", SPLITS, unread or found["splits"]),
-        _listed("positions", ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted),
-        _listed("positions", WHOLE, found["damage"], warns=True),
+        _list_problems(FILES, files),
+        _list_problems(SPLITS, unread or found["splits"]),
+        _list_problems(ROWS, unread or found["rows"] or none, rows_compared=compared, rows_wanted=wanted),
+        _list_problems(WHOLE, found["damage"], warns=True),
     ]
 
 
-def judge_training_set(page: Mapping[str, Any], materialised: set[str]) -> list[dg.AssetCheckResult]:
-    """Return the check results for the description of a training set; warnings, since short games coincide."""
-    counts = {name: count for name, count in page["games_on_both_sides"].items() if name != "examples"}
-    problems = [
-        f"{count} games in {name} have the same moves as a game in train" for name, count in counts.items() if count
-    ]
-    unused = sorted(materialised - {entry["name"] for entry in page["datasets"]})
-    return [
-        _listed("training_set", SIDES, problems, warns=True, **counts),
-        _listed(
-            "training_set", USED, [f"{name} is materialized but not in the training set" for name in unused], warns=True
-        ),
-    ]
-
-
-def judge_checkpoint(probe: Mapping[str, Any], asset: str = "checkpoint") -> dg.AssetCheckResult:
+def judge_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     """Return the check result for the result of the task `probe`."""
     loss = probe["loss"]
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
-    return _result(asset, LOSS, loss is not None, said, warns=False, **values)
-
-
-def judge_report(figures: Mapping[str, float]) -> list[dg.AssetCheckResult]:
-    """Compare top-1 with the baselines on the same positions; warnings, since a network trained for a minute may lose."""
-    top1, asset = figures["top1"], "accuracy_report"
-    return [
-        _result(
-            asset,
-            name,
-            top1 > other,
-            f"top-1 is {top1:.4f}, {who} has {other:.4f}",
-            top1=top1,
-            baseline=other,
-        )
-        for name, other, who in (
-            (CHANCE, figures["chance_top1"], "a random legal move"),
-            (CLASSICAL, figures["hand_written_top1"], "the hand-written evaluator"),
-        )
-    ]
+    return _result(LOSS, loss is not None, said, warns=False, **values)
 
 
 def judge_tuned(result: Mapping[str, Any], allowed: float, probe: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
-    """Return the check results for a fine-tuning; if nothing was promoted, the supervised checkpoint is its own equal."""
-    match, before, after = result["against_seed"], result["seed_eval"].get("top1"), result["eval"].get("top1")
-    score = 0.5 if match is None else match["score"]
+    """Return the check results for a fine-tuning."""
+    before, after = result["seed_eval"].get("top1"), result["eval"].get("top1")
     fall = 0.0 if before is None or after is None else before - after
-    played = "nothing was promoted" if match is None else f"score {score:.3f} in {match['games']} games"
     kept = "no human games were measured" if before is None else f"top-1 was {before:.4f} and is {after:.4f}"
-    return [
-        judge_checkpoint(probe, "tuned_checkpoint"),
-        _result("tuned_checkpoint", NOT_WORSE, score >= 0.5, played, score=score),
-        _result("tuned_checkpoint", REMEMBERS, fall <= allowed, kept, fall=fall, allowed=allowed),
-    ]
+    return [judge_checkpoint(probe), _result(REMEMBERS, fall <= allowed, kept, fall=fall, allowed=allowed)]
 
 
-def judge_strength(row: Mapping[str, Any] | None) -> list[dg.AssetCheckResult]:
+def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     """Return the check result for the match against the supervised checkpoint; None, if nothing was promoted, fails."""
     if row is None:
-        return [_result("strength_report", STRONGER, False, NOTHING_PROMOTED)]
+        return _result(STRONGER, False, NOTHING_PROMOTED)
     said = f"Elo {row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}] in {row['games']} games"
-    return [_result("strength_report", STRONGER, row["elo_low"] > 0, said, elo=row["elo"], elo_low=row["elo_low"])]
+    return _result(STRONGER, row["elo_low"] > 0, said, elo=row["elo"], elo_low=row["elo_low"])
 
 
-def _listed(
-    asset: str, name: str, problems: Sequence[str], *, warns: bool = False, **values: int
-) -> dg.AssetCheckResult:
+def _list_problems(name: str, problems: Sequence[str], *, warns: bool = False, **values: Any) -> dg.AssetCheckResult:
     """Return a result that lists problems; it passes if there are none."""
-    listed = (
-        {"problems": dg.MetadataValue.md("\n".join(f"- {problem}" for problem in problems[:50]))} if problems else {}
-    )
+    if problems:
+        values["problems"] = dg.MetadataValue.md("\n".join(f"- {problem}" for problem in problems[:50]))
     first = problems[0] if problems else None
-    return _result(asset, name, not problems, first, warns=warns, problems_found=len(problems), **values, **listed)
+    return _result(name, not problems, first, warns=warns, problems_found=len(problems), **values)
 
 
-def _result(
-    asset: str, name: str, passed: bool, said: str | None, *, warns: bool = True, **values: Any
-) -> dg.AssetCheckResult:
+def _result(name: str, passed: bool, said: str | None, *, warns: bool = True, **values: Any) -> dg.AssetCheckResult:
     severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
-    return dg.AssetCheckResult(
-        asset_key=asset, check_name=name, passed=passed, severity=severity, description=said, metadata=values
-    )
+    return dg.AssetCheckResult(check_name=name, passed=passed, severity=severity, description=said, metadata=values)

@@ -57,4 +57,4 @@ def describe_tick(tick: Tick, gained: int, seconds: float) -> dict[str, Any]:
         if gained > 0:
             values["minutes_left"] = round(seconds / 60 * (tick.total - tick.done) / gained, 1)
     values |= {name: value if isinstance(value, int) else float(f"{value:.4g}") for name, value in tick.values.items()}
-    return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): tick.done}
+    return values | {{"B": "bytes", "s": "seconds"}.get(tick.unit, tick.unit): int(tick.done)}

@@ -6,9 +6,11 @@ import dagster as dg
 
 from pipeline.dataset.files.shards import MANIFEST
 from pipeline.defs.assets import DUMP_VERSION, dumps, positions
-from pipeline.defs.jobs import PARTITION, UNFINISHED, build_positions, settings
+from pipeline.defs.jobs import build_positions
 from pipeline.defs.resources import Datasets, version_of
 
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
 SETTLED = 30.0
 """Seconds that a file must not have changed, since it may still be being copied."""
 RETRIES = {"dagster/max_retries": "2"}
@@ -35,9 +37,7 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
         if newest > time.time() - SETTLED:
             changing += 1
         elif is_wanted(context.instance, datasets, key, version):
-            config = settings(datasets.positions(key))
-            name = f"{key}, {version}"
-            requests.append(dg.RunRequest(run_key=name, partition_key=key, run_config=config, tags=RETRIES))
+            requests.append(dg.RunRequest(run_key=f"{key}, {version}", partition_key=key, tags=RETRIES))
     if not requests:
         return dg.SkipReason(f"{datasets.path / 'dumps'} has no new dumps; {changing} of its files are changing")
     known = set(context.instance.get_dynamic_partitions(dumps.name))
@@ -49,7 +49,7 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
 
 def is_wanted(instance: dg.DagsterInstance, datasets: Datasets, key: str, version: str) -> bool:
     """Return whether a dump has no positions of its version, and no run is making them."""
-    if instance.get_run_records(dg.RunsFilter(tags={PARTITION: key}, statuses=UNFINISHED), limit=1):
+    if instance.get_run_records(dg.RunsFilter(tags={"dagster/partition": key}, statuses=UNFINISHED), limit=1):
         return False
     query = dg.AssetRecordsFilter(asset_key=positions.key, asset_partitions=[key])
     found = [record.asset_materialization for record in instance.fetch_materializations(query, limit=1).records]

@@ -1,10 +1,5 @@
-"""The assets of self-play: a network improved by fine-tuning, and its strength. Only their own job materializes them.
+"""The assets of self-play: a network improved by fine-tuning, and its strength. Fine-tuning takes hours or days."""
 
-Fine-tuning takes hours or days, so a run that also makes other assets ("Materialize all") skips these two with a warning. Each
-is the only asset of a subsettable set, because only such assets may yield neither a result nor checks.
-"""
-
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -31,35 +26,19 @@ from pipeline.defs.progress import log_progress
 from pipeline.defs.resources import Compute, Datasets
 from pipeline.finetune.strength import strength
 
-BACKFILL = "dagster/backfill"
-OWN = frozenset({dg.AssetKey("tuned_checkpoint"), dg.AssetKey("strength_report")})
-"""The assets of self-play."""
 
-
-@dg.multi_asset(
-    name="tuned_checkpoint",
-    specs=[
-        dg.AssetSpec(
-            "tuned_checkpoint",
-            deps=[checkpoint, positions],
-            description="A network improved by self-play, with curves by generation, verdicts and sample games. "
-            "The job `finetune` materializes it; a retry resumes.",
-            group_name="selfplay",
-            kinds={"pytorch"},
-            code_version=CODE_VERSION,
-            skippable=True,
-        )
-    ],
-    can_subset=True,
+@dg.asset(
+    deps=[checkpoint, positions],
+    group_name="selfplay",
+    kinds={"pytorch"},
     pool="accelerator",
+    code_version=CODE_VERSION,
     check_specs=checks.TUNED,
 )
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets, compute: Compute
-) -> Iterator[Result]:
-    """Fine-tune the named checkpoint, or the newest, if the run asks for it."""
-    if not is_requested(context):
-        return
+) -> Result:
+    """A network improved by self-play, with curves by generation, verdicts and sample games. A retry resumes."""
     with prepare(context, RENAME):
         options = read_form(config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
@@ -73,37 +52,25 @@ def tuned_checkpoint(
         work = partial(tasks.finetune, network, loop, out, human=human)
         result = run_child(work, progress=log_progress(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
-    yield Result(
+    return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
         check_results=checks.judge_tuned(result, options.finetune.eval.max_top1_drop, probe),
         data_version=metadata.data_version(file_hash(out / "best" / "checkpoint.json"), CODE_VERSION),
     )
 
 
-@dg.multi_asset(
-    name="strength_report",
-    specs=[
-        dg.AssetSpec(
-            "strength_report",
-            deps=[tuned_checkpoint],
-            description="Strength of the tuned network: Elo with confidence intervals against the supervised checkpoint, the "
-            "hand-written player and a chess engine. The job `finetune` materializes it.",
-            group_name="reports",
-            kinds={"json"},
-            code_version=CODE_VERSION,
-            skippable=True,
-        )
-    ],
-    can_subset=True,
+@dg.asset(
+    deps=[tuned_checkpoint],
+    group_name="reports",
+    kinds={"json"},
     pool="accelerator",
-    check_specs=checks.STRENGTH,
+    code_version=CODE_VERSION,
+    check_specs=[checks.STRENGTH],
 )
 def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets, compute: Compute
-) -> Iterator[Result]:
-    """Play matches of the named fine-tuning's best network, or the newest's, if the run asks for it."""
-    if not is_requested(context):
-        return
+) -> Result:
+    """Elo of the tuned network against the supervised checkpoint, the hand-written player and a chess engine."""
     with prepare(context):
         options = read_form(config)
         named = datasets.tuned(options.tuned) if options.tuned else None
@@ -113,18 +80,8 @@ def strength_report(
         chosen = {name: value for name, value in asdict(options).items() if name != "tuned"}
         chosen |= {"engine": compute.uci_engine}
         result = run_child(partial(strength, tuned, out, **chosen), progress=log_progress(context), lock=out)
-    yield Result(
+    return Result(
         metadata=tuned_metadata.describe_strength(out, tuned, result),
-        check_results=checks.judge_strength(result["against_seed"]),
+        check_results=[checks.judge_strength(result["against_seed"])],
         data_version=metadata.data_version(best, options, CODE_VERSION),
     )
-
-
-def is_requested(context: dg.AssetExecutionContext) -> bool:
-    """Return whether a run is for the assets of self-play alone; log a warning if not."""
-    job = context.op_execution_context.job_def
-    wanted = frozenset(context.run.asset_selection or job.asset_layer.executable_asset_keys)
-    if context.selected_asset_keys and wanted <= OWN and BACKFILL not in context.run.tags:
-        return True
-    context.log.warning("skipped, since it takes hours or days: launch the job `finetune`, or materialize it alone")
-    return False

@@ -95,12 +95,6 @@ def load_hashes(config: FetchConfig, stop: Stop = never) -> dict[str, str]:
     return found
 
 
-def list_published_months(config: FetchConfig, stop: Stop = never) -> list[str]:
-    """Return the published months in ascending order."""
-    names = load_hashes(config, stop)
-    return sorted(month for name in names if (month := month_of(name.removesuffix(".pgn.zst"))))
-
-
 def fetch(
     words: Sequence[str],
     out: Path,

@@ -12,35 +12,18 @@ import dataclasses
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 import dagster as dg
 from pydantic import Field, create_model
 
-from engine.errors import UserError
 from pipeline.cli.help import descriptions
-from pipeline.errors import ConfigError
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
 """Names of fields that hold the command of a chess engine, or the address of a Ray cluster."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Between:
-    """Annotation of a number: its bounds, which the form shows and `build_options` enforces."""
-
-    least: float
-    most: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Choice:
-    """Annotation of a string: a function that returns the allowed values."""
-
-    words: Callable[[], typing.Iterable[str]]
 
 
 class Form(dg.Config, Generic[T]):
@@ -85,10 +68,8 @@ def is_hidden(name: str, hint: Any) -> bool:
 
 def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
     """Return the dataclass `cls` with a form's values; raises UserError for invalid ones."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    if unknown := values.keys() - hints:
-        raise UserError(f"{cls.__name__} has no option {', '.join(sorted(unknown))}; it has {', '.join(hints)}")
-    return cls(**{name: _convert(hints[name], value, name) for name, value in values.items()})
+    hints = typing.get_type_hints(cls)
+    return cls(**{name: _convert(hints[name], value) for name, value in values.items()})
 
 
 def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
@@ -102,49 +83,43 @@ def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
 
 def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
     """Return a field for `create_model`: a type that Dagster can show, with default and description."""
-    inner, optional, notes = _split(hint)
-    if dataclasses.is_dataclass(inner):
-        assert isinstance(inner, type)
-        nested = make_form(inner, None if default is ... else default)
+    kind, optional = _split(hint)
+    if dataclasses.is_dataclass(kind):
+        assert isinstance(kind, type)
+        nested = make_form(kind, None if default is ... else default)
         complete = all(not field.is_required() for field in nested.model_fields.values())
         return nested, Field(default=nested() if complete else ..., description=sentence)
-    for note in notes:
-        if isinstance(note, Between):
-            sentence += f" From {note.least:,} to {note.most:,}."
-    if typing.get_origin(inner) is Literal or any(isinstance(note, Choice) for note in notes):
-        words = typing.get_args(inner) or tuple(word for note in notes for word in note.words())
-        kind: Any = Literal[(*words, "")] if optional else Literal[words]
-    elif typing.get_origin(inner) is tuple:
-        kind, default = list[typing.get_args(inner)[0]], list(default)  # type: ignore[misc]
-    else:
-        kind = inner
+    if typing.get_origin(kind) is tuple:
+        kind, default = list[typing.get_args(kind)[0]], list(default)  # type: ignore[misc]
     if optional:
-        empty = 0 if inner in (int, float) else ""
+        empty = 0 if kind in (int, float) else ""
         default, sentence = empty if default is None else default, f"{sentence} ({empty!r} means none.)"
+        if typing.get_origin(kind) is Literal:
+            kind = Literal[(*typing.get_args(kind), "")]
     return kind, Field(default=default, description=sentence)
 
 
-def _convert(hint: Any, value: Any, name: str) -> Any:
-    """Convert a form's value to the field's type; raises ConfigError outside of its bounds."""
-    inner, optional, notes = _split(hint)
-    if value is None or (optional and not isinstance(value, bool) and value in (0, "")):
+def _convert(hint: Any, value: Any) -> Any:
+    """Convert a form's value to the field's type."""
+    kind, optional = _split(hint)
+    if optional and not isinstance(value, bool) and value in (None, 0, ""):
         return None
-    for note in notes:
-        if isinstance(note, Between) and not note.least <= value <= note.most:
-            raise ConfigError(f"{name} must be from {note.least} to {note.most}, got {value}")
-    if dataclasses.is_dataclass(inner):
-        return build_options(typing.cast("type[Any]", inner), value)
-    if typing.get_origin(inner) is tuple:
+    if dataclasses.is_dataclass(kind):
+        return build_options(typing.cast("type[Any]", kind), value)
+    if typing.get_origin(kind) is tuple:
         return tuple(value)
-    return float(value) if inner is float else value
+    return float(value) if kind is float else value
 
 
-def _split(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Split `X | None` or `Annotated[X, ...]` into X, whether None is allowed, and the annotations."""
+def _split(hint: Any) -> tuple[Any, bool]:
+    """Return the type in `X | None` and whether None is allowed.
+
+    `Annotated[str, function]` stands for a choice of the words that the function returns.
+    """
     if typing.get_origin(hint) is typing.Annotated:
-        inner, *notes = typing.get_args(hint)
-        return inner, False, tuple(notes)
+        _, words = typing.get_args(hint)
+        return Literal[tuple(words())], False
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         (inner,) = (item for item in typing.get_args(hint) if item is not type(None))
-        return inner, True, ()
-    return hint, False, ()
+        return inner, True
+    return hint, False

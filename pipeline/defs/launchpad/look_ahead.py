@@ -18,19 +18,17 @@ from pipeline.defs.launchpad.options import (
     StrengthOptions,
     TrainingSetOptions,
     TunedOptions,
-    VerifyOptions,
 )
 
 OPTIONS: Mapping[str, type[Any]] = {
     "positions": PositionsOptions,
-    "check_positions": VerifyOptions,
     "training_set": TrainingSetOptions,
     "checkpoint": CheckpointOptions,
     "accuracy_report": ReportOptions,
     "tuned_checkpoint": TunedOptions,
     "strength_report": StrengthOptions,
 }
-"""Options by the name of the asset or check."""
+"""Options by the name of the asset."""
 BLOCKING: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),

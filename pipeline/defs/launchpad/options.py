@@ -12,7 +12,6 @@ from model.network.presets import presets
 from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
-from pipeline.defs.launchpad.forms import Between, Choice
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
@@ -24,22 +23,16 @@ from pipeline.ingest.chunk import IngestConfig
 class PositionsOptions:
     """Options of `positions`."""
 
-    workers: Annotated[int, Between(0, 1024)] = 0
-    """Worker processes; 0 uses every core."""
+    workers: int = 0
+    """Worker processes, at most 1,024; 0 uses every core."""
     replace: bool = False
     """Build again the positions that exist. The old ones stay in use until the new ones are complete."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
     """Filters, splits and shard layout: the options of `fianchetto ingest`."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifyOptions:
-    """Options of the checks of `positions`."""
-
-    rows: Annotated[int, Between(0, 1_000_000)] = 64
-    """Random rows to replay from the dump with python-chess and compare."""
-    most: Annotated[int, Between(1, 10_000)] = 24
-    """Partitions to check if the run has none: those whose last check is oldest."""
+    def __post_init__(self) -> None:
+        if not 0 <= self.workers <= 1024:
+            raise ConfigError(f"workers must be from 0 to 1024, got {self.workers}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +61,7 @@ class TrainingSetOptions:
 class CheckpointOptions:
     """Options of `checkpoint`."""
 
-    preset: Annotated[str, Choice(presets)] = DEFAULT_PRESET
+    preset: Annotated[str, presets] = DEFAULT_PRESET
     """Network to train; `fianchetto presets` describes them."""
     training_set: str = ""
     """Folder in datasets/training_sets; "" for that of this run, else the one materialized last."""
@@ -92,8 +85,6 @@ class ReportOptions:
     """Which positions of the split count: the options of `fianchetto report`."""
     ratings: RatingsConfig = field(default_factory=RatingsConfig)
     """Accuracy by rating, for networks that are conditioned on it: the options of `fianchetto report`."""
-    drawn: Annotated[int, Between(0, 64)] = 6
-    """Positions to draw as boards with the network's first choices."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +115,7 @@ class StrengthOptions:
     """Simulations per move of the hand-written opponent; 0 leaves it out."""
     nodes: tuple[int, ...] = (100,)
     """Nodes per move of the engine (FIANCHETTO_UCI_ENGINE, or Stockfish), one opponent each; none leaves it out."""
-    judged: Annotated[int, Between(0, 100_000)] = 200
+    judged: int = 200
     """Positions of the games to evaluate with the engine, to measure the errors of policy and value; 0 for none."""
 
     def __post_init__(self) -> None:

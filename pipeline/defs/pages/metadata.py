@@ -16,13 +16,11 @@ from engine.encoding.planes import ENCODING_VERSION
 from engine.encoding.views import LAST_MOVES
 from pipeline.dataset.files.columns import FORMAT_VERSION, columns_of
 from pipeline.dataset.files.shard_files import read_games
-from pipeline.dataset.files.shards import GAMES, file_hash, read_manifest
+from pipeline.dataset.files.shards import GAMES, read_manifest
 from pipeline.defs.pages import pictures
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
 from pipeline.evaluation.page.links import with_games
-from pipeline.evaluation.render import SLICED
-from pipeline.validation.audit.drift import by_step
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -30,6 +28,8 @@ CODE_VERSION = f"encoding {ENCODING_VERSION}, format {FORMAT_VERSION}"
 """Code version of assets that depend on how positions are encoded and stored."""
 PROBED = 1024
 """Rows of a dataset on which a checkpoint's loss is measured."""
+DRAWN = 6
+"""Positions that are drawn as boards."""
 FIGURES = (
     *("positions", "top1", "top3", "top5", "cross_entropy", "legal_mass", "value_brier"),
     *("hand_written_top1", "chance_top1"),
@@ -40,14 +40,12 @@ LONGEST_TABLE = 200
 """Most rows of a table; longer ones make the page slow."""
 
 
-def describe_positions(directory: Path, manifest: Mapping[str, Any], seconds: float | None) -> Metadata:
-    """Return the metadata of positions; `seconds` is how long building them took, None if they existed."""
-    games, rows = manifest["games"], manifest["positions"]["total"]
-    dropped = games["dropped"] or {"none": 0}
-    speed = {"seconds": round(seconds, 2), "positions_per_second": round(rows / seconds)} if seconds else {}
+def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata:
+    """Return the metadata of positions: counts, drops by reason, shards, ratings and sample boards."""
+    games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
-        drawings = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, 6)]
+        drawings = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, DRAWN)]
         boards = pictures.boards(add_links(drawings, directory, manifest))
         ratings = pictures.histogram(read_ratings(directory, manifest), "Elo of the players", "Elo")
         elo = pictures.png(ratings, "Elo of the players")
@@ -56,16 +54,13 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any], seconds: fl
     return {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
-        "dagster/row_count": rows,
+        "dagster/row_count": manifest["positions"]["total"],
         "dagster/column_schema": column_schema(manifest),
         "games_read": games["read"],
         "games_used": games["used"],
-        "games_dropped": games["read"] - games["used"],
         "dropped_games": table([{"reason": name, "games": count} for name, count in dropped.items()]),
         "positions": table([{"split": name, "positions": count} for name, count in manifest["positions"].items()]),
-        **speed,
         "bytes_per_position": manifest["bytes_per_position"],
-        "label_collisions": manifest["label_collisions"],
         "shards": table([{name: file[name] for name in SHARD_COLUMNS} for file in files]),
         "elo": dg.MetadataValue.md(elo),
         "sample_of_positions": dg.MetadataValue.md(boards),
@@ -85,12 +80,9 @@ def describe_training_set(
     }
     if audit is None:
         return found
-    drift = {name: by_step(rows, LONGEST_TABLE) for name, rows in audit["drift"].items() if rows}
     return found | {
         "copies_share": audit["copies"]["copies_share"],
         "test_positions_in_train": table(audit["in_train"]),
-        "labels": table([{"figure": name, "value": float(value)} for name, value in audit["labels"].items()]),
-        **{f"drift_{name}": table(rows) for name, rows in drift.items()},
         "audit": dg.MetadataValue.md(pictures.png(folder / "audit.png", "contents of the training set")),
         "audit_page": dg.MetadataValue.path(folder / "AUDIT.md"),
     }
@@ -103,7 +95,6 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     return {
         "path": dg.MetadataValue.path(directory),
         "dagster/uri": directory.as_uri(),
-        "card_sha256": file_hash(directory / "checkpoint.json"),
         **({"curves": dg.MetadataValue.md(pictures.png(curves, "loss and top-1"))} if curves.exists() else {}),
         **figures,
         "card": dg.MetadataValue.json(dict(card)),
@@ -119,36 +110,16 @@ def describe_report(
     """
     numbers = [{"dataset": name} | {figure: report[figure] for figure in FIGURES} for name, report in reports.items()]
     images = [pictures.png(folder / name / "report.png", f"accuracy on {name}") for name in reports]
-    details = describe_accuracy(next(iter(reports.values()))) if len(reports) == 1 else {}
     return {
         "checkpoint": dg.MetadataValue.path(network),
         **average(reports),
         "rule": "; ".join(report["rule"] for report in reports.values()),
+        "seen_in_training": "; ".join(report["seen_in_training"] for report in reports.values()),
         "report": dg.MetadataValue.md("\n\n".join(images)),
         "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
         "datasets": table(numbers),
-        **details,
         "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
-    }
-
-
-def describe_accuracy(report: Mapping[str, Any]) -> Metadata:
-    """Return what puts top-1 into context: its interval, the common rule, overlap with train, and the tables by slice."""
-    low, high = report["top1_low"], report["top1_high"]
-    seen = report["slices"].get("in train", [])
-    held = sum(row["positions"] for row in seen if row["band"] != "not in train")
-    slices = {
-        f"by_{name.replace(' ', '_')}": table([{column: row[column] for column in SLICED} for row in rows])
-        for name, rows in report["slices"].items()
-    }
-    return {
-        "top1_interval": report["top1_interval"] if low is None else f"{low:.4f} to {high:.4f} (95 %)",
-        "top1_by_common_rule": report["common_rule"]["top1"],
-        "common_rule": report["common_rule"]["rule"],
-        "seen_in_training": report["seen_in_training"],
-        **({"share_of_positions_in_train": round(held / report["positions"], 6)} if seen else {}),
-        **slices,
     }
 
 

@@ -1,4 +1,4 @@
-import json
+import inspect
 import os
 import random
 import shutil
@@ -8,18 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import chess
 import chess.pgn
 import dagster as dg
 import pytest
 from filelock import FileLock
-from pydantic import TypeAdapter
 
 from engine.progress import Progress, silent
 from pipeline.definitions import defs
-from pipeline.defs import assets, checks, child, tuned
+from pipeline.defs import assets, checks, tuned
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, positions, training_set
 from pipeline.defs.resources import Compute, Datasets
 
@@ -160,12 +159,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
 def without_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the work of assets and checks done here: that a child does it, `made`, test_child and test_launcher show."""
 
-    def run_here(work: partial[Any], *, progress: Progress = silent, lock: Path | None = None) -> dict[str, Any]:
-        hints, (_, arguments) = get_type_hints(work.func), child._describe(work)
-        given = {name: TypeAdapter(hints[name]).validate_python(value) for name, value in arguments.items()}
-        known = {"progress": progress, "stop": lambda: False}
-        given |= {name: value for name, value in known.items() if name in hints}
-        return json.loads(json.dumps(work.func(**given)))
+    def run_here(work: partial[Any], *, progress: Progress = silent, lock: Path | None = None) -> Any:
+        offered = {"progress": progress, "stop": lambda: False}
+        parameters = inspect.signature(work).parameters
+        return work(**{name: value for name, value in offered.items() if name in parameters})
 
     for module in (assets, checks, tuned):
         monkeypatch.setattr(module, "run_child", run_here)

@@ -50,13 +50,6 @@ def test_checks_run_alone_and_what_a_failed_one_forbids_it_forbids_later_runs(co
         assert one(training_set, instance, {"audit": False}) == ""
 
 
-def test_a_partition_that_is_materialised_and_not_in_the_training_set_is_named() -> None:
-    page = {"games_on_both_sides": {"test": 0, "examples": []}, "datasets": [{"name": "a"}]}
-    found = {check.check_name: check for check in checks.judge_training_set(page, {"a", "b"})}
-    assert (found[checks.SIDES].passed, found[checks.USED].passed) == (True, False)
-    assert found[checks.USED].description == "b is materialized but not in the training set"
-
-
 @pytest.mark.parametrize("harm", ["one bit", "no page can be read"])
 def test_a_tampered_shard_blocks_training(made: Made, copied: Path, harm: str) -> None:
     for shard in (copied / "positions" / "small").glob("*-*.parquet"):

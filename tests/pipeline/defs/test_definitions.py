@@ -30,8 +30,7 @@ from pipeline.defs.launchpad.options import (
 from pipeline.defs.pages.metadata import CODE_VERSION, column_schema
 from pipeline.defs.progress import describe_tick, interval
 from pipeline.defs.resources import Datasets, key_of
-from pipeline.ingest.chunk import ROWS_VERSION, IngestConfig
-from pipeline.ingest.job import ingest
+from pipeline.ingest.chunk import ROWS_VERSION
 from pipeline.samples.shipped import SAMPLE
 from tests.pipeline.defs.conftest import ROOT, Made, random_pgn
 
@@ -48,7 +47,6 @@ strength_report (reports, whole) <- tuned_checkpoint
 """
 
 CHECKS = """\
-accuracy_report: accuracy_beats_chance warns
 accuracy_report: accuracy_beats_hand_written warns
 checkpoint: loads_with_finite_loss blocks
 positions: dump_read_to_its_end warns
@@ -56,11 +54,9 @@ positions: files_match_manifest blocks
 positions: no_game_in_two_splits blocks
 positions: rows_match_source blocks
 strength_report: stronger_than_supervised warns
-training_set: every_materialized_partition_is_used warns
 training_set: no_game_in_train_and_a_test warns
 tuned_checkpoint: human_top1_kept warns
 tuned_checkpoint: loads_with_finite_loss blocks
-tuned_checkpoint: not_weaker_than_supervised warns
 """
 
 
@@ -83,14 +79,14 @@ def test_the_checks_are_these() -> None:
 
 def test_checks_are_executed_from_their_pages_without_materialising() -> None:
     graph = defs().resolve_asset_graph()
-    assert [key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1] == []
+    made_with = {key for key in graph.asset_check_keys if len(graph.get_execution_set_asset_and_check_keys(key)) > 1}
+    assert {key.asset_key.to_user_string() for key in made_with} == {"tuned_checkpoint", "strength_report"}
 
 
 def test_jobs_schedules_and_sensors() -> None:
     found = defs()
     names = {job.name for job in found.resolve_all_job_defs() if not job.name.startswith("__")}
-    ours = {"build_positions", "train", "finetune", "register_dumps", "fetch_months", "clean_up_runs", "verify"}
-    assert names == ours
+    assert names == {"build_positions", "train", "finetune", "register_dumps", "verify"}
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
     assert found.executor is dg.in_process_executor
@@ -187,34 +183,6 @@ def test_registering_finds_dumps_and_the_sample_once(root: Path) -> None:
         assert Datasets().source("sample") == root / "sample" / "games.pgn"
 
 
-def test_clean_up_deletes_old_runs_that_made_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dg.asset
-    def thing() -> None:
-        return
-
-    @dg.op
-    def nothing() -> None:
-        return
-
-    @dg.job
-    def idle() -> None:
-        nothing()
-
-    read = []
-    with dg.DagsterInstance.ephemeral() as instance:
-        dg.materialize([thing], instance=instance)
-        idle.execute_in_process(instance=instance)
-        all_logs = instance.all_logs
-        monkeypatch.setattr(instance, "all_logs", lambda run, **more: [read.append(run), *all_logs(run, **more)][1:])
-        jobs.clean_up_runs.execute_in_process(instance=instance)
-        assert len(instance.get_runs()) == 3
-        assert not read, "the logs of young runs were read"
-        tomorrow = {"ops": {"delete_old_runs": {"config": {"days": -1}}}}
-        jobs.clean_up_runs.execute_in_process(tomorrow, instance=instance)
-        assert {run.job_name for run in instance.get_runs()} == {"__ephemeral_asset_job__", "clean_up_runs"}
-        assert instance.get_latest_materialization_event(thing.key) is not None
-
-
 def test_the_command_line_run_makes_all_and_prints_the_report(made: Made) -> None:
     root, ran = made
     assert "top1 " in ran.output
@@ -253,20 +221,8 @@ def test_everything_that_is_shown_has_its_words() -> None:
         assert all(text and text.endswith(".") for text in described.values())
 
 
-def test_what_automation_does_is_this() -> None:
-    """A new dump flows to positions when its checks pass, nothing is trained by itself, and one asset has to be fresh."""
+def test_heavy_work_waits_in_a_pool() -> None:
     graph = defs().resolve_asset_graph()
-    said = {key.to_user_string(): graph.get(key).automation_condition for key in graph.materializable_asset_keys}
-    conditions = {name: condition.get_label() for name, condition in said.items() if condition is not None}
-    assert conditions.keys() == {"dump", "positions"}
-    assert conditions["dump"] == "on_missing"
-    passed = dg.AutomationCondition.all_deps_blocking_checks_passed()
-    assert said["positions"] == dg.AutomationCondition.eager() & passed
-    fresh = {
-        key.to_user_string(): graph.get(key).freshness_policy_or_from_metadata
-        for key in graph.materializable_asset_keys
-    }
-    assert [name for name, policy in fresh.items() if policy] == ["lichess_month"]
     pools = {key.to_user_string(): defs().resolve_assets_def(key).op.pool for key in graph.materializable_asset_keys}
     assert pools == {
         "accuracy_report": "accelerator",
@@ -279,29 +235,6 @@ def test_what_automation_does_is_this() -> None:
         "training_set": "processor",
         "tuned_checkpoint": "accelerator",
     }
-
-
-def test_a_partitioned_job_comes_with_the_options_of_what_is_there(root: Path) -> None:
-    config = IngestConfig(test_share=0.2, seed=3)
-    ingest([str(root / "dumps" / "small.pgn")], root / "positions" / "small", config, workers=1)
-    with dg.DagsterInstance.ephemeral() as instance:
-        jobs.register(instance, Datasets())
-        job = defs().resolve_job_def("build_positions")
-        assert job.partitioned_config is not None
-        made = job.partitioned_config.get_run_config_for_partition_key("small")
-    assert made == {"ops": {"positions": {"config": {"ingest": {"test_share": 0.2, "seed": 3}}}}}
-
-
-def test_a_registered_month_flows_to_positions_where_automation_is_switched_on() -> None:
-    month = "lichess_db_standard_rated_2013-01"
-    with dg.DagsterInstance.ephemeral() as instance:
-        first = dg.evaluate_automation_conditions(defs(), instance)
-        assert first.total_requested == 0
-        instance.add_dynamic_partitions("dumps", [month])
-        second = dg.evaluate_automation_conditions(defs(), instance, cursor=first.cursor)
-        assert second.get_requested_partitions(dg.AssetKey("dump")) == {month}
-        assert second.get_requested_partitions(dg.AssetKey("positions")) == {month}
-        assert second.total_requested == 2, "nothing is trained"
 
 
 def test_observations_are_bounded() -> None:

@@ -1,4 +1,4 @@
-"""The months of Lichess and the schedule against a server that publishes months as Lichess does."""
+"""The months of Lichess from a server that publishes months as Lichess does."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -7,12 +7,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import zstandard
-from dagster import DagsterRunStatus
-from dagster._core.test_utils import create_run_for_test
 
-from pipeline.definitions import defs
 from pipeline.defs.assets import lichess_month, months
-from pipeline.defs.jobs import new_months
 from pipeline.defs.resources import Datasets
 from pipeline.dumps.fetch import STEM
 from tests.pipeline.defs.conftest import execute, random_pgn
@@ -79,37 +75,3 @@ def test_a_range_of_months_is_a_range_of_partitions_from_the_first_to_the_last_t
     assert (found[0], found[-1], len(found)) == ("2013-01", "2026-02", 13 * 12 + 2)
     spanned = months.get_partition_keys_in_range(dg.PartitionKeyRange("2013-11", "2014-02"))
     assert list(spanned) == ["2013-11", "2013-12", "2014-01", "2014-02"]
-
-
-def test_a_fetched_month_flows_to_positions_where_automation_is_switched_on(root: Path, server: Server) -> None:
-    server.publish(f"{STEM}2013-01.pgn.zst", zstandard.compress(random_pgn(2).encode()))
-    with dg.DagsterInstance.ephemeral() as instance:
-        before = dg.evaluate_automation_conditions(defs(), instance)
-        assert before.total_requested == 0, "no month is fetched by itself"
-        assert fetched(instance, "2013-01").success
-        after = dg.evaluate_automation_conditions(defs(), instance, cursor=before.cursor)
-        assert after.get_requested_partitions(dg.AssetKey("positions")) == {f"{STEM}2013-01"}
-        assert after.get_requested_partitions(dg.AssetKey("lichess_month")) == set()
-
-
-def test_the_schedule_asks_for_the_latest_month_that_is_published(root: Path, server: Server) -> None:
-    def asked(instance: dg.DagsterInstance) -> dg.RunRequest | dg.SkipReason:
-        with dg.build_schedule_context(instance=instance, resources={"datasets": Datasets()}) as context:
-            found = new_months(context)
-        assert isinstance(found, dg.RunRequest | dg.SkipReason)
-        return found
-
-    with dg.instance_for_test() as instance:
-        with pytest.raises(dg.Failure, match="sha256sums"):
-            asked(instance)
-        for month in ("2013-01", "2013-02"):
-            server.publish(f"{STEM}{month}.pgn.zst", b"x")
-        found = asked(instance)
-        assert isinstance(found, dg.RunRequest)
-        assert found.partition_key == "2013-02", "months before it are for a backfill"
-        tags = {"dagster/partition": "2013-02"}
-        create_run_for_test(instance, job_name="fetch_months", tags=tags, status=DagsterRunStatus.STARTED)
-        assert "being downloaded" in str(asked(instance))
-        (root / "dumps" / f"{STEM}2013-02.pgn.zst").write_bytes(b"x")
-        assert "is here" in str(asked(instance))
-    assert {path for path, _, _ in server.asked} == {"/standard/sha256sums.txt"}, "nothing is fetched"

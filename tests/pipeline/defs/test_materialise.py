@@ -65,14 +65,10 @@ def test_the_blocking_checks_pass(made: Made) -> None:
         checks.ROWS,
         checks.WHOLE,
         checks.SIDES,
-        checks.USED,
         checks.LOSS,
-        checks.CHANCE,
         checks.CLASSICAL,
     }
-    assert all(
-        passed for name, passed in found.items() if name not in (checks.CHANCE, checks.CLASSICAL)
-    )  # 12 steps may lose to chance
+    assert all(passed for name, passed in found.items() if name != checks.CLASSICAL)
     (rows,) = [check for check in made[1].get_asset_check_evaluations() if check.check_name == checks.ROWS]
     assert rows.metadata["rows_compared"].value == rows.metadata["rows_wanted"].value == 64
 
@@ -133,17 +129,11 @@ def test_the_report_shows_first_choices(made: Made) -> None:
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
     assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
-    (path,) = (made[0] / "reports").glob("*/small/report.json")
-    report = json.loads(path.read_text())
-    (shared,) = [row["positions"] for row in report["slices"]["in train"] if row["band"] == "in train too"]
-    assert said["share_of_positions_in_train"] == pytest.approx(shared / report["positions"], abs=1e-6)
-    assert said["top1_by_common_rule"] == report["common_rule"]["top1"]
-    assert said["top1_interval"] == report["top1_interval"], "three games are too few for one"
     assert re.search(r"move \d+: (White|Black) \(1[45]\d\d\) played \S+; network: ", str(said["first_choices"]))
 
 
 def test_runs_are_told_apart_by_their_tags(made: Made) -> None:
-    (tags,) = [run.tags for run in made[1].instance.get_runs() if run.job_name == "train"]
+    (tags,) = [run.tags for run in made[1].instance.get_runs() if "fianchetto/top1" in run.tags]
     said = {name.removeprefix("fianchetto/"): value for name, value in tags.items() if name.startswith("fianchetto/")}
     network = Path(str(metadata(made[1], "checkpoint")["path"])).name
     joined = Path(str(metadata(made[1], "training_set")["path"])).name

@@ -392,7 +392,7 @@ def test_dagsters_pages_say_it_too(name: str, spoilt: Path) -> None:
     manifest = read_manifest(directory)
     for entry in manifest["files"]:  # so that the sample is of the shard that was spoilt
         entry["rows"] = entry["rows"] if entry["name"] == Path(SHARD).name else 0
-    said = metadata.describe_positions(directory, manifest, None)
+    said = metadata.describe_positions(directory, manifest)
     assert ".parquet" in str(said["sample_of_positions"].value)
     assert "data:image" not in str(said["sample_of_positions"].value) + str(said["elo"].value)
     with pytest.raises(DatasetError):

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("without_children")
             {"accuracy_report": {"rule": {"min_ply": -1}}},
             "accuracy_report: min_ply, min_clock and limit must be 0 or more",
         ),
-        ({"check_positions": {"rows": -1}}, "check_positions: rows must be from 0 to 1000000, got -1"),
         ({"checkpoint": {"train": {"steps": 5}}}, "checkpoint: say how long to train"),
     ],
 )

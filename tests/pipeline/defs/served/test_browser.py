@@ -79,7 +79,7 @@ def terminate(page: "Page", server: Server, run: str) -> None:
     go(page, server, f"/runs/{run}", "checkpoint")
     page.locator("text=ASSET_OBSERVATION >> visible=true").first.wait_for(timeout=120_000)
     page.get_by_role("button", name="Terminate").first.click()
-    page.locator('button:has-text("Terminate")').last.click()
+    visible(page, "Terminate 1 run").click()  # of the dialog: the page's own button is disabled meanwhile
     ended(server, run, "CANCELED", 90)
 
 
