@@ -23,7 +23,6 @@ LONGEST = (
     "tests/pipeline/ingest",
     "tests/model/network/test_presets.py",
     "tests/engine/encoding/test_planes_real_games.py",
-    "tests/pipeline/reanalyse",
 )
 """What is begun first, so that no worker is left with a long file when the others are done."""
 

@@ -151,8 +151,7 @@ def _load() -> None:
 
     import pipeline.cli.main
     import pipeline.matches.arena
-    import pipeline.reanalyse.job
-    import pipeline.selfplay.play
+    import pipeline.selfplay.job
     import pipeline.training.train  # noqa: F401
     from engine.evaluation import evaluator, handwritten
     from engine.uci.thinking import warm_up

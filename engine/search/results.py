@@ -110,35 +110,6 @@ def values_of(nodes: Any) -> NDArray[np.float64]:
     return values
 
 
-@dataclass(frozen=True, slots=True)
-class InteriorNode:
-    """A node within a tree; its mover's view."""
-
-    path: tuple[tuple[int, int], ...]
-    """(label, promotion) of each move from the root to it."""
-    value: float
-    """Mean value in [-1, 1], exact where it is proven."""
-    visits: int
-    best: tuple[int, int]
-    """(label, promotion) of its most visited move, the likelier one among equals."""
-
-
-def interior_nodes(forest: Forest, slot: int, least: int) -> list[InteriorNode]:
-    """Return the nodes below a slot's root with `least` visits or more and a move of theirs, depth first."""
-    found: list[InteriorNode] = []
-
-    def collect(index: int, path: tuple[tuple[int, int], ...]) -> None:
-        edges, node = edges_of(forest, slot, index), forest.nodes[slot, index]
-        if path and len(edges):
-            best = edges[int(edges["visits"].argmax())]
-            found.append(InteriorNode(path, float(values_of(node)), int(node["visits"]), _move(best)))
-        for edge in edges[(edges["child"] >= 0) & (edges["visits"] >= least)]:
-            collect(int(edge["child"]), (*path, _move(edge)))
-
-    collect(0, ())
-    return found
-
-
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
     """Return a root's edge and the most visited moves after it as (label, promotion); a proven end goes by its plies."""
     moves = []

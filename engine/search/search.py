@@ -22,7 +22,7 @@ from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
 from engine.search.chess_rules import examine, is_legal
 from engine.search.config import SearchConfig, SearchError
-from engine.search.results import InteriorNode, Root, interior_nodes, principal_variation, read_root, values_of
+from engine.search.results import Root, principal_variation, read_root, values_of
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
 from engine.search.simulate import empty_round, expand_and_backup, select_leaves, undo_round
 from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree
@@ -224,10 +224,6 @@ class Search:
     def root(self, slot: int = 0) -> Root:
         """Return what the search found at a slot's root."""
         return read_root(self._forest, slot, self._params)
-
-    def interior(self, slot: int, least: int) -> list[InteriorNode]:
-        """Return the nodes below a slot's root that have `least` visits or more, and a move of theirs."""
-        return interior_nodes(self._forest, slot, least)
 
     def values(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""

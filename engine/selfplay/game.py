@@ -1,7 +1,7 @@
-"""A game of self-play: its state while it is played, and the record of it and of its searches when it is over.
+"""A game of self-play: its state while it is played, and its record with the result of each search when it is over.
 
-A game has random numbers of its own, from the seed and its number, and draws them in a fixed order: first what is decided
-once a game, then one number a half-move. So nothing depends on which games are played beside it.
+Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed order: first those that
+apply to the whole game, then one per half-move. So a game does not depend on the games beside it.
 
 Axes: T moves of a game, M moves of a position.
 """
@@ -12,15 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board import rules
-from engine.board.position import TURN, Position, from_fen
+from engine.board.position import TURN, Position
 from engine.board.rules import MATE
-from engine.encoding.planes import label_of
-from engine.match.openings import Opening
 from engine.search import Root
-from engine.search.chess_rules import position_and_history
 
 TOO_LONG, RESIGNED, UNEVENTFUL = 64, 65, 66
-"""Endings beside those of engine.board.rules: stopped at `most_plies`; resigned by the side to move; stopped at
+"""Endings beside those of engine.board.rules: stopped at `most_plies`, resigned by the side to move, stopped at
 `draw_halfmoves`."""
 
 ENDINGS = {
@@ -31,48 +28,45 @@ ENDINGS = {
 }
 """Endings in words."""
 
-NOT_SEARCHED = float("nan")
+SAMPLED_TEMPERATURE = 0.7
+"""Temperature of moves that are drawn without search, on top of the search's policy temperature."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The result of a full search of a position: moves with a share of the improved policy, likeliest by prior first."""
+    """The result of a search: moves with a share of the improved policy, likeliest by prior first."""
 
     labels: NDArray[np.uint16]  # [M]
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
-    visits: NDArray[np.int32]  # [M]
     shares: NDArray[np.float32]  # [M] of the improved policy, all of them above 0; they sum to one
     value: float
-    """Expected score of the mover, in [-1, 1]."""
-    draw: float
-    """Probability of a draw."""
+    """The root's value for the mover, in [-1, 1]: the mean of all simulations."""
+    best_value: float
+    """The value of the move with the largest share, which errs less than the mean."""
+    simulations: int
+    """Simulations in the tree, those kept from the move before included."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlayedGame:
-    """A finished game. All moves are in it, those of its opening too; each is seen by its mover."""
+    """A finished game."""
 
     number: int
     start: Position
     """Before the first move."""
-    labels: NDArray[np.uint16]  # [T]
+    labels: NDArray[np.uint16]  # [T] from the mover's side
     promotions: NDArray[np.uint8]  # [T]
-    book: int
-    """Half-moves at the beginning that the opening gave."""
-    searches: list[SearchResult | None]  # [T] None where the search was not a full one, or there was none
-    values: NDArray[np.float32]  # [T] the mover's expected score by the search, nan where there was none
-    simulations: int
-    """Simulations of all its searches."""
+    searches: list[SearchResult | None]  # [T] None for a move drawn without search
     ending: int
-    """How it ended: a code of ENDINGS."""
+    """A code of ENDINGS."""
     result: int
-    """+1 White has won, 0 draw, -1 Black has won."""
+    """+1 White won, 0 draw, -1 Black won."""
     given_up: int | None
-    """Half-moves after which the side to move would have resigned, had this game not been chosen to be played on."""
+    """Half-moves after which the side to move would have resigned, if resigning was off in this game."""
 
     @property
     def falsely_given_up(self) -> bool:
-        """Return whether that side did not lose in the end."""
+        """Return whether the side that would have resigned did not lose."""
         if self.given_up is None:
             return False
         white = bool(self.start[TURN] == 0) == (self.given_up % 2 == 0)
@@ -80,52 +74,22 @@ class PlayedGame:
 
 
 @dataclass(slots=True)
-class Start:
-    """Where the searched moves of a game begin."""
-
-    before: Position
-    """Before the opening's moves."""
-    position: Position
-    """After them."""
-    keys: list[int]
-    """Of the positions since the last capture or pawn move (engine.search.chess_rules)."""
-    moves: list[tuple[int, int]]
-    """The opening's moves, (label, promotion)."""
-
-
-def start_of(opening: Opening) -> Start:
-    """Turn an opening into where a search begins."""
-    board, moves = opening.board(), []
-    position, keys = position_and_history(board)
-    while board.move_stack:
-        move = board.pop()
-        moves.append((label_of(move, board.turn), move.promotion or 0))
-    return Start(from_fen(opening.fen), position, keys, moves[::-1])
-
-
-@dataclass(slots=True)
 class GameInProgress:
     """A game under way."""
 
     number: int
-    start: Start
+    start: Position
     rng: np.random.Generator
     sampled: int
-    """Half-moves after the opening that are drawn from the policy."""
+    """Half-moves at the beginning that are drawn from the policy."""
     plays_on: bool
     """Whether resigning is off in this game."""
     labels: list[int] = field(default_factory=list)
     promotions: list[int] = field(default_factory=list)
     searches: list[SearchResult | None] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    hopeless: list[int] = field(default_factory=lambda: [0, 0])
-    """Moves in a row that seemed lost: of the side that began, and of the other."""
+    lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
+    """Consecutive moves that seemed lost: of the side that began, and of the other."""
     given_up: int | None = None
-
-    def __post_init__(self) -> None:
-        """Play the opening."""
-        for label, promotion in self.start.moves:
-            self.add(label, promotion, None, NOT_SEARCHED)
 
     @property
     def plies(self) -> int:
@@ -135,68 +99,64 @@ class GameInProgress:
     @property
     def samples(self) -> bool:
         """Return whether the next move is drawn from the policy."""
-        return self.plies < len(self.start.moves) + self.sampled
+        return self.plies < self.sampled
 
-    def add(self, label: int, promotion: int, searched: SearchResult | None, value: float) -> None:
+    def add(self, label: int, promotion: int, searched: SearchResult | None) -> None:
         """Add a move."""
         self.labels.append(label)
         self.promotions.append(promotion)
         self.searches.append(searched)
-        self.values.append(value)
 
     def seems_lost(self, value: float, threshold: float, moves: int) -> bool:
-        """Count the mover's value; return whether it has been below minus `threshold` at `moves` of its moves in a row."""
+        """Count the mover's value; return whether it was below minus `threshold` at `moves` of its moves in a row."""
         side = self.plies % 2
-        self.hopeless[side] = self.hopeless[side] + 1 if -value > threshold else 0
-        return self.hopeless[side] >= moves
+        self.lost_in_a_row[side] = self.lost_in_a_row[side] + 1 if -value > threshold else 0
+        return self.lost_in_a_row[side] >= moves
 
-    def finished(self, ending: int, simulations: int) -> PlayedGame:
+    def finish(self, ending: int) -> PlayedGame:
         """Return the record of the finished game; after a mate or a resignation the side to move has lost."""
-        white = bool(self.start.before[TURN] == 0) == (self.plies % 2 == 0)
+        white = bool(self.start[TURN] == 0) == (self.plies % 2 == 0)
         result = 0
         if ending in (MATE, RESIGNED):
             result = -1 if white else 1
         return PlayedGame(
             number=self.number,
-            start=self.start.before,
+            start=self.start,
             labels=np.array(self.labels, dtype=np.uint16),
             promotions=np.array(self.promotions, dtype=np.uint8),
-            book=len(self.start.moves),
             searches=self.searches,
-            values=np.array(self.values, dtype=np.float32),
-            simulations=simulations,
             ending=ending,
             result=result,
             given_up=self.given_up,
         )
 
 
-def search_result_of(root: Root, label: int, promotion: int) -> SearchResult:
-    """Return the result of the search of a root where (label, promotion) is played.
+def read_search(root: Root, label: int, promotion: int) -> SearchResult:
+    """Return the result of the search of a root where (label, promotion) was chosen.
 
-    Proven losses have no share while another move is there, whatever they were visited before. Where nothing else is left, as
-    at a mate found without a simulation, the move that is played has all.
+    Proven losses get no share, whatever their visits, unless all moves lose. Without any share, as at a mate found without a
+    simulation, the chosen move gets all of it.
     """
     lost_M = root.proven == -1
     shares_M = np.where(lost_M, np.float32(0.0), root.improved) if not lost_M.all() else root.improved
-    played_M = (root.labels == label) & (root.promotions == promotion)
+    chosen_M = (root.labels == label) & (root.promotions == promotion)
     if root.mate > 0 or not shares_M.sum() > 0.0:
-        shares_M = played_M.astype(np.float32)
-    kept_M = shares_M > 0.0
+        shares_M = chosen_M.astype(np.float32)
+    kept_M, best = shares_M > 0.0, int(shares_M.argmax())
     return SearchResult(
         labels=root.labels[kept_M],
         promotions=root.promotions[kept_M],
-        visits=root.visits[kept_M],
         shares=shares_M[kept_M] / shares_M.sum(),
         value=root.value,
-        draw=root.draw,
+        best_value=root.value if np.isnan(root.values[best]) else float(root.values[best]),
+        simulations=root.simulations,
     )
 
 
-def sampled_move(root: Root, temperature: float, drawn: float) -> tuple[int, int]:
-    """Draw (label, promotion) from a root's priors ** (1 / temperature) by a number in 0..1; no proven loss if avoidable."""
+def draw_move(root: Root, drawn: float) -> tuple[int, int]:
+    """Draw (label, promotion) from a root's priors at SAMPLED_TEMPERATURE by a number in 0..1; no proven loss if avoidable."""
     open_M = root.proven != -1
-    weights_M = root.priors.astype(np.float64) ** (1.0 / temperature) * (open_M | ~open_M.any())
+    weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE) * (open_M | ~open_M.any())
     if not weights_M.sum() > 0.0:  # priors too small for the power
         weights_M = (root.priors == root.priors[open_M | ~open_M.any()].max()).astype(np.float64)
     passed_M = np.cumsum(weights_M)

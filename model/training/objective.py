@@ -46,7 +46,6 @@ class Targets:
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
     weights: Tensor | None = None  # [B] float32, weight of a row's loss
     has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
-    has_move: Tensor | None = None  # [B] bool, False for rows without a policy target; None: all True
 
 
 def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets: Targets) -> dict[str, Tensor]:
@@ -57,8 +56,6 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)
-    if targets.has_move is not None:
-        policy_B = policy_B.masked_fill(~targets.has_move, 0.0)
     value_B = _value_loss(config, form, value_BV, targets)
     if targets.has_game is not None:
         value_B = value_B.masked_fill(~(targets.has_game | _has_search_value(config, targets)), 0.0)

@@ -36,8 +36,7 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
 
     The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`) and, with a share of the value's target,
     `eval`, `root_value` and `best_value` are used where the batch has them. Rows whose `plies` is 0 belong to no game:
-    `has_game` bool `[B]` is false for them. Rows with a search's value and no visits, of a tree's interior, have no policy
-    target: `has_move` bool `[B]` is false for them. Both are left out where all are True. Visits are `visited_rows`,
+    `has_game` bool `[B]` is false for them. It is left out where all are True. Visits are `visited_rows`,
     `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
@@ -48,10 +47,6 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
         more["eval"] = batch["eval"]
     if config.search_value_share and "root_value" in batch:
         more["search_value"] = _search_values(batch)
-    if "root_value" in batch and "visits" in batch:
-        visited_B = np.array([moves is not None for moves in batch["visits"]], dtype=np.bool_)
-        if (interior_B := ~np.isnan(batch["root_value"]) & ~visited_B).any():
-            more["has_move"] = ~interior_B
     if "plies" in batch and not (has_game_B := batch["plies"] > 0).all():
         more["has_game"] = has_game_B
     if "weight" in batch:
@@ -77,7 +72,6 @@ def inputs_and_targets(
         search_values=columns.get("search_value"),
         plies_left=columns.get("plies_left"),
         has_game=columns.get("has_game"),
-        has_move=columns.get("has_move"),
         weights=columns.get("weight"),
     )
     return network_input(preset, columns, dtype, draw=draw), targets

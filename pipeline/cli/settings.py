@@ -22,9 +22,7 @@ from engine.errors import UserError
 from pipeline.cli.help import descriptions
 
 T = TypeVar("T")
-SHARED = frozenset(
-    {"preset", "ingest", "join", "train", "explore", "reanalyse", "finetune", "rule", "ratings", "match"}
-)
+SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", "rule", "ratings", "match"})
 """Top-level keys that a YAML file may hold for other commands than the one that reads it."""
 EMPTY = ("", "none", "null", "~")
 """Texts that unset an optional setting."""

@@ -1,13 +1,11 @@
 """What the fine-tuning loop is told; light, since the command line and the launchpad make their forms from it."""
 
-from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, field
 
 from engine.match.sprt import SprtConfig
 from engine.search import SearchConfig
 from model.training.config import TrainConfig
 from pipeline.errors import ConfigError
-from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
@@ -17,26 +15,19 @@ def gate_test() -> SprtConfig:
 
 
 def explored() -> ExploreConfig:
-    """Return what a generation learns from: searched positions of people's games, or games where the explorer plays some.
+    """Return what a generation learns from: searched positions of people's games, or the explorer's games.
 
-    The search is that of the hand-written player's games. On a CPU it searches 25 times as many positions a second as a
-    small network does, so 64 of its simulations cost less than 16 of the network's (docs/findings.md).
+    Positions are searched with four times the simulations that are played with, since 16 taught a loss (docs/findings.md).
     """
     search = SearchConfig(
         algorithm="gumbel",
-        simulations=64,
+        simulations=256,
         max_considered_actions=16,
         policy_temperature=1.0,
         value_scale=1.0,
         rescale_values=False,
     )
-    return ExploreConfig(explorer="reanalyse", games=4000, search=search)
-
-
-def searched() -> ReanalyseConfig:
-    """Return how positions are searched: with four times the simulations that are played with, since 16 taught a loss."""
-    config = ReanalyseConfig(count=48_000)
-    return replace(config, search=replace(config.search, simulations=256))
+    return ExploreConfig(explorer="reanalyse", games=4000, count=48_000, search=search)
 
 
 def tuning() -> TrainConfig:
@@ -54,9 +45,6 @@ def tuning() -> TrainConfig:
         value_weight=2.0,
         frozen_norms=True,
     )
-
-
-FirstExplorer = Literal["same", "network", "hand-written", "mixture", "reanalyse"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,17 +122,13 @@ class FinetuneConfig:
     """Processes that play games; 0 for one a core."""
     engine: str | None = None
     """What plays the games, as in `fianchetto selfplay`: local, ray, ray:HOST:PORT or ray://HOST:PORT; local if not said."""
-    first_explorer: FirstExplorer = "same"
-    """Who plays the first generation's games, where it is not who `explore` says."""
     explore: ExploreConfig = field(default_factory=explored)
-    """EXPLORE: with the explorer reanalyse the best network searches positions of the human datasets; another plays games."""
+    """EXPLORE: the best network searches positions of the human datasets (reanalyse), or an explorer plays games."""
     preflight: int = 200
     """Positions of the human datasets by which an installed engine judges, before anything is begun, whether the search that
     is to teach knows more than the network; 0 for none."""
     force: bool = False
     """Go on where it does not."""
-    reanalyse: ReanalyseConfig = field(default_factory=searched)
-    """EXPLORE with the explorer reanalyse: which positions, and how they are searched; its seed comes from the loop's."""
     train: TrainConfig = field(default_factory=tuning)
     """TRAIN: the training of one generation; its seed comes from the loop's."""
     gate: GateConfig = field(default_factory=GateConfig)
@@ -162,8 +146,6 @@ class FinetuneConfig:
             raise ConfigError("seed and workers must be 0 or more")
         if self.preflight < 0:
             raise ConfigError("preflight must be 0 positions or more")
-        if self.first_explorer not in get_args(FirstExplorer):
-            raise ConfigError(f"first_explorer is one of {', '.join(get_args(FirstExplorer))}")
         if self.train.minutes is not None:
             raise ConfigError(
                 "give a fine-tune in steps or epochs: how often it uses its rows is counted before it begins"
@@ -175,9 +157,6 @@ class FinetuneConfig:
 
 
 FREE_TO_CHANGE = frozenset(
-    {
-        *("generations", "minutes", "workers", "engine", "gate.concurrency", "force", "preflight"),
-        *("explore.device", "reanalyse.device"),
-    }
+    {"generations", "minutes", "workers", "engine", "gate.concurrency", "force", "preflight", "explore.device"}
 )
 """Settings that a continued loop may change: they say how long it goes on and how it is computed, not what it does."""

@@ -13,10 +13,8 @@ from typing import Any
 
 from engine.compiling import interruptible
 from engine.match.config import Limit
-from engine.match.openings import read_book
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.selfplay.warming import warm_up_games
-from pipeline.dumps.reader import open_text
 from pipeline.errors import ConfigError, Stopped
 from pipeline.executors.by_name import engine_of
 from pipeline.finetune import manifest
@@ -28,7 +26,7 @@ from pipeline.finetune.stages import Stage, StageContext, default_stages
 from pipeline.finetune.state import FinetuneBusyError, FinetuneError, Record, State, checkpoint_of, generation, now
 from pipeline.matches.config import SideConfig
 from pipeline.matches.players import search_of
-from pipeline.selfplay.worker import ONNX
+from pipeline.selfplay.evaluators import ONNX
 from pipeline.storage.claims import require_apart
 from pipeline.storage.stores import alone, temporaries
 
@@ -74,22 +72,18 @@ def finetune(
 
 
 def require(config: FinetuneConfig, human: Sequence[Path] | None = None) -> None:
-    """Raise ConfigError, PlayerError or BookError for what a later stage would refuse, before any time is spent."""
-    if "reanalyse" in (config.explore.explorer, config.first_explorer) and human == ():
+    """Raise ConfigError or PlayerError for what a later stage would refuse, before any time is spent."""
+    if not config.explore.plays and human == ():
         raise ConfigError(
             "the explorer reanalyse searches positions of people's games: name datasets with --positions, or take "
             "--explorer hand-written"
         )
-    explorers = {config.explore.explorer, config.first_explorer}
-    devices = {config.reanalyse.device} if "reanalyse" in explorers else set()
-    devices |= {config.explore.device} if explorers & {"network", "mixture"} else set()
-    if ONNX in devices and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
+    onnx = config.explore.uses_network and config.explore.device == ONNX
+    if onnx and any(find_spec(package) is None for package in ("onnx", "onnxscript")):
         raise ConfigError("the device onnx needs the packages of an export: pip install 'fianchetto[onnx]'")
     if config.engine:
         engine_of(config.engine, config.workers)
     search_of(SideConfig(who="the gate", simulations=config.gate.simulations, options=config.gate.options), Limit())
-    if config.explore.book is not None:
-        read_book(config.explore.book, plies=config.explore.book_plies, open_text=open_text)
 
 
 def _warm_up(stop: Stop) -> None:

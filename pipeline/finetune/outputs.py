@@ -89,7 +89,7 @@ def row(record: Record, state: State) -> dict[str, Any]:
     first = state.generations[0]["stages"].get("eval", {})
     row: dict[str, Any] = {"generation": record["number"], "verdict": word(judged)}
     row |= {name: games.get(name) for name in GAMES}
-    row |= {name: games.get("timing", {}).get(name) for name in ("games_per_hour", "search_efficiency")}
+    row |= {"search_efficiency": games.get("timing", {}).get("search_efficiency")}
     row |= {"steps": training.get("step"), "training_positions": training.get("positions")}
     row |= {"train_loss": training.get("loss"), "train_reference_kl": training.get("reference_kl")}
     row |= {"gate_verdict": gate.get("sprt", {}).get("verdict"), "gate_llr": gate.get("sprt", {}).get("llr")}

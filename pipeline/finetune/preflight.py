@@ -53,7 +53,7 @@ def preflight(
     rows = weigh(players, found, progress, stop)["players"]
     told = compared(rows[0], rows[-1], config)
     if not told["better"] and not config.force:
-        other = "more simulations" if config.explore.explorer == "reanalyse" else "--explorer reanalyse"
+        other = "--explorer reanalyse" if config.explore.plays else "more simulations"
         raise FinetuneError(f"{told['text']}: it has nothing to teach; try {other}, or go on all the same with --force")
     publish_json(out, RESULT, told)
     return told
@@ -61,9 +61,8 @@ def preflight(
 
 def compared(pupil: dict[str, Any], teacher: dict[str, Any], config: FinetuneConfig) -> dict[str, Any]:
     """Return whether a teacher's row of a judging is `better` than the pupil's, with the figures and a `text`."""
-    kind = "best" if config.explore.explorer == "reanalyse" else "root"  # rows of games have only the root's value
     policy = {"pupil": pupil["policy_loss"], "teacher": teacher["taught_loss"]}
-    value = {"pupil": pupil["value_error"], "teacher": teacher[f"{kind}_error"]}
+    value = {"pupil": pupil["value_error"], "teacher": teacher["best_error"]}
     used = [policy, value] if config.train.search_value_share else [policy]
     text = (
         f"the search's policy loses {policy['teacher']:.4f} of expected score per move, and the network's "
@@ -78,12 +77,11 @@ def _players(checkpoint: Path, config: FinetuneConfig) -> list[Searcher]:
     from engine.evaluation.handwritten import evaluate
     from model.inference.evaluator import evaluator
 
-    explorer = config.explore.explorer
-    search = config.reanalyse.search if explorer == "reanalyse" else config.explore.search
+    search = replace(config.explore.search, gumbel_scale=0.0)
     pupil = Searcher("network", (), evaluator(checkpoint), search)
-    if explorer in ("hand-written", "mixture"):
-        return [pupil._replace(search=BARE), Searcher("hand-written", (), evaluate, replace(search, gumbel_scale=0.0))]
-    return [pupil]
+    if config.explore.uses_network:
+        return [pupil]
+    return [pupil._replace(search=BARE), Searcher("hand-written", (), evaluate, search)]
 
 
 def _fens(human: Sequence[Path], count: int, seed: int) -> list[str]:

@@ -52,20 +52,17 @@ Stage = Callable[[StageContext, Progress, Callable[[], bool]], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE: play the generation's games, by whom `explore` says, or search positions; a network is the best so far."""
-    from pipeline.selfplay.play import explore
+    """EXPLORE: search positions of the human datasets with the best network, or play the generation's games."""
+    from pipeline.selfplay.job import explore
 
     config = replace(context.config.explore, seed=context.config.seed + context.number)
-    if context.number == 1 and context.config.first_explorer != "same":
-        config = replace(config, explorer=context.config.first_explorer)
-    if config.explorer == "reanalyse":
-        return _reanalyse_stage(context, progress, stop)
     if config.uses_network:
         _exported(context, config.device, progress)
     manifest = explore(
         context.best,
         config,
         context.folder / "selfplay",
+        datasets=() if config.plays else context.human,
         generation=min(context.number, context.config.anneal) - 1,
         generations=context.config.anneal,
         lineage=dict(context.lineage),
@@ -74,32 +71,14 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         progress=progress,
         stop=stop,
     )
-    write_samples(context.folder / "selfplay" / "games.pgn", context.folder / "eval")
+    if config.plays:
+        write_samples(context.folder / "selfplay" / "games.pgn", context.folder / "eval")
     return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
-
-
-def _reanalyse_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EXPLORE without games: the best network searches positions of the human datasets."""
-    from pipeline.reanalyse.job import reanalyse
-
-    _exported(context, context.config.reanalyse.device, progress)
-    manifest = reanalyse(
-        context.best,
-        context.human,
-        replace(context.config.reanalyse, seed=context.config.seed + context.number),
-        context.folder / "selfplay",
-        lineage=dict(context.lineage),
-        engine=context.config.engine or LOCAL,
-        workers=context.config.workers,
-        progress=progress,
-        stop=stop,
-    )
-    return {**manifest["searches"], "positions": manifest["positions"]["train"]}
 
 
 def _exported(context: StageContext, device: str, progress: Progress) -> None:
     """Export the best network in 8-bit integers, where onnxruntime is to run it and it has no export yet."""
-    from pipeline.selfplay.worker import ONNX
+    from pipeline.selfplay.evaluators import ONNX
 
     if device != ONNX:
         return

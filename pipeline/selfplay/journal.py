@@ -1,17 +1,17 @@
-"""The journal of searches under way: what is finished, at once, in a file of each process that works.
+"""The journal of a generation in progress: each process appends what it has finished to its own file.
 
-.journal/00000.jsonl ...   lines {"record", "thoughts"} and more, each of a numbered item: a game (records.py), or a block of
-                           searched positions (pipeline/reanalyse); lines {"work"}, what the process has done so far
+.journal/00000.jsonl ...   lines CRC32 JSON, where JSON is {"record", "searches"} and more for a finished item, a game
+                           (records.py) or a group of positions (positions.py), or {"work"}: what the process has done so far
 
-A process that is killed loses no line that it has written, since the system has it; fsync, a few seconds apart, is for the
-power. Each process, each time, begins a file of its own, so a line that was cut short is the last of its file: it is
-counted, left out, and its item done again. An item that stands twice is the same item.
+A killed process loses no line that it has written, since the system has it; fsync, a few seconds apart, is for power cuts.
+A process always opens a new file, so only the last line of a file can be cut short. A damaged line is counted and ignored,
+and its item is done again. An item that was done twice is the same both times.
 """
 
 import json
 import os
-import re
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,40 +20,41 @@ from typing import Any
 from engine.temporaries import name_path
 
 FOLDER = ".journal"
-EVALUATIONS, PREFIX = re.compile(rb'"evaluations":(\d+)'), 200
-"""What a record says of its evaluations, and the bytes of a line that it stands in."""
+CHECKSUM = 8
+"""Hexadecimal digits before the space and the JSON text of a line."""
+RECORD = b' {"record"'
+"""The rest of a finished item's line begins so."""
 SOONEST, LATEST = 1.0, 5.0
-"""Seconds between two fsyncs at least, unless the disk is slow, and at most."""
+"""Least and most seconds between two fsyncs, unless the disk is slow."""
 PATIENCE = 50.0
-"""An fsync that took long waits this many times as long for the next: 2 % of the time."""
+"""After an fsync the next one waits this many times as long as it took: 2 % of the time."""
 
 
 class Journal:
-    """One process's file."""
+    """The file of one process."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = _new_file(folder)
+        self.file = _open_new(folder)
         self.synced, self.wait = time.monotonic(), SOONEST
-        self.waiting = False
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append a line and hand it to the system."""
+        text = json.dumps(entry, separators=(",", ":"), allow_nan=False).encode()
         with name_path(Path(self.file.name)):
-            self.file.write(json.dumps(entry, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+            self.file.write(b"%08x %b\n" % (zlib.crc32(text), text))
             self.file.flush()
-        self.waiting = True
 
     @property
     def due(self) -> bool:
-        """Return whether something waits for a `sync`, and it is time."""
-        return self.waiting and time.monotonic() - self.synced >= self.wait
+        """Return whether it is time to call `sync`."""
+        return time.monotonic() - self.synced >= self.wait
 
     def sync(self, work: Mapping[str, Any]) -> None:
-        """Append what the process has done since it began, and put everything on the disk."""
+        """Append what the process has done since it began, and write everything to the disk."""
         self.add({"work": work})
         began = time.monotonic()
         os.fsync(self.file.fileno())
-        self.synced, self.waiting = time.monotonic(), False
+        self.synced = time.monotonic()
         self.wait = min(max(SOONEST, PATIENCE * (self.synced - began)), LATEST)
 
     def close(self) -> None:
@@ -61,8 +62,8 @@ class Journal:
         self.file.close()
 
 
-def _new_file(folder: Path) -> Any:
-    """Open the next file that nobody has."""
+def _open_new(folder: Path) -> Any:
+    """Create the file with the next free number."""
     number = len(list(folder.glob("*.jsonl")))
     while True:
         try:
@@ -73,7 +74,7 @@ def _new_file(folder: Path) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an item's line lies."""
+    """Where an item's line is."""
 
     path: Path
     offset: int
@@ -83,20 +84,20 @@ class Place:
         """Read the line."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            entry: dict[str, Any] = json.loads(file.read(self.length))
+            entry: dict[str, Any] = json.loads(file.read(self.length)[CHECKSUM:])
         return entry
 
 
 @dataclass(slots=True)
 class Journals:
-    """What all files hold."""
+    """The contents of all files."""
 
     places: dict[int, Place] = field(default_factory=dict)
     """Finished items by number."""
     work: list[dict[str, Any]] = field(default_factory=list)
-    """What each process had done by its last word."""
+    """What each process had done at its last sync."""
     damaged: int = 0
-    """Lines that cannot be read."""
+    """Lines with a wrong checksum."""
 
 
 def read_journals(folder: Path) -> Journals:
@@ -107,8 +108,7 @@ def read_journals(folder: Path) -> Journals:
         offset = 0
         with path.open("rb") as file:
             for line in file:
-                entry = _entry(line)
-                if entry is None:
+                if (entry := _parse(line)) is None:
                     found.damaged += 1
                 elif "work" in entry:
                     work = entry["work"]
@@ -120,36 +120,29 @@ def read_journals(folder: Path) -> Journals:
     return found
 
 
-def _entry(line: bytes) -> dict[str, Any] | None:
-    """Read a line; None for one that is none."""
-    if not line.endswith(b"\n"):
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """Parse a line; None if its checksum is wrong."""
+    checksum, text = line[:CHECKSUM], line[CHECKSUM + 1 : -1]
+    if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(text):
         return None
-    try:
-        entry = json.loads(line)
-        whole = isinstance(entry["work"], dict) if "work" in entry else isinstance(entry["record"]["number"], int)
-        return entry if whole and ("work" in entry or "thoughts" in entry) else None
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    entry: dict[str, Any] = json.loads(text)
+    return entry
 
 
 class Watch:
-    """Counts the items that are finished, and the evaluations that their records speak of, by what is appended."""
+    """Counts the items that are finished from now on, by the lines that are appended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.items = self.evaluations = 0
+        self.items = 0
         self.read = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
 
-    def look(self) -> int:
-        """Return the items finished since this began to watch."""
+    def count(self) -> int:
+        """Return the items finished since this object was made."""
         for path in self.folder.glob("*.jsonl"):
             with path.open("rb") as file:
                 file.seek(self.read.get(path, 0))
-                whole, newline, _ = file.read().rpartition(b"\n")
-            self.read[path] = self.read.get(path, 0) + len(whole) + len(newline)
-            for line in whole.split(b"\n"):
-                if line.startswith(b'{"record"'):
-                    self.items += 1
-                    told = EVALUATIONS.search(line, 0, PREFIX)
-                    self.evaluations += int(told[1]) if told is not None else 0
+                lines, newline, _ = file.read().rpartition(b"\n")
+            self.read[path] = self.read.get(path, 0) + len(lines) + len(newline)
+            self.items += sum(line.startswith(RECORD, CHECKSUM) for line in lines.split(b"\n"))
         return self.items

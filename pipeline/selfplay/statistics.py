@@ -1,81 +1,103 @@
-"""What a generation's games and the work for them say in figures: the manifest's `selfplay`."""
+"""Figures of a generation and of the work for it: the manifest's `selfplay`."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from pipeline.selfplay.journal import Journals
 
 DRAW = "1/2-1/2"
 
 
-def statistics(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sum games up; all of it follows from the games, whoever played them when."""
-    sums: Counter[str] = Counter()
+def count_games(found: Journals) -> dict[str, Any]:
+    """Return the figures of a generation's games."""
     endings: Counter[str] = Counter()
     results: Counter[str] = Counter()
-    explorers: Counter[str] = Counter()
-    for record in records:
+    plies = searched = played_on = false = 0
+    for place in found.places.values():
+        entry = place.read()
+        record = entry["record"]
         endings[record["ending"]] += 1
         results[record["result"]] += 1
-        explorers[record["explorer"]] += 1
-        sums.update({name: record[name] for name in ("plies", "full", "quick", "simulations")})
-        sums["games"] += 1
-        sums["played_on"] += record["given_up"] is not None
-        sums["false"] += record["false"]
-    games = sums["games"]
+        plies += len(record["moves"])
+        searched += len(entry["searches"])
+        played_on += record["given_up"] is not None
+        false += record["false"]
+    games = len(found.places)
     return {
         "games": games,
         "results": dict(sorted(results.items())),
-        "decisive_share": round(1.0 - results[DRAW] / max(games, 1), 6),
-        "mean_plies": round(sums["plies"] / max(games, 1), 3),
+        "decisive_share": round(1.0 - results[DRAW] / games, 6),
+        "mean_plies": round(plies / games, 3),
         "endings": dict(sorted(endings.items())),
-        "explorers": dict(sorted(explorers.items())),
         "resignations": endings["resignation"],
-        "played_on": sums["played_on"],
-        "false_resignations": sums["false"],
-        "full_moves": sums["full"],
-        "quick_moves": sums["quick"],
-        "simulations": sums["simulations"],
+        "played_on": played_on,
+        "false_resignations": false,
+        "searched": searched,
     }
 
 
-def text_of(manifest: Mapping[str, Any]) -> str:
-    """Write a generation's figures for people."""
-    played, took = manifest["selfplay"], manifest["selfplay"]["timing"]
-    games = max(played["games"], 1)
-    lines = [
-        f"{played['games']:,} games, {100 * played['decisive_share']:.1f} % decided, {played['mean_plies']:.1f} half-moves"
-        f" long; {manifest['positions']['total']:,} positions, {manifest['positions']['train']:,} of them to train on",
-        "endings: " + ", ".join(f"{name} {100 * count / games:.1f} %" for name, count in played["endings"].items()),
-        f"{played['played_on']} games played on past a resignation, which would have been wrong in"
-        f" {played['false_resignations']}",
-        f"{took['seconds']:,.1f} s, {took['games_per_hour']:,.0f} games an hour;"
-        f" the evaluator was at work {100 * took['search_efficiency']:.1f} % of the time",
-    ]
-    return "\n".join(lines)
+def count_searches(found: Journals, phases: Mapping[str, int]) -> dict[str, Any]:
+    """Return the figures of searched positions, of which so many are of each phase."""
+    sums: Counter[str] = Counter()
+    for place in found.places.values():
+        sums.update(place.read()["record"])
+    return {
+        "searched": sums["searched"],
+        "over": sums["over"],
+        "phases": dict(phases),
+        "best_move_changed": round(sums["changed"] / max(sums["searched"], 1), 6),
+    }
 
 
-def timing(work: Sequence[Mapping[str, Any]], games: int, damaged: int) -> dict[str, Any]:
-    """Sum the processes' work up: another run of the same games says otherwise.
+def summarize(manifest: Mapping[str, Any]) -> str:
+    """Return a generation's figures as text."""
+    found, took = manifest["selfplay"], manifest["selfplay"]["timing"]
+    searched, rows = found["searched"], manifest["positions"]
+    if "games" in found:
+        games = found["games"]
+        lines = [
+            f"{games:,} games, {100 * found['decisive_share']:.1f} % decided, {found['mean_plies']:.1f} half-moves"
+            f" long; {rows['total']:,} positions, {rows['train']:,} of them to train on",
+            "endings: " + ", ".join(f"{name} {100 * count / games:.1f} %" for name, count in found["endings"].items()),
+            f"{found['played_on']} games played on past a resignation, which would have been wrong in"
+            f" {found['false_resignations']}",
+        ]
+    else:
+        phases = ", ".join(f"{count:,} {name}" for name, count in found["phases"].items())
+        lines = [
+            f"{searched:,} positions searched ({phases})",
+            f"the search plays another move than the policy's first in {100 * found['best_move_changed']:.1f} %",
+        ]
+    seconds = took["seconds"] or 1.0
+    work = (
+        f"{took['seconds']:,.1f} s, {searched / seconds:,.1f} searches/s, {took['evaluations'] / seconds:,.0f}"
+        f" evaluations/s; the evaluator was at work {100 * took['search_efficiency']:.1f} % of the time"
+    )
+    return "\n".join([*lines, work])
 
-    `seconds` is while at least one of them played, runs that were stopped or killed included. `search_efficiency` is the
-    share of the processes' time in which the evaluator was at work; the rest is the search, and what is kept of the games.
+
+def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
+    """Return the sum of the processes' work, which differs from run to run.
+
+    `seconds` is the time in which at least one process worked, in all runs. `search_efficiency` is the share of the
+    processes' time that the evaluator took; search and journal took the rest.
     """
     spans = sorted((each["began"], each["ended"]) for each in work)
     seconds, until = 0.0, 0.0
     for began, ended in spans:
         seconds += max(0.0, ended - max(began, until))
         until = max(until, ended)
-    playing = sum(each["seconds"] for each in work)
+    working = sum(each["seconds"] for each in work)
     evaluating = sum(each["evaluator_seconds"] for each in work)
     return {
         "seconds": round(seconds, 3),
-        "games_per_hour": round(3600.0 * games / seconds, 1) if seconds else 0.0,
-        "process_seconds": round(playing, 3),
+        "process_seconds": round(working, 3),
         "evaluator_seconds": round(evaluating, 3),
-        "search_efficiency": round(evaluating / playing, 4) if playing else 0.0,
+        "search_efficiency": round(evaluating / working, 4) if working else 0.0,
         "evaluations": sum(each["evaluations"] for each in work),
         "batches": sum(each["batches"] for each in work),
         "runs": len(work),
-        "devices": sorted({device for each in work for device in each["devices"]}),
+        "devices": sorted({each["device"] for each in work}),
         "damaged_lines": damaged,
     }

@@ -35,7 +35,6 @@ class Kind:
 
 DATASET = Kind("a dataset", ("manifest.json", ".building/run.json"))
 SELFPLAY = Kind("a generation of self-play", ("explore.json",))
-REANALYSIS = Kind("a reanalysis", ("reanalyse.json",))
 FINETUNING = Kind("a fine-tuning", ("state.json",))
 TRAINING_SET = Kind("a training set", ("training_set.json",))
 CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
@@ -44,8 +43,8 @@ JUDGEMENTS = Kind("a judging", ("judge.json",))
 MATCHES = Kind("a folder of matches", ("matches.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
-# special kinds first: a generation of self-play and a reanalysis are datasets too
-_FOLDERS = (SELFPLAY, REANALYSIS, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS)
+# special kinds first: a generation of self-play is a dataset too
+_FOLDERS = (SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS)
 KINDS = (*_FOLDERS, MATCHES, REPORT, AUDIT, DATASET)
 
 

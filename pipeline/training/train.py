@@ -80,8 +80,7 @@ def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
     """Return the columns to read: of people's games, earlier moves that the network reads, a search's visits and values."""
     from engine.encoding.views import LAST_MOVES, view
 
-    values: tuple[str, ...] = ("root_value",)  # also tells the rows of a tree's interior, which have no policy target
-    values += ("best_value",) if config.search_value_share else ()
+    values = ("root_value", "best_value") if config.search_value_share else ()
     return tuple(dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], "visits", *values)))
 
 

@@ -1,6 +1,6 @@
-"""Commands by which a network teaches itself: selfplay, reanalyse, finetune."""
+"""Commands by which a network teaches itself: selfplay, finetune."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,114 +8,65 @@ from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.endings import next_command
 from pipeline.cli.progress import bar
 from pipeline.finetune.config import FinetuneConfig
-from pipeline.reanalyse.config import ReanalyseConfig
 from pipeline.selfplay.config import ExploreConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SelfPlay(Common):
-    """Let a checkpoint play against itself, and make a dataset of the games.
+    """Let a checkpoint play itself, or search positions of datasets, and make a dataset of what its search found.
 
-    The directory gets shards as `fianchetto ingest` makes them, with the search's visits and values, and games.pgn and
-    games.jsonl. The same command continues a run that was stopped or killed, and leaves a finished one as it is.
+    The directory gets shards as `fianchetto ingest` makes them, with the search's policy and values; games also games.pgn and
+    games.jsonl. With --reanalyse, positions are drawn from the train splits of datasets, in fixed shares of openings,
+    middlegames and endgames, and undecided ones rather than decided ones; to teach, they want more simulations than games do:
+    `--simulations 128 --max-considered-actions 16`. The same command continues a run that was stopped or killed.
     """
 
     basic: ClassVar = (
-        "checkpoint out games explorer simulations leaves book seed width device generation workers engine"
+        "checkpoint out reanalyse games count explorer simulations max_considered_actions seed width device"
+        " workers engine"
     )
 
     out: Path
     """Directory of the dataset."""
     checkpoint: Path | None = None
-    """Directory of the checkpoint that plays; not needed by the explorers hand-written and uniform."""
-    generation: int = 0
-    """Number of this generation, from 0; it selects the random numbers and the games."""
-    generations: int = 1
-    """Number of generations planned."""
+    """Directory of the checkpoint that plays or searches; not needed by the explorer hand-written."""
+    reanalyse: tuple[Path, ...] = ()
+    """Search positions of these datasets or training sets in place of playing games."""
     workers: int = 0
     """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
     engine: str = "local"
-    """Where to play: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
+    """Where to run: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
     explore: ExploreConfig = field(default_factory=ExploreConfig)
-    """How to play."""
+    """How to play or search."""
 
     def run(self) -> dict[str, Any]:
-        """Play and return the manifest's summary."""
+        """Play or search, and return the manifest's summary."""
         from pipeline.dataset.files.shards import MANIFEST
-        from pipeline.selfplay.play import explore
-        from pipeline.selfplay.statistics import text_of
+        from pipeline.selfplay.job import explore
+        from pipeline.selfplay.statistics import summarize
 
         stop, already = Interrupt(), (self.out / MANIFEST).exists()
+        searches = self.reanalyse and self.explore.explorer == "network"
+        config = replace(self.explore, explorer="reanalyse") if searches else self.explore
         with bar("selfplay") as progress:
             manifest = explore(
                 self.checkpoint,
-                self.explore,
+                config,
                 self.out,
-                generation=self.generation,
-                generations=self.generations,
+                datasets=self.reanalyse,
                 engine=self.engine,
                 workers=self.workers,
                 progress=progress,
                 stop=stop,
             )
         summary = {name: manifest[name] for name in ("selfplay", "positions", "lineage", "games", "config")}
-        start = () if self.checkpoint is None else ("--start", self.checkpoint)
-        following = next_command(
-            "train", "--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained"
-        )
-        text = (
-            f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}\n{following}"
-        )
-        return {"out": str(self.out), **summary, "text": text}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reanalyse(Common):
-    """Search positions of datasets with a checkpoint, and make a dataset of what the search found.
-
-    Positions are drawn from the train splits: by default one of each game, in fixed shares of openings, middlegames and
-    endgames, undecided ones rather than decided ones. Each row has the search's policy in `visits`, its value in `root_value`
-    and `best_value`, and ratings, clock and last move unknown. The same command continues a run that was stopped or killed,
-    and leaves a finished one as it is.
-    """
-
-    basic: ClassVar = (
-        "checkpoint positions out count simulations max_considered_actions seed width device workers engine"
-    )
-
-    checkpoint: Path
-    """Directory of the checkpoint that searches."""
-    positions: tuple[Path, ...]
-    """Datasets or training sets to draw positions from."""
-    out: Path
-    """Directory of the dataset."""
-    workers: int = 0
-    """Processes to use; 0 for one per core, or one where the network runs on a GPU."""
-    engine: str = "local"
-    """Where to search: local, ray (a new Ray on this machine), ray:HOST:PORT or ray://HOST:PORT; Ray's nodes share --out."""
-    reanalyse: ReanalyseConfig = field(default_factory=ReanalyseConfig)
-    """What to search, and how."""
-
-    def run(self) -> dict[str, Any]:
-        """Search and return the manifest's summary."""
-        from pipeline.dataset.files.shards import MANIFEST
-        from pipeline.reanalyse.job import reanalyse, text_of
-
-        stop, already = Interrupt(), (self.out / MANIFEST).exists()
-        with bar("reanalyse") as progress:
-            manifest = reanalyse(
-                self.checkpoint,
-                self.positions,
-                self.reanalyse,
-                self.out,
-                engine=self.engine,
-                workers=self.workers,
-                progress=progress,
-                stop=stop,
-            )
-        summary = {name: manifest[name] for name in ("searches", "positions", "lineage", "games", "config")}
-        text = f"{self.out} is complete{' already: nothing was done' if already else ''}\n{text_of(manifest)}"
-        return {"out": str(self.out), **summary, "text": text}
+        done = " already: nothing was done" if already else ""
+        lines = [f"{self.out} is complete{done}", summarize(manifest)]
+        if config.plays:
+            start = () if self.checkpoint is None else ("--start", self.checkpoint)
+            words = ("--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained")
+            lines.append(next_command("train", *words))
+        return {"out": str(self.out), **summary, "text": "\n".join(lines)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,7 +3,7 @@
 To add a column:
 1. Add a row to ROW_COLUMNS, the last one; with `optional=True` where only some commands fill it.
 2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or pipeline/ingest/chunk.py (`_columns`), for
-   rows of searches in pipeline/selfplay and pipeline/reanalyse. `null` marks values that are not known.
+   rows of searches in pipeline/selfplay. `null` marks values that are not known.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in CHANGELOG.md.
 4. Copy its row into the table of datasets/README.md; tests/pipeline/dataset/files/test_columns.py compares the two.
 5. To train on it, name it in `training_columns` of model/data/inputs.py.
@@ -51,7 +51,7 @@ class Column:
     """Whether shards may lack the column."""
 
 
-SEARCH = "selfplay, reanalyse"
+SEARCH = "selfplay"
 NAN = float("nan")
 VISITS = pa.list_(pa.struct([pa.field("label", pa.uint16(), False), pa.field("share", pa.float32(), False)]))
 VISITS_LEAVES = ("visits.list.element.label", "visits.list.element.share")
@@ -110,11 +110,11 @@ ROW_COLUMNS = (
         for index, name in enumerate(LAST_MOVES[1:], 2)
     ),
     Column(
-        name="best_value", type=pa.float32(), null=NAN, bounds=(-1, 1), codec="zstd", optional=True, source="reanalyse",
+        name="best_value", type=pa.float32(), null=NAN, bounds=(-1, 1), codec="zstd", optional=True, source=SEARCH,
         meaning="Value of the search's best move for the mover.",
     ),
     Column(
-        name="simulations", type=pa.uint16(), null=0, codec="zstd", optional=True, source="reanalyse",
+        name="simulations", type=pa.uint16(), null=0, codec="zstd", optional=True, source=SEARCH,
         meaning="Simulations of the search.",
     ),
 )  # fmt: skip

@@ -12,8 +12,8 @@ from engine.board.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
 from engine.encoding.planes import move_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import uniform
-from engine.match.openings import Opening
 from engine.search import Search, SearchConfig
+from engine.selfplay import generate
 from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame
 from engine.selfplay.generate import SelfPlayConfig, SelfPlayError, play_games
 from tests.engine.search.test_search_rules import expected_ending
@@ -33,10 +33,10 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
                 game.ending,
                 game.result,
                 [
-                    t and (t.labels.tolist(), t.visits.tolist(), t.shares.tolist(), t.value, t.draw)
+                    t and (t.labels.tolist(), t.shares.tolist(), t.value, t.best_value, t.simulations)
                     for t in game.searches
                 ],
-                (game.book, game.values.tolist(), game.simulations, game.given_up),
+                game.given_up,
             )
         )
         for game in games
@@ -63,7 +63,7 @@ def replay(game: PlayedGame) -> chess.Board:
         assert searched.shares.sum() == pytest.approx(1.0, abs=1e-5)
         assert (searched.shares > 0).all()
         assert -1 <= searched.value <= 1
-        assert 0 <= searched.draw <= 1
+        assert -1 <= searched.best_value <= 1
         move = move_of(label, promotion, board.turn)
         assert move in moves, "what is played was found by the search"
         board.push(move)
@@ -117,8 +117,8 @@ def test_batches_stay_full_while_there_are_games_to_begin():
 
 def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move():
     fens = ["4k3/8/4K3/8/8/8/8/R7 w - - 0 1", "7k/5Q2/6K1/8/8/8/8/8 b - - 0 1", "8/8/4k3/8/8/4K3/8/8 w - - 0 1"]
-    openings = [Opening(fen) for fen in fens]
-    games = {game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, openings=openings)}
+    starts = [from_fen(fen) for fen in fens]
+    games = {game.number: game for game in play_games(uniform, SEARCH, QUICK, games=6, starts=starts)}
     for number, game in games.items():
         assert game.start.tolist() == from_fen(fens[number % 3]).tolist()
     assert [(len(games[n].labels), games[n].ending, games[n].result) for n in (0, 1, 2)] == [
@@ -131,16 +131,16 @@ def test_games_start_where_they_are_told_and_may_be_over_before_the_first_move()
 
 
 def test_the_temperature_cools_by_ply():
-    config = SelfPlayConfig(temperature=0.8, opening_plies=10, cooling_plies=4.0, coldest=0.15)
-    assert [config.temperature_at(ply) for ply in (0, 9)] == [0.8, 0.8]
-    assert config.temperature_at(13) == pytest.approx(0.4)
-    assert config.temperature_at(17) == pytest.approx(0.2)
-    assert config.temperature_at(21) == 0.0
+    config = SelfPlayConfig(opening_plies=10, cooling_plies=4.0)
+    assert [config.temperature_at(ply) for ply in (0, 9)] == [1.0, 1.0]
+    assert config.temperature_at(13) == pytest.approx(0.5)
+    assert config.temperature_at(17) == pytest.approx(0.25)
+    assert config.temperature_at(25) == 0.0
     assert SelfPlayConfig(opening_plies=3, cooling_plies=0.0).temperature_at(3) == 0.0
 
 
 def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openings_differ():
-    still = SelfPlayConfig(width=8, temperature=0.0, most_plies=20)
+    still = SelfPlayConfig(width=8, opening_plies=0, cooling_plies=0.0, most_plies=20)
     games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), still, games=6))
     assert len({str(game.labels.tolist()) for game in games}) == 1
     lively = SelfPlayConfig(width=8, opening_plies=8, cooling_plies=0.0, most_plies=20)
@@ -148,61 +148,48 @@ def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openin
     assert len({str(game.labels[:8].tolist()) for game in games}) == 6
     for game in games:
         for label, searched in zip(game.labels[8:].tolist(), game.searches[8:], strict=True):
-            assert searched.visits[searched.labels == label].max() == searched.visits.max()
+            assert searched.shares[searched.labels == label].max() == searched.shares.max()
 
 
-def test_nobody_gives_up_unless_told_to():
-    start = [Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
-    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, openings=start))
+LOST = from_fen("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")
+
+
+def test_nobody_resigns_unless_told_to(monkeypatch: pytest.MonkeyPatch):
+    played = next(play_games(handwritten.evaluate, SEARCH, QUICK, games=1, starts=[LOST]))
     assert played.ending == MATE
-    resigning = SelfPlayConfig(width=1, resign=0.9, resign_plies=0)
-    played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, openings=start))
+    monkeypatch.setattr(generate, "RESIGN_PLIES", 0)
+    monkeypatch.setattr(generate, "RESIGN_MOVES", 1)
+    resigning = SelfPlayConfig(width=1, resign=0.9)
+    played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, starts=[LOST]))
     assert (played.ending, played.result, len(played.labels), len(played.searches)) == (RESIGNED, 1, 0, 0)
-    later = SelfPlayConfig(width=1, resign=0.9, resign_plies=2)
-    played = next(play_games(handwritten.evaluate, SEARCH, later, games=1, openings=start))
+    monkeypatch.setattr(generate, "RESIGN_PLIES", 2)
+    played = next(play_games(handwritten.evaluate, SEARCH, resigning, games=1, starts=[LOST]))
     assert played.ending in (RESIGNED, MATE)
     assert len(played.labels) >= 2
 
 
 def test_settings_that_mean_nothing_are_refused():
-    for options, said in (({"width": 0}, "width"), ({"resign": 1.0}, "resign"), ({"temperature": -1.0}, "temperature")):
+    for options, said in (
+        ({"width": 0}, "width"),
+        ({"resign": 1.0}, "resign"),
+        ({"cooling_plies": -1.0}, "cooling_plies"),
+    ):
         with pytest.raises(SelfPlayError, match=said):
             SelfPlayConfig(**options)  # type: ignore[arg-type]
 
 
-CAPPED = SelfPlayConfig(width=16, most_plies=60, full_share=0.25, quick_simulations=4, sampled_plies=6)
-GUMBEL = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
-
-
-def test_a_share_of_moves_is_searched_in_full_and_the_others_quickly_and_the_games_are_the_same_in_any_company():
-    games = list(play_games(handwritten.evaluate, GUMBEL, CAPPED, games=40))
-    searched = full = proven = 0
+def test_the_first_moves_are_drawn_without_search_and_each_game_draws_how_many():
+    gumbel = SearchConfig(algorithm="gumbel", simulations=16, max_considered_actions=8)
+    config = SelfPlayConfig(width=16, most_plies=20, sampled_plies=6)
+    games = list(play_games(handwritten.evaluate, gumbel, config, games=40))
+    sampled = []
     for game in games:
         replay(game)
-        searches = [searched for searched in game.searches if searched is not None]
-        known = int((~np.isnan(game.values)).sum())
-        sampled = len(game.labels) - known
-        assert 0 <= sampled <= 6
-        assert np.isnan(game.values[:sampled]).all()
-        searched, full = searched + known, full + len(searches)
-        certain = (np.abs(game.values) == 1.0).sum()
-        assert game.simulations <= 16 * len(searches) + 4 * (known - len(searches)) + sampled
-        proven += certain
-        if not certain:
-            assert game.simulations == 16 * len(searches) + 4 * (known - len(searches)) + sampled
-    assert abs(full / searched - 0.25) < 4 * (0.25 * 0.75 / searched) ** 0.5
-    assert len({int(np.isnan(game.values).sum()) for game in games}) == 7, "each game draws how many"
-    again = told(play_games(handwritten.evaluate, GUMBEL, replace(CAPPED, width=3), games=range(7, 12)))
+        sampled.append(sum(search is None for search in game.searches))
+        assert None not in game.searches[sampled[-1] :]
+    assert set(sampled) == set(range(7))
+    again = told(play_games(handwritten.evaluate, gumbel, replace(config, width=3), games=range(7, 12)))
     assert again == {number: told(games)[number] for number in range(7, 12)}
-
-
-def test_quick_searches_have_no_noise():
-    quick = replace(CAPPED, full_share=0.0, temperature=0.0, sampled_plies=0, most_plies=12)
-    for search in (GUMBEL, SEARCH):
-        games = list(play_games(handwritten.evaluate, search, quick, games=4))
-        assert len({str(game.labels.tolist()) for game in games}) == 1
-        noisy = list(play_games(handwritten.evaluate, search, replace(quick, full_share=1.0), games=4))
-        assert len({str(game.labels.tolist()) for game in noisy}) > 1
 
 
 def test_values_of_many_roots_are_those_of_each():
@@ -221,23 +208,10 @@ def test_values_of_many_roots_are_those_of_each():
     assert search.values(slots)[3] == 1.0
 
 
-def test_openings_are_part_of_the_game_and_of_its_past():
-    shuffle = ["g1f3", "g8f6", "f3g1", "f6g8"] * 2
-    book = [Opening(chess.STARTING_FEN, tuple(shuffle[:-1])), Opening(chess.STARTING_FEN, ("e2e4", "c7c5"))]
-    games = sorted(
-        play_games(handwritten.evaluate, SEARCH, QUICK, games=4, openings=book), key=lambda game: game.number
-    )
-    for game in games:
-        assert game.book == (7, 2)[game.number % 2]
-        assert game.searches[: game.book] == [None] * game.book
-        assert [move.uci() for move in replay(game).move_stack[: game.book]] == list(book[game.number % 2].moves)
-        assert all(searched is not None for searched in game.searches[game.book :])
-
-
 def test_games_are_stopped_by_the_halfmove_clock():
-    start = [Opening("4k3/4p3/8/8/8/8/4P3/RN2K1NR w - - 0 1")]
+    start = [from_fen("4k3/4p3/8/8/8/8/4P3/RN2K1NR w - - 0 1")]
     config = SelfPlayConfig(width=4, draw_halfmoves=6)
-    games = list(play_games(uniform, SEARCH, config, games=8, openings=start))
+    games = list(play_games(uniform, SEARCH, config, games=8, starts=start))
     assert UNEVENTFUL in {game.ending for game in games}
     for game in games:
         board = replay(game)
@@ -246,14 +220,16 @@ def test_games_are_stopped_by_the_halfmove_clock():
         assert game.result == 0 or game.ending == MATE
 
 
-def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong():
-    start = [Opening("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), Opening("4k3/8/8/8/8/8/8/QQQ1K3 b - - 0 1")]
-    config = SelfPlayConfig(width=8, most_plies=80, resign=0.3, resign_plies=0, resign_moves=2)
-    resigned = {
-        game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, openings=start)
-    }
-    onwards = replace(config, played_on=0.5)
-    games = {game.number: game for game in play_games(handwritten.evaluate, SEARCH, onwards, games=40, openings=start)}
+def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monkeypatch: pytest.MonkeyPatch):
+    start = [from_fen("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), LOST]
+    config = SelfPlayConfig(width=8, most_plies=80, resign=0.3)
+
+    def play(played_on: float) -> dict[int, PlayedGame]:
+        monkeypatch.setattr(generate, "PLAYED_ON", played_on)
+        return {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)}
+
+    monkeypatch.setattr(generate, "RESIGN_PLIES", 0)
+    resigned, games = play(0.0), play(0.5)
     assert len([game for game in games.values() if game.given_up is not None]) in range(8, 33)
     false = 0
     for number, game in games.items():

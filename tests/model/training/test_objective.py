@@ -268,15 +268,6 @@ def test_a_searched_position_of_no_game_teaches_the_searchs_value_alone() -> Non
     assert bool((silent[has_game] > 0).all())
 
 
-def test_rows_without_a_policy_target_have_no_policy_loss() -> None:
-    has_move = torch.tensor([True, False, True, True, False])
-    logits = random(ROWS, LABELS)
-    whole = losses({}, logits, random(ROWS, 3), targets())
-    part = losses({}, logits, random(ROWS, 3), targets(has_move=has_move))
-    assert torch.equal(part["policy_loss"], whole["policy_loss"] * has_move)
-    assert torch.equal(part["value_loss"], whole["value_loss"])
-
-
 @pytest.mark.parametrize("config", [{}, {"value_loss": "mse"}, {"eval_blend": 0.5}])
 def test_positions_of_no_game_teach_moves_and_nothing_of_results(config: dict[str, Any]) -> None:
     ended = torch.tensor([True, False, True, False, True])

@@ -27,9 +27,6 @@ TINY = {
         "games": 4,
         "width": 4,
         "most_plies": 30,
-        "full_share": 1.0,
-        "quick_simulations": 2,
-        "val_share": 0.0,
     },
     "train": {"batch_size": 16, "threads": 1},
     "gate": {

@@ -45,11 +45,7 @@ TINY_LOOP = FinetuneConfig(
         games=8,
         width=8,
         search=SearchConfig(algorithm="gumbel", simulations=4, max_considered_actions=4),
-        quick_simulations=2,
-        full_share=0.5,
         most_plies=40,
-        val_share=0.0,
-        amp="off",
     ),
     train=TrainConfig(
         epochs=1.0, batch_size=16, learning_rate=1e-3, ema=0.9, threads=1, amp="off", reference_kl_weight=0.1
@@ -169,8 +165,8 @@ def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, d
 
 
 def test_without_human_positions_nothing_human_is_measured(folder: Path, tmp_path: Path) -> None:
-    config = replace(TINY_LOOP, generations=1, first_explorer="hand-written")
+    config = replace(TINY_LOOP, generations=1, explore=replace(TINY_LOOP.explore, explorer="hand-written"))
     result = finetune(folder / "net", config, tmp_path / "out")
     assert "top1" not in result["seed_eval"]
     manifest = json.loads((tmp_path / "out" / "generations" / "001" / "selfplay" / "manifest.json").read_text())
-    assert manifest["selfplay"]["explorers"] == {"hand-written": 8}
+    assert (manifest["config"]["explorer"], manifest["selfplay"]["games"]) == ("hand-written", 8)

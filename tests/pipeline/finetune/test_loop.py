@@ -390,7 +390,7 @@ def test_strange_directories_are_left_alone(made: Path, tmp_path: Path) -> None:
         (["--generations", "1", "--set", "human_share=1"], "human_share must be from 0 to below 1"),
         (["--generations", "1", "--set", "gate.games=3"], "come in pairs"),
         (["--generations", "1", "--set", "gate.sprt.elo0=50"], "elo0 = 50 is not below elo1"),
-        (["--generations", "1", "--set", "explore.full_share=0"], "full_share of 0"),
+        (["--generations", "1", "--set", "explore.games=0"], "games must be at least 1"),
         (["--generations", "1", "--positions", "nowhere"], "no checkpoint"),
     ],
 )

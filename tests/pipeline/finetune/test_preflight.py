@@ -19,17 +19,15 @@ from pipeline.finetune.loop import require
 from pipeline.finetune.preflight import compared, preflight
 from pipeline.finetune.stages import StageContext, explore_stage, train_stage
 from pipeline.finetune.state import FinetuneError
-from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.play import explore
+from pipeline.selfplay.config import ExploreConfig
 from tests.pipeline import datasets
 from tests.pipeline.judging import engine
-from tests.pipeline.reanalyse.reanalyses import prepare, small
+from tests.pipeline.selfplay.generations import prepare, searched
 
 LOOP = FinetuneConfig(
     generations=1,
     workers=1,
-    explore=ExploreConfig(explorer="reanalyse"),
-    reanalyse=small(count=24, width=8),
+    explore=searched(count=24, width=8),
     train=TrainConfig(steps=3, batch_size=8, threads=1, amp="off", frozen_norms=True),
     preflight=4,
 )
@@ -43,15 +41,15 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_teacher_must_lose_less_and_err_less_in_a_value_that_it_teaches() -> None:
     pupil = {"policy_loss": 0.061, "value_error": 0.112}
-    own = {"taught_loss": 0.025, "root_error": 0.113, "best_error": 0.09}
+    own = {"taught_loss": 0.025, "best_error": 0.09}
     found = compared(pupil, own, LOOP)
     assert found["better"]
     assert "policy loses 0.0250 of expected score per move, and the network's 0.0610" in found["text"]
     assert found["text"].endswith("its value errs by 0.0900, and the network's by 0.1120")
-    games = replace(LOOP, explore=ExploreConfig(explorer="network"))
-    assert compared(pupil, own, games)["better"], "it teaches no value"
-    taught = replace(games, train=replace(LOOP.train, search_value_share=0.9))
-    assert not compared(pupil, own, taught)["better"], "the root's value, which rows of games have, errs more"
+    worse = own | {"best_error": 0.113}
+    assert compared(pupil, worse, LOOP)["better"], "it teaches no value"
+    taught = replace(LOOP, train=replace(LOOP.train, search_value_share=0.9))
+    assert not compared(pupil, worse, taught)["better"]
     assert not compared(pupil, own | {"taught_loss": 0.07}, LOOP)["better"]
 
 
@@ -98,9 +96,7 @@ def test_a_generation_may_search_positions_in_place_of_games(
         seed=checkpoint,
         buffer=(tmp_path / "selfplay",),
         human=(human,),
-        config=replace(
-            LOOP, reanalyse=small(count=24, width=8, device=device, amp="auto" if device == "onnx" else "off")
-        ),
+        config=replace(LOOP, explore=searched(count=24, width=8, device=device)),
         accepted=False,
         lineage={"generation": 1},
         spent={},
@@ -109,8 +105,8 @@ def test_a_generation_may_search_positions_in_place_of_games(
     assert verify(tmp_path / "selfplay") == []
     manifest = datasets.manifest(tmp_path / "selfplay")
     assert (checkpoint / "model.onnx").exists() == (device == "onnx")
-    assert manifest["searches"]["timing"]["devices"] == ["cpu float32" if device == "cpu" else "cpu onnxruntime int8"]
-    assert figures["searched"] == manifest["searches"]["searched"] > 0
+    assert manifest["selfplay"]["timing"]["devices"] == ["cpu float32" if device == "cpu" else "cpu onnxruntime int8"]
+    assert figures["searched"] == manifest["selfplay"]["searched"] > 0
     assert figures["positions"] == manifest["positions"]["train"]
     assert manifest["config"]["seed"] == 1
     learned = train_stage(context, silent, never)
@@ -118,23 +114,20 @@ def test_a_generation_may_search_positions_in_place_of_games(
     assert np.isfinite(learned["loss"])
 
 
-def test_reanalyse_needs_positions_and_is_no_explorer_of_games(tmp_path: Path) -> None:
+def test_reanalyse_needs_positions() -> None:
     with pytest.raises(ConfigError, match="name datasets with --positions"):
         require(LOOP, ())
     require(LOOP)
-    with pytest.raises(ExploreError, match="reanalyse plays no games"):
-        explore(None, ExploreConfig(explorer="reanalyse"), tmp_path / "out")
     with pytest.raises(UserError, match="preflight must be 0"):
         replace(LOOP, preflight=-1)
 
 
 def test_a_loop_whose_networks_cannot_be_exported_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.finetune.loop.find_spec", lambda name: None)
-    searching = replace(LOOP, reanalyse=small(device="onnx", amp="auto"))
-    games = replace(LOOP, explore=ExploreConfig(explorer="hand-written", device="onnx"), first_explorer="same")
-    first = replace(searching, explore=games.explore, first_explorer="reanalyse")
+    searching = replace(LOOP, explore=searched(device="onnx"))
+    games = replace(LOOP, explore=ExploreConfig(explorer="hand-written", device="onnx"))
     playing = replace(LOOP, explore=ExploreConfig(explorer="network", device="onnx"))
-    for config in (searching, first, playing):
+    for config in (searching, playing):
         with pytest.raises(ConfigError, match=r"pip install 'fianchetto\[onnx\]'"):
             require(config)
     require(games)  # no network plays

@@ -15,7 +15,7 @@ from pipeline.finetune.state import generation
 from pipeline.finetune.strength import strength
 from pipeline.finetune.strength_page import generations, targets
 from pipeline.selfplay.config import ExploreConfig
-from pipeline.selfplay.play import explore
+from pipeline.selfplay.job import explore
 from tests.pipeline.finetune.fakes import network
 from tests.pipeline.judging import ENGINE
 from tests.pipeline.selfplay.generations import SMALL
@@ -47,7 +47,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tuned = folder / "tuned"
     network(tuned / "seed", 0)
     promote(network(folder / "trained", 1), tuned / "best", 2, {"generation": 2})
-    games = SMALL | {"games": 4, "most_plies": 30, "full_share": 1.0, "val_share": 0.0, "test_share": 0.0}
+    games = SMALL | {"games": 4, "most_plies": 30}
     explore(None, ExploreConfig(**games), generation(tuned, 2) / "selfplay", workers=1)
     judge = folder / "engine"
     judge.write_text(f"#!{sys.executable}\n{ENGINE.replace('MOST', 'None')}", encoding="utf-8")

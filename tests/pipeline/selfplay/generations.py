@@ -1,44 +1,53 @@
-"""Generations for tests: small settings, a process to kill, and what must be the same however the games were played."""
+"""Generations for tests: small settings, a process to kill, and what must be the same however the work was done."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_json
 
 from engine.search import SearchConfig
+from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import ExploreConfig
 from tests import forked
 from tests.conftest import REPOSITORY
+from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 
 SMALL: dict[str, Any] = {
-    "full_share": 0.25,
     "games": 24,
     "explorer": "hand-written",
     "width": 8,
     "most_plies": 50,
-    "quick_simulations": 2,
     "resign": 0.6,
-    "resign_plies": 10,
-    "played_on": 0.5,
-    "val_share": 0.3,
-    "test_share": 0.2,
     "search": SearchConfig(algorithm="gumbel", simulations=6, max_considered_actions=4),
+}
+SEARCHED: dict[str, Any] = {
+    "count": 40,
+    "explorer": "reanalyse",
+    "width": 4,
+    "device": "cpu",
+    "search": SearchConfig(
+        algorithm="gumbel", simulations=12, max_considered_actions=4, value_scale=1.0, rescale_values=False
+    ),
 }
 
 RUN = """
 import json, os, resource, signal, stat, sys
 from pathlib import Path
+from engine.errors import UserError
 from engine.search import SearchConfig
-from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.play import explore
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.job import explore
 
 settings, out, engine = json.loads(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-workers, limit, kill_at, kill_after = map(int, sys.argv[4:])
+workers, limit, kill_at, kill_after = map(int, sys.argv[4:8])
+checkpoint, *positions = [*map(Path, sys.argv[8:]), None][: len(sys.argv) - 8 or 1]
 real = os.fsync
 
 def fsync(descriptor):  # a file is written, and not yet under its name
@@ -55,38 +64,55 @@ if limit:
 config = ExploreConfig(**{**settings, "search": SearchConfig(**settings["search"])})
 
 def progress(tick):
-    if tick.done == kill_after:
+    if tick.unit in ("games", "positions") and 0 < kill_after <= tick.done:
         os.kill(os.getpid(), signal.SIGKILL)
 
+if checkpoint is not None:
+    import torch
 print("begun", flush=True)
 try:
-    explore(None, config, out, engine=engine, workers=workers, progress=progress)
-except ExploreError as error:
+    explore(checkpoint, config, out, datasets=positions, engine=engine, workers=workers, progress=progress)
+except UserError as error:
     print(error)
     sys.exit(2)
 """
 
 
 def small(**changes: object) -> ExploreConfig:
-    """Give settings that a test can play."""
+    """Give settings of games that a test can play."""
     return ExploreConfig(**{**SMALL, **changes})
+
+
+def searched(**changes: object) -> ExploreConfig:
+    """Give settings with which a test can search positions."""
+    return ExploreConfig(**{**SEARCHED, **changes})
+
+
+def prepare(folder: Path, games: int = 60) -> tuple[Path, Path]:
+    """Make a checkpoint and a dataset of random games: their folders."""
+    make(folder / "checkpoint")
+    dump = datasets.dump(folder / "games.pgn", games)
+    ingest([str(dump)], folder / "positions", IngestConfig(val_share=0.1, test_share=0.1), workers=1)
+    return folder / "checkpoint", folder / "positions"
 
 
 def start(
     config: ExploreConfig,
     out: Path,
+    inputs: Sequence[Path] = (),
+    *,
     workers: int = 1,
     limit: int = 0,
     kill_at: int = 0,
     kill_after: int = 0,
     engine: str = "local",
 ) -> "subprocess.Popen[str]":
-    """Begin a generation in a process of its own, and come back when it is about to play.
+    """Begin a generation in a process of its own, and come back when it is about to start.
 
-    No file may be longer than `limit` bytes; the process kills itself before its fsync number `kill_at`, or when
-    `kill_after` games are finished, earlier ones included; 0 for none of these.
+    `inputs` are a checkpoint and datasets. No file may be longer than `limit` bytes; the process kills itself before its fsync
+    number `kill_at`, or when `kill_after` games or positions are finished, earlier ones included; 0 for none of these.
     """
-    words = [to_json(config).decode(), str(out), engine, *map(str, (workers, limit, kill_at, kill_after))]
+    words = [to_json(config).decode(), str(out), engine, *map(str, (workers, limit, kill_at, kill_after, *inputs))]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = forked.Popen(
         [sys.executable, "-c", RUN, *words], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment
@@ -114,6 +140,6 @@ def journalled(out: Path) -> set[int]:
     found = set()
     for path in (out / ".journal").glob("*.jsonl"):
         whole, _, _ = path.read_bytes().rpartition(b"\n")
-        entries = [json.loads(line) for line in whole.splitlines()]
+        entries = [json.loads(line[9:]) for line in whole.splitlines()]
         found |= {entry["record"]["number"] for entry in entries if "record" in entry}
     return found

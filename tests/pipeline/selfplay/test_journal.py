@@ -4,73 +4,59 @@ import json
 import re
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from threading import Event
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic_core import to_jsonable_python
 
 from engine.errors import UserError
 from engine.search import SearchConfig
 from pipeline.cli.main import main
-from pipeline.selfplay.config import ExploreConfig, ExploreError
-from pipeline.selfplay.groups import side_by_side
+from pipeline.selfplay.config import ExploreConfig, ExploreError, noise
+from pipeline.selfplay.job import explore
 from pipeline.selfplay.journal import Journal, Watch, read_journals
-from pipeline.selfplay.play import explore
 from pipeline.selfplay.statistics import timing
-from pipeline.selfplay.worker import Task, play_task
-from tests.pipeline.selfplay.generations import records, small
+from pipeline.selfplay.worker import Task, work_on
+from tests.pipeline.selfplay.generations import records, searched, small
 
 
 def entry(number: int) -> dict[str, object]:
-    return {"record": {"number": number}, "thoughts": [], "pgn": "x\n" * number}
+    return {"record": {"number": number}, "searches": [], "pgn": "x\n" * number}
 
 
 def test_noise_falls_on_a_line_from_the_first_generation_to_the_last() -> None:
-    config = ExploreConfig(
-        noise_first=0.9, noise_last=0.3, search=SearchConfig(dirichlet_fraction=0.25, gumbel_scale=2.0)
-    )
-    assert [config.noise(generation, 4) for generation in range(4)] == pytest.approx([0.9, 0.7, 0.5, 0.3])
-    assert config.noise(0, 1) == 0.9
-    search = config.search_in(2, 4)
-    assert (search.dirichlet_fraction, search.gumbel_scale) == pytest.approx((0.125, 1.0))
+    assert [noise(generation, 5) for generation in range(5)] == pytest.approx([1.0, 0.875, 0.75, 0.625, 0.5])
+    assert noise(0, 1) == 1.0
+    config = ExploreConfig(search=SearchConfig(dirichlet_fraction=0.25, gumbel_scale=2.0))
+    search = config.search_in(2, 5)
+    assert (search.dirichlet_fraction, search.gumbel_scale) == pytest.approx((0.1875, 1.5))
     with pytest.raises(ExploreError, match="no generation 4 among 4"):
-        config.noise(4, 4)
-
-
-def test_a_mixtures_share_is_kept() -> None:
-    config = ExploreConfig(explorer="mixture", hand_written_share=0.3)
-    played = [config.explorer_of(number, 7) for number in range(2000)]
-    assert abs(played.count("hand-written") / 2000 - 0.3) < 4 * (0.3 * 0.7 / 2000) ** 0.5
-    assert set(played) == {"hand-written", "network"}
+        noise(4, 4)
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
     for changes, said in (
         ({"games": 0}, "games must be at least 1"),
+        ({"count": 0}, "count must be at least 1"),
         ({"explorer": "nobody"}, "explorer is one of network"),
-        ({"noise_last": 1.5}, "noise_last"),
-        ({"full_share": 0.0}, "no move would become a row"),
-        ({"full_share": 1.5}, "full_share must be between 0 and 1"),
+        ({"device": "tpu"}, "device is one of auto, cpu, cuda, onnx"),
+        ({"draw_penalty": 1.5}, "draw_penalty must be between 0 and 1"),
         ({"resign": 1.0}, "resign"),
-        ({"test_share": 0.7, "val_share": 0.5}, "test_share and val_share"),
-        ({"book": Path("x"), "made_openings": 3}, "not both"),
     ):
         with pytest.raises(UserError, match=said):
             ExploreConfig(**changes)  # type: ignore[arg-type]
-    json.dumps(to_jsonable_python(ExploreConfig(book=Path("x.epd"))), allow_nan=False)
 
 
 def test_a_network_explorer_needs_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ExploreError, match="plays a checkpoint"):
+    with pytest.raises(ExploreError, match="needs a checkpoint"):
         explore(None, ExploreConfig(games=2), tmp_path / "out")
     with pytest.raises(UserError, match="holds no checkpoint"):
         explore(tmp_path, ExploreConfig(games=2), tmp_path / "out")
-    with pytest.raises(UserError, match="cannot be read"):
-        explore(None, small(book=tmp_path / "none.pgn"), tmp_path / "out")
+    with pytest.raises(UserError, match="name at least one"):
+        explore(tmp_path, searched(), tmp_path / "out")
+    with pytest.raises(UserError, match="hand-written plays games: leave out the datasets"):
+        explore(None, small(), tmp_path / "out", datasets=[tmp_path])
     with pytest.raises(UserError, match="an engine is local, ray"):
         explore(None, small(), tmp_path / "out", engine="dask")
     with pytest.raises(UserError, match="workers must be 0 or more"):
@@ -96,14 +82,13 @@ def test_a_player_that_does_not_see_the_journal_says_where(tmp_path: Path) -> No
         search=small().search,
         seed=0,
         generation=0,
-        openings=(),
         checkpoint=None,
         journal=journal,
         go_on=journal / "go-on",
         owner=None,
     )
     with pytest.raises(ExploreError, match=f"{re.escape(socket.gethostname())} does not see .*elsewhere"):
-        play_task(task)
+        work_on(task)
 
 
 @settings(max_examples=50)
@@ -140,10 +125,10 @@ def test_every_process_has_a_file_of_its_own_and_a_watcher_counts_all(tmp_path: 
     first.sync({"seconds": 2})
     first.file.write(b'{"record": {"num')
     first.file.flush()
-    assert watch.look() == 3
-    assert watch.look() == 3
+    assert watch.count() == 3
+    assert watch.count() == 3
     second.add(entry(4))
-    assert watch.look() == 4
+    assert watch.count() == 4
     first.close()
     second.close()
     found = read_journals(tmp_path)
@@ -152,47 +137,14 @@ def test_every_process_has_a_file_of_its_own_and_a_watcher_counts_all(tmp_path: 
     assert found.damaged == 1
 
 
-def test_groups_of_games_side_by_side_are_the_same_games(tmp_path: Path) -> None:
-    for groups in (1, 3):
-        config = small(games=10, most_plies=20, groups=groups)
-        manifest = explore(None, config, tmp_path / str(groups), workers=1)
-        assert 0 < manifest["selfplay"]["timing"]["search_efficiency"] < 1
-    assert records(tmp_path / "1") == records(tmp_path / "3")
-
-
-def test_what_one_group_raises_ends_all_and_is_raised() -> None:
-    over = Event()
-
-    def endless(number: int) -> Iterator[int]:
-        while not over.is_set():
-            yield number
-
-    def broken() -> Iterator[int]:
-        yield 7
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        list(side_by_side([endless(1), broken(), endless(2)], over))
-    over.clear()
-    whole = [item for item in side_by_side([iter(range(5)), iter(range(10, 13))], over) if item is not None]
-    assert sorted(whole) == [0, 1, 2, 3, 4, 10, 11, 12]
-    assert [item for item in whole if item < 5] == [0, 1, 2, 3, 4]
-    over.clear()
-    listening = side_by_side([endless(1)], over)
-    assert next(listening) == 1
-    listening.close()
-    assert over.is_set()
-
-
 def test_time_is_counted_once_where_processes_play_side_by_side() -> None:
     work = [
         {"began": began, "ended": ended, "seconds": 5.0, "evaluator_seconds": 4.0, "evaluations": 10, "batches": 2}
-        | {"devices": ["cpu bfloat16"]}
+        | {"device": "cpu bfloat16"}
         for began, ended in ((100.0, 110.0), (105.0, 112.0), (300.0, 308.0), (301.0, 302.0))
     ]
-    told = timing(work, 50, 0)
+    told = timing(work, 0)
     assert told["seconds"] == 20.0
-    assert told["games_per_hour"] == 9000.0
     assert told["search_efficiency"] == 0.8
     assert (told["evaluations"], told["batches"], told["runs"]) == (40, 8, 4)
 
@@ -213,7 +165,7 @@ def test_the_command_line_plays_and_says_what_is_wrong(
         "--workers",
         "1",
     ]
-    words += ["--width", "2", "--set", "most_plies=12", "--simulations", "4", "--set", "full_share=0.5", "--json"]
+    words += ["--width", "2", "--set", "most_plies=12", "--simulations", "4", "--json"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         main()

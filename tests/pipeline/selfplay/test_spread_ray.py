@@ -14,7 +14,7 @@ import pytest
 from engine.progress import Tick
 from pipeline.errors import Stopped
 from pipeline.selfplay.config import ExploreError
-from pipeline.selfplay.play import explore
+from pipeline.selfplay.job import explore
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import make
 from tests.pipeline.selfplay.generations import journalled, small, start, told

@@ -1,12 +1,11 @@
 """A generation of self-play is a dataset: its rows are those of its own PGN, and python-chess agrees with the rest."""
 
-import hashlib
 import io
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from queue import Queue
 from typing import Any
 
 import chess
@@ -16,19 +15,30 @@ import pytest
 
 from engine.encoding.planes import label_of, move_of
 from engine.progress import Tick
+from engine.selfplay import generate
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
 from pipeline.dataset.files.shards import read_manifest, verify
 from pipeline.dumps.paths import dumps_of
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.selfplay.play import explore
+from pipeline.selfplay.config import VAL_SHARE
+from pipeline.selfplay.job import explore
 from pipeline.validation.verify import verify_dataset
-from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, told
 
 CONFIG = small()
+SEARCH = ("visits", "root_value", "best_value", "simulations")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def resigning() -> Iterator[None]:
+    """Let games resign early, and half of them play on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generate, "RESIGN_PLIES", 10)
+        patch.setattr(generate, "PLAYED_ON", 0.5)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +53,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def boards(record: dict[str, Any]) -> list[chess.Board]:
     """Give the positions of a game, the last one too, by python-chess."""
-    board = chess.Board(record["fen"])
+    board = chess.Board()
     found = [board.copy()]
-    for uci in record["book"] + record["moves"]:
+    for uci in record["moves"]:
         assert chess.Move.from_uci(uci) in board.legal_moves
         board.push_uci(uci)
         found.append(board.copy())
@@ -60,15 +70,17 @@ def test_a_generation_is_a_whole_dataset_and_nothing_else_is_left(made: Path) ->
 
 
 def test_rows_are_what_ingest_makes_of_the_games_own_pgn(made: Path, tmp_path: Path) -> None:
-    same = IngestConfig(val_share=CONFIG.val_share, test_share=CONFIG.test_share)
+    same = IngestConfig(val_share=VAL_SHARE, test_share=0.0)
     ingest([str(made / "games.pgn")], tmp_path / "again", same, workers=1)
     again = {(row["game"], row["ply"]): row for row in datasets.table(tmp_path / "again").to_pylist()}
     mine = datasets.table(made).to_pylist()
-    assert len(mine) == sum(record["full"] for record in records(made)) > 100
+    games = {row["game"]: row["plies"] for row in again.values()}
+    assert len(mine) == read_manifest(made)["selfplay"]["searched"] > 100
+    assert {row["game"] for row in mine} == games.keys()
     for row in mine:
         other = again[row["game"], row["ply"]]
-        assert {name: value for name, value in row.items() if name not in ("visits", "root_value")} == {
-            name: value for name, value in other.items() if name not in ("visits", "root_value")
+        assert {name: value for name, value in row.items() if name not in SEARCH} == {
+            name: value for name, value in other.items() if name not in SEARCH
         }
         assert other["visits"] is None
         assert row["eval"] is None, "a search's value is no engine's evaluation, in which a training would read it"
@@ -101,6 +113,7 @@ def test_what_was_thought_stands_on_legal_moves_of_its_position(made: Path) -> N
         assert sum(entry["share"] for entry in row["visits"]) == pytest.approx(1.0, abs=1e-5)
         assert min(entry["share"] for entry in row["visits"]) > 0.0
         assert -1.0 <= row["root_value"] <= 1.0
+        assert -1.0 <= row["best_value"] <= 1.0
         sharp += dict(zip(labels, [entry["share"] for entry in row["visits"]], strict=True)).get(row["label"], 0.0)
     assert sharp / len(rows) > 0.1, "the moves that are played have a share worth speaking of"
 
@@ -109,21 +122,15 @@ def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
     endings: Counter[str] = Counter()
     for record in records(made):
         last = boards(record)[-1]
-        assert record["plies"] == len(record["book"]) + len(record["moves"])
         outcome = last.outcome(claim_draw=True)
         if record["ending"] in ("resignation", "too long"):
             assert not last.is_checkmate()
-            assert record["ending"] == "resignation" or record["plies"] == CONFIG.most_plies
+            assert record["ending"] == "resignation" or len(record["moves"]) == CONFIG.most_plies
             loses = {"resignation": "0-1" if last.turn else "1-0", "too long": "1/2-1/2"}[record["ending"]]
             assert record["result"] == loses
         else:
             assert outcome is not None
             assert record["result"] == outcome.result()
-        white_ahead = sum(
-            {"p": 1, "n": 3, "b": 3, "r": 5, "q": 9}.get(char.lower(), 0) * (1 if char.isupper() else -1)
-            for char in last.board_fen()
-        )
-        assert record["material"] == white_ahead
         if record["given_up"] is not None:
             loser = boards(record)[record["given_up"]].turn
             assert record["false"] == (record["result"] != ("0-1" if loser else "1-0"))
@@ -137,23 +144,23 @@ def test_results_endings_and_statistics_are_python_chesss(made: Path) -> None:
     assert played["decisive_share"] == pytest.approx(
         sum(record["result"] != "1/2-1/2" for record in records(made)) / CONFIG.games, abs=1e-6
     )
-    assert manifest["positions"]["total"] == played["full_moves"]
-    assert 0.1 < played["full_moves"] / (played["full_moves"] + played["quick_moves"]) < 0.4
+    assert manifest["positions"]["total"] == played["searched"]
+    assert played["mean_plies"] == pytest.approx(np.mean([len(record["moves"]) for record in records(made)]), abs=1e-3)
     assert played["timing"]["seconds"] > 0
     assert 0 < played["timing"]["search_efficiency"] < 1
 
 
 def test_the_pgn_is_read_by_python_chess_with_an_evaluation_of_every_search(made: Path) -> None:
-    text = io.StringIO((made / "games.pgn").read_text())
+    text, rows = io.StringIO((made / "games.pgn").read_text()), datasets.table(made).to_pylist()
     for number, record in enumerate(records(made)):
         game = chess.pgn.read_game(text)
         assert game is not None
         assert game.errors == []
-        assert [move.uci() for move in game.mainline_moves()] == record["book"] + record["moves"]
+        assert [move.uci() for move in game.mainline_moves()] == record["moves"]
         assert game.headers["Result"] == record["result"]
         assert game.headers["Site"].endswith(f"/0-{number}")
         values = [float(found[1]) for node in game.mainline() if (found := re.search(r"%value (\S+)\]", node.comment))]
-        assert len(values) == record["full"] + record["quick"]
+        assert len(values) == sum(row["game"] == number for row in rows)
         assert all(-1.0 <= value <= 1.0 for value in values)
         assert all(node.eval() is None for node in game.mainline()), "no program takes them for centipawns"
     assert chess.pgn.read_game(text) is None
@@ -183,29 +190,7 @@ def test_a_finished_generation_is_given_as_it_is(made: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in made.iterdir()} == before
 
 
-def test_a_mixture_is_a_share_of_games_of_each_explorer_and_its_manifest_names_the_weights(tmp_path: Path) -> None:
-    make(tmp_path / "net")
-    config = small(games=30, explorer="mixture", most_plies=16, hand_written_share=0.4, device="cpu", amp="off")
-    manifest = explore(tmp_path / "net", config, tmp_path / "mixed", generation=2, generations=4, workers=1)
-    mixed = records(tmp_path / "mixed")
-    assert 4 <= sum(record["explorer"] == "hand-written" for record in mixed) <= 20
-    assert manifest["selfplay"]["explorers"] == dict(Counter(record["explorer"] for record in mixed))
-    weights = next((tmp_path / "net").glob("weights-*"))
-    assert manifest["lineage"]["checkpoint"]["weights_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
-    assert (manifest["lineage"]["generation"], manifest["lineage"]["generations"]) == (2, 4)
-    alone = small(games=30, explorer="hand-written", most_plies=16, device="cpu", amp="off")
-    explore(None, alone, tmp_path / "alone", generation=2, generations=4, workers=1)
-    for one, other in zip(mixed, records(tmp_path / "alone"), strict=True):
-        assert (one == other) == (one["explorer"] == "hand-written"), "a game depends on nothing but its own explorer"
-
-
-def test_stopped_and_continued_is_the_same_as_played_at_once(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from pipeline.errors import Stopped
-
-    # who plays waits for who writes, and is not done before it hears of the stop
-    monkeypatch.setattr("pipeline.selfplay.groups.Queue", lambda: Queue(1))
+def test_stopped_and_continued_is_the_same_as_played_at_once(made: Path, tmp_path: Path) -> None:
     for games in (3, 9, 17):
         ticks: list[Tick] = []
         with pytest.raises(Stopped, match=r"of 24 games; run the same command to continue"):
@@ -232,47 +217,17 @@ def test_games_of_another_generation_or_seed_are_others(made: Path, tmp_path: Pa
         assert not games & {json.dumps(record["moves"]) for record in records(tmp_path / str(number))}
 
 
-def test_what_a_draw_is_worth_stands_in_the_root_values(tmp_path: Path) -> None:
-    usual = small(games=12, explorer="uniform", most_plies=30, resign=0.0, full_share=1.0)
-    other = small(
-        games=12, explorer="uniform", most_plies=30, resign=0.0, full_share=1.0, draw_penalty=0.1, draw_material=0.2
-    )
-    explore(None, usual, tmp_path / "usual", workers=1)
-    explore(None, other, tmp_path / "other", workers=1)
-    ends = {record["number"]: (boards(record), record) for record in records(tmp_path / "usual")}
-    changed = 0
+def test_a_draw_penalty_lowers_the_values_of_drawn_games(tmp_path: Path) -> None:
+    explore(None, small(games=12, most_plies=30, resign=0.0), tmp_path / "usual", workers=1)
+    explore(None, small(games=12, most_plies=30, resign=0.0, draw_penalty=0.1), tmp_path / "other", workers=1)
+    drawn = {record["number"]: record["result"] == "1/2-1/2" for record in records(tmp_path / "usual")}
     rows = datasets.table(tmp_path / "usual").to_pylist(), datasets.table(tmp_path / "other").to_pylist()
     for before, after in zip(*rows, strict=True):
-        positions, record = ends[before["game"]]
-        wanted = before["root_value"]
-        if record["result"] == "1/2-1/2":
-            side = 1 if positions[before["ply"]].turn else -1
-            wanted += side * 0.2 * np.tanh(record["material"] / 3) - 0.1
-            changed += 1
-        assert after["root_value"] == pytest.approx(min(max(wanted, -1.0), 1.0), abs=2e-6)
+        for name in ("root_value", "best_value"):
+            wanted = before[name] - 0.1 * drawn[before["game"]]
+            assert after[name] == pytest.approx(max(wanted, -1.0), abs=2e-6)
         assert after["result"] == before["result"]
-    assert changed > 50
-
-
-def test_games_begin_with_a_books_openings_or_made_ones(tmp_path: Path) -> None:
-    lines = ["e4 e5 Nf3", "d4 d5 c4", "c4 e5 Nc3"]
-    (tmp_path / "book.pgn").write_text("".join(f'[Result "*"]\n\n{line} *\n\n' for line in lines))
-    explore(None, small(games=6, most_plies=10, book=tmp_path / "book.pgn"), tmp_path / "book", workers=1)
-    wanted = set()
-    for line in lines:
-        board = chess.Board()
-        for san in line.split():
-            board.push_san(san)
-        wanted.add(tuple(move.uci() for move in board.move_stack))
-    found = Counter(tuple(record["book"]) for record in records(tmp_path / "book"))
-    assert found == dict.fromkeys(wanted, 2)
-    assert all(row["ply"] >= 3 for row in datasets.table(tmp_path / "book").to_pylist())
-    config = small(games=4, most_plies=10, made_openings=3, book_plies=4)
-    explore(None, config, tmp_path / "made", workers=1)
-    openings = [tuple(record["book"]) for record in records(tmp_path / "made")]
-    assert openings[0] == openings[3]
-    assert len(set(openings)) == 3
-    assert {len(opening) for opening in openings} == {4}
+    assert sum(drawn[row["game"]] for row in rows[0]) > 50
 
 
 def test_a_label_of_a_row_is_the_move_that_was_played(made: Path) -> None:
@@ -280,7 +235,7 @@ def test_a_label_of_a_row_is_the_move_that_was_played(made: Path) -> None:
     for row in datasets.table(made).to_pylist():
         positions, record = games[row["game"]]
         move = move_of(row["label"], row["promotion"], positions[row["ply"]].turn)
-        assert move.uci() == (record["book"] + record["moves"])[row["ply"]]
+        assert move.uci() == record["moves"][row["ply"]]
         result = {"1-0": 1, "0-1": -1, "1/2-1/2": 0}[record["result"]]
         assert row["result"] == (result if positions[row["ply"]].turn else -result)
 

@@ -1,1 +1,0 @@
-"""Positions of datasets searched by a checkpoint: a dataset of what its search knows better than it."""

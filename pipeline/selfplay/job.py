@@ -1,0 +1,169 @@
+"""A generation of self-play, started, continued after a kill, and made into a dataset.
+
+    checkpoint, configuration, datasets -> [process: games or searches -> journal] -> shards, manifest
+
+explore.json identifies the generation; a directory that was started with anything else is refused, with the setting that
+differs. Until the manifest exists, `.journal/` holds what is finished. A game or search depends on the seed, its number, the
+settings and the evaluator, so a killed generation ends with the files of an uninterrupted one, except for `selfplay.timing` in
+the manifest. (A network's answer may differ in its last bits with the size of its batch, and a game with it.)
+"""
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from engine.encoding.planes import ENCODING_VERSION, moves_hash
+from engine.progress import Progress, Stop, Tick, never, silent
+from pipeline.dataset.files.shards import MANIFEST, finish_dataset, publish_json, read_manifest
+from pipeline.errors import ConfigError
+from pipeline.executors.by_name import LOCAL, engine_of
+from pipeline.selfplay.config import ExploreConfig, ExploreError, noise
+from pipeline.selfplay.dataset import build, clear
+from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
+from pipeline.selfplay.evaluators import ONNX, checkpoint_identity
+from pipeline.selfplay.journal import FOLDER, Journals, read_journals
+from pipeline.selfplay.spread import complete, tidy
+from pipeline.selfplay.statistics import count_games, count_searches, timing
+from pipeline.selfplay.worker import Task
+from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
+from pipeline.storage.stores import alone
+
+FORMAT_VERSION = 2
+IDENTITY = "explore.json"
+
+
+def explore(
+    checkpoint: Path | None,
+    config: ExploreConfig,
+    out: Path,
+    *,
+    datasets: Sequence[Path] = (),
+    generation: int = 0,
+    generations: int = 1,
+    lineage: Mapping[str, Any] | None = None,
+    engine: str = LOCAL,
+    workers: int = 0,
+    progress: Progress = silent,
+    stop: Stop = never,
+) -> dict[str, Any]:
+    """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
+
+    What is finished already is not done again. `generation` of `generations`, from 0, decides how much noise there is.
+    `lineage` is written into the manifest. `workers` are processes, 0 for one per core, or one where the network runs on a
+    GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's processes run on CPUs, one per core, and all
+    its nodes see `out` and the checkpoint.
+
+    Raises ExploreError (another checkpoint or other settings than the directory was started with, a checkpoint without a
+    value, datasets without positions, two jobs at once, a full disk), DatasetError, CheckpointError, OnnxError, ConfigError
+    (no such engine), IngestError (Ray was lost), and Stopped.
+    """
+    if workers < 0:
+        raise ConfigError("workers must be 0 or more")
+    if config.plays == bool(datasets):
+        raise ConfigError(
+            f"the explorer {config.explorer} plays games: leave out the datasets"
+            if config.plays
+            else "the explorer reanalyse searches positions of datasets: name at least one"
+        )
+    remote = None if engine == LOCAL else engine_of(engine, workers)
+    if remote is not None and config.device not in ("auto", "cpu", ONNX):
+        raise ConfigError(f"{engine} runs on CPUs: leave out the device {config.device}, or work without an engine")
+    identity = _identify(checkpoint, config, datasets, generation, generations, lineage)
+    require_own(out, SELFPLAY, ExploreError)
+    require_apart(out, [*datasets, *([] if checkpoint is None else [checkpoint])], ExploreError)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ExploreError(f"{out} cannot be made: {error.strerror}") from error
+    with alone(out, ExploreError(f"another process works in {out}: wait for it, or choose another directory")):
+        try:
+            _claim(out, identity)
+            if finish_dataset(out):
+                manifest = read_manifest(out)
+                clear(out)
+                return manifest
+            journal = out.absolute() / FOLDER
+            tidy(journal)
+            drawn = {} if config.plays else draw(datasets, config, journal, progress, stop)
+            total, width = (config.games, 1) if config.plays else (drawn["positions"], config.width)
+            task = Task(
+                numbers=tuple(range(-(-total // width))),
+                config=config,
+                search=config.search_in(generation, generations),
+                seed=config.seed_in(generation),
+                generation=generation,
+                checkpoint=checkpoint.absolute() if checkpoint is not None and config.uses_network else None,
+                journal=journal,
+                go_on=journal / f"go-on-{secrets.token_hex(8)}",
+                owner=os.getpid(),
+            )
+
+            def show(items: int) -> Tick:
+                return Tick(min(items * width, total), total, "games" if config.plays else "positions")
+
+            found = complete(task, remote, workers, progress, stop, show)
+            return build(out, found, config, drawn, _describe(found, drawn, identity, config))
+        except OSError as error:
+            raise ExploreError(
+                f"{error.strerror or error} ({out}): what was finished is kept, run again to continue"
+            ) from error
+
+
+def _identify(
+    checkpoint: Path | None,
+    config: ExploreConfig,
+    datasets: Sequence[Path],
+    generation: int,
+    generations: int,
+    lineage: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return everything that a generation depends on; raises for a checkpoint that cannot be used."""
+    player = None
+    if config.uses_network:
+        if checkpoint is None:
+            raise ExploreError(f"the explorer {config.explorer} needs a checkpoint: name its directory")
+        from model.checkpoint import load
+
+        network, card = load(checkpoint)  # loaded here, so that an error is reported once, and not by every process
+        if network.preset.value == "none":
+            raise ExploreError(f"{checkpoint} has no value head: a search needs a network with a value")
+        player = checkpoint_identity(checkpoint, card, config.device)
+    identity = {
+        "format_version": FORMAT_VERSION,
+        "encoding_version": ENCODING_VERSION,
+        "moves_hash": moves_hash(),
+        "checkpoint": player,
+        "datasets": identify_datasets(datasets),
+        "config": config,
+        "generation": generation,
+        "generations": generations,
+        "noise": noise(generation, generations),
+        "lineage": dict(lineage or {}),
+    }
+    return to_jsonable_python(identity)  # type: ignore[no-any-return]
+
+
+def _claim(out: Path, identity: Mapping[str, Any]) -> None:
+    """Record what the directory is started with, or compare; ExploreError names the setting that differs."""
+    journal = out / FOLDER
+    if (out / MANIFEST).exists() or (journal / DRAWN).exists() or read_journals(journal).places:
+        claim(out / IDENTITY, identity, ExploreError)
+    else:  # nothing is finished that other settings could be mixed with
+        publish_json(out, IDENTITY, identity)
+
+
+def _describe(
+    found: Journals, drawn: Mapping[str, Any], identity: Mapping[str, Any], config: ExploreConfig
+) -> dict[str, Any]:
+    """Return the manifest's entries beside those of an ingest."""
+    figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
+    origin = {name: identity[name] for name in ("checkpoint", "datasets", "generation", "generations", "noise")}
+    return {
+        "config": identity["config"],
+        "lineage": {**identity["lineage"], **origin, "seed": config.seed},
+        "selfplay": {**figures, "timing": timing(found.work, found.damaged)},
+    }
