@@ -39,8 +39,8 @@ class ExploreConfig(SelfPlayConfig):
     """A generation of self-play; the manifest records all of it, and a directory started with other settings is refused."""
 
     explorer: Literal["network", "hand-written", "reanalyse"] = "network"
-    """network: the checkpoint plays itself; hand-written: the hand-written player does; reanalyse: the checkpoint searches
-    positions of datasets."""
+    """Player of the games: network (the checkpoint) or hand-written. Or reanalyse: the checkpoint searches positions of
+    datasets."""
     games: int = 1000
     """Games to play."""
     count: int = 20_000
@@ -56,8 +56,8 @@ class ExploreConfig(SelfPlayConfig):
     draw_penalty: float = 0.0
     """Subtracted from the values of rows of drawn games, for both sides."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
-    """Where the network runs; onnx: the checkpoint's model.onnx on the CPU, fastest when exported with `--int8`. A fine-tune
-    exports its networks itself."""
+    """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when exported with `--int8`; a
+    fine-tune exports its networks itself."""
 
     def __post_init__(self) -> None:
         """Raise ExploreError for values out of range."""
