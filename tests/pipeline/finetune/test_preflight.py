@@ -105,7 +105,9 @@ def test_a_generation_may_search_positions_in_place_of_games(
     assert verify(tmp_path / "selfplay") == []
     manifest = datasets.manifest(tmp_path / "selfplay")
     assert (checkpoint / "model.onnx").exists() == (device == "onnx")
-    assert manifest["selfplay"]["timing"]["devices"] == ["cpu float32" if device == "cpu" else "cpu onnxruntime int8"]
+    (used,) = manifest["selfplay"]["timing"]["devices"]
+    assert used.startswith("cpu")
+    assert (used == "cpu onnxruntime int8") == (device == "onnx")
     assert figures["searched"] == manifest["selfplay"]["searched"] > 0
     assert figures["positions"] == manifest["positions"]["train"]
     assert manifest["config"]["seed"] == 1
