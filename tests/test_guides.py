@@ -1,0 +1,65 @@
+"""The commands of the guides, run one after the other on a small file of games, with smaller numbers."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.samples.shipped import EMBEDDED
+from tests.conftest import REPOSITORY
+from tests.pipeline.datasets import random_game
+from tests.test_documents import FENCED, commands
+
+SMALLER = {
+    "--minutes": ["--steps", "2", "--batch-size", "16"],
+    "--games": ["--games", "2"],
+    "--limit": ["--limit", "50"],
+}
+SMALLER |= {"--simulations": ["--simulations", "2"]}
+LEFT_OUT = {"uci"}
+"""It waits for a GUI."""
+
+
+def shrink(words: list[str]) -> list[str]:
+    """Return a command with quick values."""
+    quick: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word in SMALLER:
+            next(rest)
+        quick += SMALLER.get(word, [word])
+    return quick
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guide", ["own_games", "judging"])
+def test_its_commands_work_in_their_order(guide: str, tmp_path: Path) -> None:
+    (tmp_path / "games.pgn").write_text("\n".join(random_game(seed) for seed in range(60)))
+    (tmp_path / "other.pgn").write_text("\n".join(random_game(seed) for seed in range(60, 70)))
+    shutil.copytree(EMBEDDED, tmp_path / "datasets" / "embedded")
+    text = (REPOSITORY / "docs" / "guides" / f"{guide}.md").read_text()
+    shown = commands(text, FENCED)
+    if guide == "judging":  # it begins with what the first guide makes
+        first = commands((REPOSITORY / "docs" / "guides" / "own_games.md").read_text(), FENCED)
+        shown = [words for words in first if words[0] in ("ingest", "train")][:2] + shown
+    if guide == "own_games":  # the last section joins two months
+        for month in ("2024-01", "2024-02"):
+            number = int(month[-1])
+            games = "\n".join(random_game(100 * number + seed) for seed in range(30))
+            dated = re.sub(r'\[Date "[^"]*"\]', f'[Date "{month.replace("-", ".")}.01"]', games)
+            (tmp_path / f"{month}.pgn").write_text(dated)
+            shown.insert(0, ["ingest", f"{month}.pgn", "--out", f"datasets/positions/{month}"])
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    for words in shown:
+        if words[0] in LEFT_OUT or (any("stockfish" in word for word in words) and not shutil.which("stockfish")):
+            continue
+        command = [sys.executable, "-m", "pipeline", *shrink(words)]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=480
+        )
+        assert done.returncode == 0, f"{shlex.join(words)}: {done.stderr[-500:]}"
