@@ -1,7 +1,7 @@
 """The text of zstd, gzip and bzip2 archives, up to the first damaged byte.
 
 `decompress` yields the text of everything before the damage and then raises OSError, so an archive is read once and standard
-input loses no more than a file. Zero bytes behind the archive are padding, as for gzip(1); others raise TrailingBytesError.
+input loses no more than a file. Zero bytes after the archive are padding, as for gzip(1); others raise TrailingBytesError.
 Source of the zstd format: RFC 8878, section 3.1.
 """
 
@@ -27,7 +27,7 @@ Read = Callable[[int], bytes]
 
 
 class TrailingBytesError(OSError):
-    """Bytes behind a complete archive that are no further archive; the text is whole."""
+    """A complete archive is followed by bytes that are not another archive; its text is whole."""
 
 
 def compression_of(head: bytes) -> str | None:

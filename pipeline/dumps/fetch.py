@@ -174,7 +174,7 @@ class _Meter:
 
 @dataclass(frozen=True, slots=True)
 class _Download:
-    """A file to be fetched, and what is on disk of it."""
+    """A file to fetch, and the part of it that is on disk."""
 
     url: str
     path: Path
@@ -199,7 +199,7 @@ class _Download:
         return self.path.with_name(f"{self.path.name}.part.sums")
 
     def plan(self) -> dict[str, Any]:
-        """Return the file's bytes, what is here of it, and the bytes to fetch (None: unknown)."""
+        """Return the file's size, the bytes that are on disk, and the bytes left to fetch; None if unknown."""
         if self.path.exists():
             return {"bytes": self.path.stat().st_size, "here": "whole, its hash not compared", "to_fetch": 0}
         web = WebFile(self.url, self.config, self.stop)
@@ -256,7 +256,7 @@ class _Download:
         return sha256
 
     def _forget(self) -> None:
-        """Delete the notes on the unfinished file, the one that marks them as this program's last."""
+        """Delete the files that describe the unfinished one; the file that marks them as ours goes last."""
         self.sums.unlink(missing_ok=True)
         self.state.unlink(missing_ok=True)
 

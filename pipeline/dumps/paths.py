@@ -1,4 +1,4 @@
-"""Where the dumps of a dataset lie: the manifest knows names and hashes, not places."""
+"""Find the dumps that a dataset was made of: the manifest records names and hashes, not paths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from pipeline.errors import DatasetError
 def dumps_of(directory: Path, manifest: Mapping[str, Any], given: Sequence[Path] = ()) -> list[str] | None:
     """Find the dumps that a dataset was made of, in the manifest's order: among those given, or where Dagster has them.
 
-    Self-play keeps its games in the dataset itself. One dump of one source may be called otherwise than it was. Returns None
+    Self-play keeps its games in the dataset itself. A dataset's only dump may have been renamed. Returns None
     where one is not found; raises DatasetError where dumps were given and one of the dataset is not among them.
     """
     names = [source["name"] for source in manifest["sources"]]

@@ -185,7 +185,7 @@ class Source:
 
 
 def _first_text(head: bytes, compression: str | None) -> bytes:
-    """Decompress the beginning of an archive, as far as its head goes; damage is reported when the rest is read."""
+    """Decompress the beginning of an archive; damage is reported when the rest is read."""
     if compression is None:
         return head[:FIRST]
     stream = Pieces(decompress(io.BytesIO(head).read, compression))
@@ -196,7 +196,7 @@ def _first_text(head: bytes, compression: str | None) -> bytes:
 
 
 def _file_number(file: Any) -> int | None:
-    """Return a file's descriptor, None for what has none: a remote file, a buffer."""
+    """Return a file's descriptor, or None for a remote file or a buffer."""
     try:
         return int(file.fileno())
     except (AttributeError, OSError):
@@ -254,7 +254,7 @@ class _Window:
         self.filled = self.scanned = 0
         self.has_games = False
         self.is_cut = False
-        """Whether damage ended the text, in the middle of a game for all we know."""
+        """Whether damage ended the text, perhaps in the middle of a game."""
         self.splitter = Splitter()
         self.starts = np.empty(0, dtype=np.int64)
 

@@ -1,4 +1,4 @@
-"""Pieces of a dump from many places, to estimate the whole from: a few megabytes, however large it is.
+"""Sample a few megabytes of a dump at many places, to estimate the whole.
 
 A plain file is read at places spread over it, an archive of many zstd frames (as pzstd writes) at frames spread over it.
 Anything else is read from its beginning, up to REACH of its text: the rest is assumed to be like the pieces of that.
@@ -20,12 +20,12 @@ from pipeline.errors import DumpError
 from pipeline.storage.stores import is_url
 
 REACH = 1 << 29
-"""Bytes of text that are read at most of what can only be read from its beginning."""
+"""Most bytes of text to read of a dump that can only be read from its beginning."""
 FAR_REACH = 1 << 27
-"""The same of a remote dump: some 20 MB of an archive."""
+"""The same for a remote dump: some 20 MB of an archive."""
 PLACES = 32
 SEARCH = 1 << 22
-"""Raw bytes in which a frame is looked for from each place on."""
+"""Raw bytes that are searched for a frame at each place."""
 ENOUGH = 1 << 16
 """Bytes of text that a frame must have: its magic number may also occur within compressed data."""
 _GAME = re.compile(rb"\n\r?\n(?=\[Event )")
@@ -33,7 +33,7 @@ _GAME = re.compile(rb"\n\r?\n(?=\[Event )")
 
 @dataclass(slots=True)
 class Pieces:
-    """Texts of whole games, and the length of the whole text that they are taken from."""
+    """Texts of whole games, and the length of the text that they are taken from."""
 
     name: str
     size: int | None
@@ -50,7 +50,7 @@ class Pieces:
 
 
 def read_pieces(name: str, want: int) -> Pieces:
-    """Read about `want` bytes of text from a dump, all of a smaller one; raises DumpError as reading it would."""
+    """Read about `want` bytes of text from a dump, or all of a smaller one; raises DumpError."""
     source = Source(name)
     stream = source.open()
     found = Pieces(name, source.size)
@@ -74,7 +74,7 @@ def _cut_to_games(text: bytes, first: bool, last: bool) -> bytes:
 
 
 def _draw_offsets(total: int, length: int) -> list[int]:
-    """Return PLACES offsets, one from each equal part of what lies before `total`; the same ones each time."""
+    """Return PLACES offsets, one from each equal part of the bytes before `total`; the same ones each time."""
     rng = random.Random(0)  # noqa: S311
     part = total / PLACES
     return [int(part * (place + rng.random() * max(0.0, 1 - length / part))) for place in range(PLACES)]

@@ -1,1 +1,1 @@
-"""A function over many items: processes of this machine, or Ray."""
+"""Run a function over many items, in processes on this machine or on Ray."""

@@ -1,4 +1,4 @@
-"""The engine that work runs on, by one setting.
+"""Choose the engine that work runs on by its name.
 
 | name | engine |
 |---|---|
@@ -7,7 +7,7 @@
 | `ray:HOST:PORT`, `ray:auto` | a Ray cluster, from one of its nodes |
 | `ray://HOST:PORT` | a Ray cluster, from outside, through its client server |
 
-Nothing of Ray is imported unless it is named.
+Ray is imported only if it is named.
 """
 
 from pipeline.errors import ConfigError

@@ -1,8 +1,8 @@
-"""The interface that work is distributed through, `Engine.map`, and its implementation by processes on this machine.
+"""The interface for distributed work, `Engine.map`, and its implementation by processes on this machine.
 
 The standard library's pool loses everything when one worker is killed; this one repeats the item that the worker had. Each
 item is tried at most `attempts` times, each result is returned once, lost items are reported, and closing the iterator stops
-the workers. Functions are top-level and know no engine; items may be lazy, and only a few are taken ahead.
+the workers. Functions are top-level and do not know the engine; items may be lazy, and only a few are taken ahead.
 
 Workers are spawned and not forked: the locks of this process's threads (pyarrow's, torch's) would stay held in a copy.
 """
@@ -35,7 +35,7 @@ Status = Literal["ok", "error", "lost"]
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as text, so that it can be sent between processes."""
+    """An exception as text, which can be sent between processes."""
 
     kind: str
     message: str
@@ -126,7 +126,7 @@ class _Worker:
         self.index: int | None = None
 
     def send(self, index: int, work: object) -> None:
-        """Send an item; that the worker has died is noticed when its result is received."""
+        """Send an item; a worker's death is noticed when its result is received."""
         self.index = index
         with suppress(BrokenPipeError, ConnectionResetError):
             self.pipe.send(work)
@@ -182,7 +182,7 @@ class LocalEngine:
         items: Iterator[tuple[int, Any]],
         cancelled: Stop,
     ) -> Iterator[Result]:
-        """Keep every worker busy until the items end and all have results; one item is taken ahead while they work."""
+        """Keep every worker busy until all items have results; one item is taken ahead while they work."""
         waiting: deque[tuple[int, Any]] = deque()
         given: dict[int, Any] = {}
         tries: dict[int, int] = {}

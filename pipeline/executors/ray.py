@@ -200,7 +200,7 @@ class RayEngine:
 
 @contextmanager
 def _signal_handlers_kept() -> Iterator[None]:
-    """Keep the handlers of SIGTERM and Ctrl-C, which Ray replaces when it starts."""
+    """Restore the handlers of SIGTERM and Ctrl-C, which Ray replaces when it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -34,7 +34,7 @@ def files_folder(out: Path) -> Path:
 
 
 def is_build(out: Path) -> bool:
-    """Return whether OUT holds a build of ours: marked by its identity, or killed before it wrote anything."""
+    """Return whether OUT holds a build: marked by its identity, or killed before it wrote anything."""
     folder = out / BUILDING
     if (folder / RUN).is_file():
         return not is_local(out) or not folder.is_symlink()
@@ -44,7 +44,7 @@ def is_build(out: Path) -> bool:
 
 
 def require_unused(out: Path, names: Iterable[str], refusal: type[UserError]) -> None:
-    """Raise `refusal` if a file of somebody else has a name that the build needs; in a store such a file is ours."""
+    """Raise `refusal` if another program's file has a name that the build needs; in a store such a file is ours."""
     for name in names if is_local(out) else ():
         if (out / name).exists() or (out / name).is_symlink():
             raise refusal(
@@ -55,7 +55,7 @@ def require_unused(out: Path, names: Iterable[str], refusal: type[UserError]) ->
 def finish(out: Path, last: str, refusal: type[UserError]) -> None:
     """Give the files of a build their names, `last` at the end, and delete the rest of it; if killed, call it again.
 
-    Raises `refusal` if a file of somebody else has one of the names.
+    Raises `refusal` if another program's file has one of the names.
     """
     if is_local(out):
         folder = out / BUILDING
@@ -72,7 +72,7 @@ def finish(out: Path, last: str, refusal: type[UserError]) -> None:
 
 
 def discard(out: Path) -> bool:
-    """Delete a build, its identity last; return False, and delete nothing, if there is none of ours."""
+    """Delete a build, its identity last; return False if there is none."""
     if not is_build(out):
         return False
     folder = out / BUILDING

@@ -96,7 +96,7 @@ def _is_mark(mark: Path, key: str) -> bool:
 
 
 def is_ignored(entry: Path) -> bool:
-    """Return whether a file or folder does not make its folder somebody else's."""
+    """Return whether an entry does not count when a folder's owner is determined."""
     name = entry.name
     if (
         not name or name in SYSTEM or is_temporary(name) or name.startswith(".nfs")

@@ -45,7 +45,7 @@ class Patience:
     """How long to wait for a server."""
 
     attempts: int = 6
-    """Requests in a row that may bring nothing before the file is given up."""
+    """Requests in a row that may fail before the download is given up."""
     stall_seconds: float = 60.0
     """Seconds without a byte after which a connection is given up."""
 
@@ -59,7 +59,7 @@ class Patience:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteVersion:
-    """What distinguishes one version of a remote file from another."""
+    """The properties by which versions of a remote file are told apart."""
 
     size: int | None = None
     """Bytes; None if the server does not send it."""
@@ -87,7 +87,7 @@ class RemoteVersion:
 
 
 class _BrokenError(Exception):
-    """A request that may succeed later, after `wait` seconds if the server names them."""
+    """A request failed that may succeed later, after `wait` seconds if the server gave them."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -140,7 +140,7 @@ class WebFile:
         self.digest = digest or hashlib.sha256()
         """sha256 of the bytes before the position."""
         self.breaks = 0
-        """Requests that broke off or were put off so far."""
+        """Requests that failed or were postponed so far."""
         self._failures = 0
         self._use_ranges = True
         self._skip, self._skipped = 0, hashlib.sha256()
@@ -148,7 +148,7 @@ class WebFile:
         self._session = _session()
 
     def look(self) -> RemoteVersion:
-        """Return the file's version by a request for its first byte."""
+        """Request the file's first byte and return the file's version."""
         self._retry(lambda: self._request(look=True))
         self.close()
         return self.version
@@ -262,7 +262,7 @@ class WebFile:
         raise FetchError(f"{shown(self.url)} leads nowhere: over {REDIRECTS} redirects")
 
     def _retry(self, request: Callable[[], Any]) -> Any:
-        """Return what a request returns, repeated after waits that double until the attempts are used up."""
+        """Repeat a request, with waits that double, until it succeeds or the attempts are used up."""
         import urllib3
 
         while True:
@@ -312,7 +312,7 @@ def _session() -> "requests.Session":
 
 
 def _parse(status: int, headers: Mapping[str, str]) -> tuple[RemoteVersion, int, bool]:
-    """Return the version that an answer is of, the byte that its body begins at, and whether the body's end is marked."""
+    """Return a response's version of the file, the first byte of its body, and whether the body's end is marked."""
     length, start = headers.get("Content-Length", ""), 0
     chunked = "chunked" in headers.get("Transfer-Encoding", "").lower()
     has_end = chunked or _SIZE.fullmatch(length) is not None

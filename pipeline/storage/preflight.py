@@ -1,4 +1,4 @@
-"""Checks made before a command starts, so that a mistake in its last step's options costs no time."""
+"""Checks before a command starts, so that a mistake in an option of the last step is reported at once."""
 
 import os
 import resource
@@ -10,14 +10,14 @@ from pathlib import Path
 from pipeline.errors import ConfigError
 
 ADDRESS_SPACE = 4 << 30
-"""Bytes that the libraries map, although they use few of them."""
+"""Bytes of address space that native libraries reserve; they use few of them."""
 
 DEBIANS_GAMES = "/usr/games"
 """Where Debian installs engines, which need not be on the path."""
 
 
 def require_folder(folder: Path) -> None:
-    """Raise ConfigError for a folder that files could not be written into: one that is a file, or may not be written."""
+    """Raise ConfigError if no files can be written into a folder."""
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir():
         raise ConfigError(f"{folder} cannot be written: {there} is a file and not a folder; choose another --out")

@@ -1,4 +1,4 @@
-"""Folders of this machine and of object stores, and files that appear there under their name whole or not at all.
+"""Folders on this machine and in object stores, where a file appears under its name only when it is complete.
 
 A place is a folder of this machine or of an object store (`s3://bucket/prefix`, `gs://...`). Both are used through the methods
 of `pathlib.Path`: `place` returns a Path for the one and a UPath for the other.

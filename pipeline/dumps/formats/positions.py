@@ -31,7 +31,7 @@ Convert = Callable[[str, Readable], Iterator[str]]
 
 
 def recognise(first: bytes) -> tuple[str, Convert] | None:
-    """Return the name of an input and what converts it, by its first bytes; None for PGN and anything else."""
+    """Return an input's name and its converter, by its first bytes; None for PGN and anything else."""
     text = first.decode("utf-8", "replace").removeprefix("\ufeff")
     line = next((line for line in text.splitlines() if line.strip()), "")
     if line.lower().startswith("puzzleid,"):
