@@ -1,9 +1,9 @@
-"""A game of self-play: its state while it is played, and its record with the result of each search when it is over.
+"""A game of self-play, with the result of each search.
 
 Each game draws random numbers from its own generator, seeded by the seed and its number, in a fixed order: first those that
 apply to the whole game, then one per half-move. So a game does not depend on the games beside it.
 
-Axes: T moves of a game, M moves of a position.
+Axes: M moves of a position.
 """
 
 from dataclasses import dataclass, field
@@ -47,49 +47,31 @@ class SearchResult:
     """Simulations in the tree, those kept from the move before included."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlayedGame:
-    """A finished game."""
+@dataclass(slots=True)
+class Game:
+    """A game of self-play."""
 
     number: int
     start: Position
     """Before the first move."""
-    labels: NDArray[np.uint16]  # [T] from the mover's side
-    promotions: NDArray[np.uint8]  # [T]
-    searches: list[SearchResult | None]  # [T] None for a move drawn without search
-    ending: int
-    """A code of ENDINGS."""
-    result: int
-    """+1 White won, 0 draw, -1 Black won."""
-    given_up: int | None
-    """Half-moves after which the side to move would have resigned, if resigning was off in this game."""
-
-    @property
-    def falsely_given_up(self) -> bool:
-        """Return whether the side that would have resigned did not lose."""
-        if self.given_up is None:
-            return False
-        white = bool(self.start[TURN] == 0) == (self.given_up % 2 == 0)
-        return self.result != (-1 if white else 1)
-
-
-@dataclass(slots=True)
-class GameInProgress:
-    """A game under way."""
-
-    number: int
-    start: Position
     rng: np.random.Generator
     sampled: int
     """Half-moves at the beginning that are drawn from the policy."""
     plays_on: bool
     """Whether resigning is off in this game."""
     labels: list[int] = field(default_factory=list)
+    """Moves so far, from the mover's side."""
     promotions: list[int] = field(default_factory=list)
     searches: list[SearchResult | None] = field(default_factory=list)
+    """The search of each move; None for a move drawn without search."""
     lost_in_a_row: list[int] = field(default_factory=lambda: [0, 0])
     """Consecutive moves that seemed lost: of the side that began, and of the other."""
     given_up: int | None = None
+    """Half-moves after which the side to move would have resigned, if resigning is off in this game."""
+    ending: int | None = None
+    """A code of ENDINGS; None while the game goes on."""
+    result: int = 0
+    """+1 White won, 0 draw, -1 Black won."""
 
     @property
     def plies(self) -> int:
@@ -100,6 +82,11 @@ class GameInProgress:
     def samples(self) -> bool:
         """Return whether the next move is drawn from the policy."""
         return self.plies < self.sampled
+
+    @property
+    def falsely_given_up(self) -> bool:
+        """Return whether the side that would have resigned did not lose."""
+        return self.given_up is not None and self.result != self._loss_after(self.given_up)
 
     def add(self, label: int, promotion: int, searched: SearchResult | None) -> None:
         """Add a move."""
@@ -113,22 +100,16 @@ class GameInProgress:
         self.lost_in_a_row[side] = self.lost_in_a_row[side] + 1 if -value > threshold else 0
         return self.lost_in_a_row[side] >= moves
 
-    def finish(self, ending: int) -> PlayedGame:
-        """Return the record of the finished game; after a mate or a resignation the side to move has lost."""
-        white = bool(self.start[TURN] == 0) == (self.plies % 2 == 0)
-        result = 0
-        if ending in (MATE, RESIGNED):
-            result = -1 if white else 1
-        return PlayedGame(
-            number=self.number,
-            start=self.start,
-            labels=np.array(self.labels, dtype=np.uint16),
-            promotions=np.array(self.promotions, dtype=np.uint8),
-            searches=self.searches,
-            ending=ending,
-            result=result,
-            given_up=self.given_up,
-        )
+    def finish(self, ending: int) -> "Game":
+        """Set how the game ended; after a mate or a resignation the side to move has lost."""
+        self.ending = ending
+        self.result = self._loss_after(self.plies) if ending in (MATE, RESIGNED) else 0
+        return self
+
+    def _loss_after(self, plies: int) -> int:
+        """Return the result in which the side to move after so many half-moves loses."""
+        white = bool(self.start[TURN] == 0) == (plies % 2 == 0)
+        return -1 if white else 1
 
 
 def read_search(root: Root, label: int, promotion: int) -> SearchResult:

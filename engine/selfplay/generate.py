@@ -22,8 +22,7 @@ from engine.selfplay.game import (
     RESIGNED,
     TOO_LONG,
     UNEVENTFUL,
-    GameInProgress,
-    PlayedGame,
+    Game,
     draw_move,
     read_search,
 )
@@ -95,7 +94,7 @@ def play_games(
     seed: int = 0,
     starts: Sequence[Position] = (),
     stop: Stop = never,
-) -> Iterator[PlayedGame]:
+) -> Iterator[Game]:
     """Play games number 0 .. `games - 1`, or those of the given numbers, and yield each as it ends.
 
     Game number n begins at `starts[n % len(starts)]`, by default at the initial position. The order in which games end
@@ -119,15 +118,15 @@ class _Slots:
 
     def __init__(self, search: Search, config: SelfPlayConfig, starts: Sequence[Position], seed: int) -> None:
         self.search, self.config, self.starts, self.seed = search, config, starts, seed
-        self.games: dict[int, GameInProgress] = {}
+        self.games: dict[int, Game] = {}
 
-    def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[PlayedGame]:
+    def begin(self, slot: int, numbers: Iterator[int]) -> Iterator[Game]:
         """Begin the next game in a slot, if there is one; yield games that are over before their first move."""
         for number in numbers:
             start = self.starts[number % len(self.starts)]
             rng = np.random.Generator(np.random.PCG64((self.seed % 2**64, number)))
             sampled, plays_on = int(rng.integers(self.config.sampled_plies + 1)), bool(rng.random() < PLAYED_ON)
-            game = GameInProgress(number, start, rng, sampled, plays_on)
+            game = Game(number, start, rng, sampled, plays_on)
             self.search.start(slot, start, game=number)
             ending = self.search.outcome(slot)
             if ending is None:
@@ -135,7 +134,7 @@ class _Slots:
                 return
             yield game.finish(ending)
 
-    def move(self) -> Iterator[tuple[int, PlayedGame]]:
+    def move(self) -> Iterator[tuple[int, Game]]:
         """Search and play a move in every game; yield those that end by it, with their slots."""
         slots = np.array(sorted(self.games), dtype=np.int64)
         samples = np.array([self.games[slot].samples for slot in slots.tolist()], dtype=np.bool_)
@@ -172,7 +171,7 @@ class _Slots:
                 labels[group], promotions[group] = chosen
         return labels, promotions
 
-    def _resigns(self, game: GameInProgress, value: float) -> bool:
+    def _resigns(self, game: Game, value: float) -> bool:
         """Return whether the mover resigns; where resigning is off, store when it would have."""
         if not self.config.resign > 0.0 or game.plies < RESIGN_PLIES:
             return False

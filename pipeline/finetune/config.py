@@ -117,7 +117,7 @@ class FinetuneConfig:
     most_uses: float = 2.0
     """Times that a self-play row may be used by the trainings that lead to one network."""
     anneal: int = 10
-    """Generations over which exploration's noise and the pull to the seed go from their first to their last value."""
+    """Generations over which the pull to the seed goes from its first to its last value."""
     workers: int = 0
     """Processes that play games; 0 for one a core."""
     engine: str | None = None

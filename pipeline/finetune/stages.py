@@ -63,8 +63,6 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
         config,
         context.folder / "selfplay",
         datasets=() if config.plays else context.human,
-        generation=min(context.number, context.config.anneal) - 1,
-        generations=context.config.anneal,
         lineage=dict(context.lineage),
         engine=context.config.engine or LOCAL,
         workers=context.config.workers,

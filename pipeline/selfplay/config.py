@@ -1,17 +1,13 @@
 """How the data of a generation are made: games that a player plays against itself, or searches of a dataset's positions."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, get_args
-
-import numpy as np
 
 from engine.errors import UserError
 from engine.search import SearchConfig
 from engine.selfplay.generate import SelfPlayConfig
 from pipeline.ingest.chunk import IngestConfig
 
-NOISE_FIRST, NOISE_LAST = 1.0, 0.5
-"""Factors of the search's noise (Gumbel's scale, the Dirichlet share) in the first and in the last generation."""
 VAL_SHARE = 0.05
 """Share of games held out for validation, by a hash of their moves."""
 
@@ -62,9 +58,11 @@ class ExploreConfig(SelfPlayConfig):
     def __post_init__(self) -> None:
         """Raise ExploreError for values out of range."""
         SelfPlayConfig.__post_init__(self)
-        for name, least in {"games": 1, "count": 1, "seed": 0}.items():
-            if getattr(self, name) < least:
-                raise ExploreError(f"{name} must be at least {least}, not {getattr(self, name)}")
+        for name in ("games", "count"):
+            if getattr(self, name) < 1:
+                raise ExploreError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.seed < 2**32:
+            raise ExploreError(f"seed must be from 0 to {2**32 - 1}, not {self.seed}")
         for name in ("explorer", "device"):
             if getattr(self, name) not in (known := get_args(self.__annotations__[name])):
                 raise ExploreError(f"{name} is one of {', '.join(known)}, not {getattr(self, name)!r}")
@@ -86,24 +84,3 @@ class ExploreConfig(SelfPlayConfig):
         if self.plays:
             return IngestConfig(test_share=0.0, val_share=VAL_SHARE, seed=self.seed, chunk_mib=8)
         return IngestConfig(planes="compact", seed=self.seed)
-
-    def search_in(self, generation: int, generations: int) -> SearchConfig:
-        """Return the search of a generation: its noise falls linearly from the first to the last."""
-        share = noise(generation, generations)
-        return replace(
-            self.search,
-            gumbel_scale=self.search.gumbel_scale * share,
-            dirichlet_fraction=self.search.dirichlet_fraction * share,
-        )
-
-    def seed_in(self, generation: int) -> int:
-        """Return the seed of a generation."""
-        return int(np.random.SeedSequence((self.seed, generation)).generate_state(1, np.uint32)[0])
-
-
-def noise(generation: int, generations: int) -> float:
-    """Return the factor of noise of a generation, 0 .. generations - 1."""
-    if not 0 <= generation < max(generations, 1):
-        raise ExploreError(f"there is no generation {generation} among {generations}: they count from 0")
-    late = generation / (generations - 1) if generations > 1 else 0.0
-    return NOISE_FIRST + late * (NOISE_LAST - NOISE_FIRST)

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from pipeline.dataset.files.columns import Form, schema
 from pipeline.dataset.files.permute import Records
-from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import (
     GAMES,
     SPLITS,
@@ -44,7 +43,7 @@ from pipeline.ingest.games_table import games_table
 from pipeline.ingest.manifest import build_manifest
 from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
-from pipeline.selfplay.draw import KEPT, POSITIONS, UNKNOWN
+from pipeline.selfplay.draw import POSITIONS, read_drawn
 from pipeline.selfplay.journal import FOLDER, Journals
 from pipeline.storage.building import BUILDING, PARTS, begin, discard
 
@@ -107,47 +106,36 @@ def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> list[Sou
 
 def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float) -> None:
     """Encode a chunk of games.pgn and its journal lines into shards and a note for the manifest."""
-    chunk = task.chunk
+    chunk, config, out = task.chunk, task.config, Path(task.out)
     text = np.frombuffer(chunk.text, dtype=np.uint8)
-    tagged = read_games(text, chunk.starts, task.config)
+    tagged = read_games(text, chunk.starts, config)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
     rows = pgn.allocate_rows(int(plies_G.sum()) + pgn.MAX_PLIES + 2)
     _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, 1, rows)
     assert (tagged.games.plies == plies_G).all(), "a game's PGN has its moves"
-    searches = [search for entry in entries for search in entry["searches"]]
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
-    counts_G = [len(entry["searches"]) for entry in entries]
-    rows_S = np.repeat(first_G, counts_G) + np.array([search[0] for search in searches], dtype=np.int64)
-    penalty_G = [draw_penalty * (entry["record"]["result"] == DRAWN_RESULT) for entry in entries]
-    splits_S = split_of(tagged.games.identity, task.config)[rows.game[rows_S]]
-    earlier_RH = pgn.earlier_moves(rows, filled, task.config.history)
+    searches: list[list[Any]] = []
+    for first, entry in zip(first_G.tolist(), entries, strict=True):
+        penalty = draw_penalty if entry["record"]["result"] == DRAWN_RESULT else 0.0
+        for ply, value, best_value, *others in entry["searches"]:
+            searches.append([first + ply, value - penalty, best_value - penalty, *others])
+    rows_S = np.array([search[0] for search in searches], dtype=np.int64)
     taken = Records(rows.view(pgn.ROW, np.ndarray)).take(rows_S)
-    columns = pgn.select_columns(taken) | earlier_columns(earlier_RH, rows_S)
+    columns = pgn.select_columns(taken)
+    columns |= earlier_columns(pgn.earlier_moves(rows, filled, config.history), rows_S)
     columns["game"] = game_numbers(taken["game"], chunk.first_game)
-    columns |= _values(searches, np.repeat(penalty_G, counts_G))
+    packed_SW, splits_G = packed_of(taken), split_of(tagged.games.identity, config)
     files = []
     for number, split in enumerate(SPLITS):
-        mine = np.flatnonzero(splits_S == number)
+        mine = np.flatnonzero(splits_G[taken["game"]] == number)
         if len(mine):
-            mine = np.random.Generator(np.random.PCG64((task.config.seed, chunk.index, 0, number))).permutation(mine)
             picked = {name: values[mine] for name, values in columns.items()}
-            table = _table(packed_of(taken)[mine], picked, [searches[at] for at in mine], task.config.planes)
-            files.append(_write_shard(Path(task.out), f"{split}-{chunk.index:05d}-0.parquet", split, table))
-    table = games_table(tagged, text, chunk, split_of(tagged.games.identity, task.config))
-    parts = Path(task.out) / PARTS
-    publish(parts, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
-    status = np.bincount(tagged.games.status, minlength=len(pgn.STATUS))
-    note = {
-        "chunk": chunk.index,
-        "text_sha256": hashlib.sha256(chunk.text).hexdigest(),
-        "games": len(entries),
-        "status": {name: int(count) for name, count in zip(pgn.STATUS, status, strict=True) if count},
-        "rows": len(searches),
-        "rows_dropped": {},
-        "label_collisions": _collisions(columns),
-        "files": files,
-    }
-    publish_json(parts, part_name(chunk.index), note)
+            path, seed = out / BUILDING / f"{split}-{chunk.index:05d}-0.parquet", (config.seed, chunk.index, number)
+            picked_searches = [searches[at] for at in mine]
+            files.append(_write_shard(path, seed, packed_SW[mine], picked, picked_searches, config.planes))
+    table = games_table(tagged, text, chunk, splits_G)
+    publish(out / PARTS, f"games-{chunk.index:05d}.parquet", len(table), lambda target: pq.write_table(table, target))
+    _publish_note(out, chunk.index, hashlib.sha256(chunk.text).hexdigest(), len(entries), columns["promotion"], files)
 
 
 # ---------------------------------------------------------------- positions
@@ -155,30 +143,17 @@ def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_pe
 
 def _encode_positions(out: Path, found: Journals, config: IngestConfig) -> None:
     """Write the shards of the searched positions, and a note for the manifest."""
-    files, rows, collisions = [], 0, 0
-    packed_RW, columns = _read_drawn(out / FOLDER / POSITIONS)
+    folder, files, promotions = out / FOLDER, [], []
+    packed_NW, columns = read_drawn(folder / POSITIONS)
     for number, searches in enumerate(_batches(found)):
-        order = np.random.Generator(np.random.PCG64((config.seed, number))).permutation(len(searches))
-        searches = [searches[at] for at in order]
         rows_S = np.array([search[0] for search in searches], dtype=np.int64)
-        picked = {name: values[rows_S] for name, values in columns.items()} | _values(searches)
-        table = _table(packed_RW[rows_S], picked, searches, config.planes)
-        files.append(_write_shard(out, f"train-00000-{number}.parquet", "train", table))
-        rows += len(searches)
-        collisions += _collisions(picked)
-    parts, games = out / PARTS, pq.ParquetFile(out / FOLDER / GAMES).metadata.num_rows
-    publish(parts, "games-00000.parquet", games, partial(_copy, out / FOLDER / GAMES))
-    note = {
-        "chunk": 0,
-        "text_sha256": file_hash(out / FOLDER / POSITIONS),
-        "games": games,
-        "status": {"used": games},
-        "rows": rows,
-        "rows_dropped": {},
-        "label_collisions": collisions,
-        "files": files,
-    }
-    publish_json(parts, part_name(0), note)
+        picked = {name: values[rows_S] for name, values in columns.items()}
+        path = out / BUILDING / f"train-00000-{number}.parquet"
+        files.append(_write_shard(path, (config.seed, number), packed_NW[rows_S], picked, searches, config.planes))
+        promotions.append(picked["promotion"])
+    games = pq.ParquetFile(folder / GAMES).metadata.num_rows
+    publish(out / PARTS, "games-00000.parquet", games, lambda target: target.write((folder / GAMES).read_bytes()))
+    _publish_note(out, 0, file_hash(folder / POSITIONS), games, np.concatenate(promotions), files)
 
 
 def _batches(found: Journals) -> Iterator[list[list[Any]]]:
@@ -193,38 +168,29 @@ def _batches(found: Journals) -> Iterator[list[list[Any]]]:
         yield searches
 
 
-def _read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
-    """Return the drawn positions, packed and as columns."""
-    with open_shard(path) as reader:
-        names = [name for name in (*KEPT, *UNKNOWN) if name != "planes"]
-        groups = [reader.read_packed(group, names) for group in range(len(reader.groups))]
-    columns = {name: np.concatenate([columns[name] for columns, _ in groups]) for name in groups[0][0]}
-    return np.concatenate([packed for _, packed in groups]), columns
-
-
-def _copy(path: Path, target: Any) -> None:
-    with path.open("rb") as file:
-        shutil.copyfileobj(file, target)
-
-
 # ---------------------------------------------------------------- both
 
 
-def _values(searches: Sequence[Sequence[Any]], penalty_S: NDArray[np.float64] | float = 0.0) -> dict[str, NDArray[Any]]:
-    """Return the columns of searches that are numbers; values are the mover's, less a penalty."""
-    values_S2 = np.array([search[1:3] for search in searches], dtype=np.float64).reshape(-1, 2)
-    root_S, best_S = (values_S2.T - penalty_S).clip(-1.0, 1.0).astype(np.float32)
-    simulations_S = np.array([search[3] for search in searches], dtype=np.int64).clip(max=MOST_SIMULATIONS)
-    return {"root_value": root_S, "best_value": best_S, "simulations": simulations_S.astype(np.uint16)}
-
-
-def _table(
-    packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], searches: Sequence[Sequence[Any]], form: Form
-) -> pa.Table:
-    """Return the table of a shard, with the column `visits` from the searches."""
-    table = packed_table(packed_RW, columns, form)
+def _write_shard(
+    path: Path,
+    seed: tuple[int, ...],
+    packed_SW: NDArray[np.uint64],
+    columns: Mapping[str, NDArray[Any]],
+    searches: Sequence[Sequence[Any]],
+    form: Form,
+) -> dict[str, Any]:
+    """Publish the rows of searches as a shard, shuffled, and return its entry in a note."""
+    order = np.random.Generator(np.random.PCG64(seed)).permutation(len(searches))
+    searches = [searches[at] for at in order]
+    values_S2 = np.array([search[1:3] for search in searches], dtype=np.float64).clip(-1.0, 1.0)
+    simulations_S = np.array([search[3] for search in searches]).clip(max=MOST_SIMULATIONS)
+    values = {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1], "simulations": simulations_S}
+    table = packed_table(packed_SW[order], {name: column[order] for name, column in columns.items()} | values, form)
     place = table.schema.get_field_index("visits")
-    return table.set_column(place, table.schema.field(place), _visits(searches))
+    table = table.set_column(place, table.schema.field(place), _visits(searches))
+    done = publish(path.parent, path.name, len(table), partial(write_rows, table))
+    split, _, _ = path.name.partition("-")
+    return {"name": path.name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
 
 
 def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
@@ -241,12 +207,18 @@ def _visits(searches: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), moves, type=kind)
 
 
-def _write_shard(out: Path, name: str, split: str, table: pa.Table) -> dict[str, Any]:
-    """Publish a shard and return its entry in a note."""
-    done = publish(out / BUILDING, name, len(table), partial(write_rows, table))
-    return {"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256}
-
-
-def _collisions(columns: Mapping[str, NDArray[Any]]) -> int:
-    """Return the rows whose label stands for several promotions."""
-    return int(np.isin(columns["promotion"], (2, 3, 4)).sum())
+def _publish_note(
+    out: Path, index: int, digest: str, games: int, promotions: NDArray[np.uint8], files: Sequence[Mapping[str, Any]]
+) -> None:
+    """Publish the note of a chunk whose rows have these promotions."""
+    note = {
+        "chunk": index,
+        "text_sha256": digest,
+        "games": games,
+        "status": {"used": games},
+        "rows": len(promotions),
+        "rows_dropped": {},
+        "label_collisions": int(np.isin(promotions, (2, 3, 4)).sum()),
+        "files": files,
+    }
+    publish_json(out / PARTS, part_name(index), note)

@@ -12,7 +12,6 @@ Axes: R rows of a group, C candidates, N positions drawn, G games drawn.
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +66,6 @@ _CANDIDATE = np.dtype(
 """A candidate: dataset << 32 | game, key of the position, its draw (the least is taken), and its place."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A shard of a dataset."""
-
-    member: int
-    shard: Shard
-
-
 def phase_of(ply_R: NDArray[Any], planes_RP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Return the index into PHASES: endgames have at most ENDGAME_PIECES beside kings and pawns; then openings by ply."""
     pieces_R = np.bitwise_count(planes_RP[:, 2:10]).sum(axis=1)
@@ -93,14 +84,14 @@ def draw(
         found: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
         return found
     used = [member for directory in datasets for member in members(directory, progress, stop) if not member.held_out]
-    places = [_Place(number, shard) for number, member in enumerate(used) for shard in member.shards("train")]
+    shards = [(number, shard) for number, member in enumerate(used) for shard in member.shards("train")]
     per_game = _per_game(used, config.count)
-    candidates = _candidates(places, per_game, config.seed, progress, stop)
+    candidates = _candidates(shards, per_game, config.seed, progress, stop)
     if not len(candidates):
         named = ", ".join(map(str, datasets))
         raise ExploreError(f"no position to search in the train split of {named} from half-move {FIRST_PLY} on")
     chosen = _choose(candidates, config.count, per_game, config.seed)
-    rows = _read_rows(chosen, places)
+    rows = _read_rows(chosen, [shard for _, shard in shards])
     games, rows["game"] = np.unique(chosen["game"], return_inverse=True)
     rows["game"] = rows["game"].astype(np.uint32)
     table = rows_table(
@@ -118,6 +109,15 @@ def draw(
     }
     publish_json(folder, DRAWN, drawn)  # last: without it everything is drawn again
     return drawn
+
+
+def read_drawn(path: Path) -> tuple[NDArray[np.uint64], dict[str, NDArray[Any]]]:
+    """Return the positions of a file that `draw` wrote: packed, uint64[N, W], and their other columns."""
+    with open_shard(path) as reader:
+        names = [name for name in (*KEPT, *UNKNOWN) if name != "planes"]
+        groups = [reader.read_packed(group, names) for group in range(len(reader.groups))]
+    columns = {name: np.concatenate([columns[name] for columns, _ in groups]) for name in names}
+    return np.concatenate([packed_NW for _, packed_NW in groups]), columns
 
 
 def identify_datasets(datasets: Sequence[Path]) -> list[dict[str, str]]:
@@ -138,18 +138,20 @@ def _per_game(used: Sequence[Member], count: int) -> int:
     return max(1, math.ceil(count / max(games, 1.0)))
 
 
-def _candidates(places: Sequence[_Place], per_game: int, seed: int, progress: Progress, stop: Stop) -> NDArray[Any]:
+def _candidates(
+    shards: Sequence[tuple[int, Shard]], per_game: int, seed: int, progress: Progress, stop: Stop
+) -> NDArray[Any]:
     """Return the best `per_game` candidates of each game and phase."""
     parts: list[NDArray[Any]] = []
     have = done = 0
-    total = sum(place.shard.rows for place in places)
-    for number, place in enumerate(places):
-        with open_shard(place.shard.path, place.shard.rows) as reader:
+    total = sum(shard.rows for _, shard in shards)
+    for number, (member, shard) in enumerate(shards):
+        with open_shard(shard.path, shard.rows) as reader:
             for group in range(len(reader.groups)):
                 if stop():
                     raise Stopped("stopped while positions were drawn; run the same command to begin anew")
-                rows = reader.read(group, SCANNED, place.shard.games)
-                parts.append(_score(rows, number, group, place.member, seed))
+                rows = reader.read(group, SCANNED, shard.games)
+                parts.append(_score(rows, number, group, member, seed))
                 have += len(parts[-1])
                 done += len(rows["ply"])
                 progress(Tick(done, total, "positions read", {}))
@@ -208,7 +210,7 @@ def _choose(found: NDArray[Any], count: int, per_game: int, seed: int) -> NDArra
     return chosen
 
 
-def _read_rows(chosen: NDArray[Any], places: Sequence[_Place]) -> dict[str, NDArray[Any]]:
+def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArray[Any]]:
     """Read the rows of positions, in their order."""
     rows: dict[str, NDArray[Any]] = {}
     order = np.lexsort((chosen["group"], chosen["shard"]))
@@ -216,7 +218,7 @@ def _read_rows(chosen: NDArray[Any], places: Sequence[_Place]) -> dict[str, NDAr
     begins = np.flatnonzero(np.r_[True, (place_N[1:] != place_N[:-1]).any(axis=1)])
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
         mine = order[begin:end]
-        shard = places[int(place_N[begin, 0])].shard
+        shard = shards[int(place_N[begin, 0])]
         with open_shard(shard.path, shard.rows) as reader:
             read = reader.read(int(place_N[begin, 1]), KEPT, shard.games)
         for name, values in read.items():

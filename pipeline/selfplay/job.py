@@ -21,7 +21,7 @@ from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import MANIFEST, finish_dataset, publish_json, read_manifest
 from pipeline.errors import ConfigError
 from pipeline.executors.by_name import LOCAL, engine_of
-from pipeline.selfplay.config import ExploreConfig, ExploreError, noise
+from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
 from pipeline.selfplay.evaluators import ONNX, checkpoint_identity
@@ -42,8 +42,6 @@ def explore(
     out: Path,
     *,
     datasets: Sequence[Path] = (),
-    generation: int = 0,
-    generations: int = 1,
     lineage: Mapping[str, Any] | None = None,
     engine: str = LOCAL,
     workers: int = 0,
@@ -52,10 +50,9 @@ def explore(
 ) -> dict[str, Any]:
     """Play games or search positions of `datasets` into the dataset `out`, and return its manifest.
 
-    What is finished already is not done again. `generation` of `generations`, from 0, decides how much noise there is.
-    `lineage` is written into the manifest. `workers` are processes, 0 for one per core, or one where the network runs on a
-    GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's processes run on CPUs, one per core, and all
-    its nodes see `out` and the checkpoint.
+    What is finished already is not done again. `lineage` is written into the manifest. `workers` are processes, 0 for one per
+    core, or one where the network runs on a GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
+    processes run on CPUs, one per core, and all its nodes see `out` and the checkpoint.
 
     Raises ExploreError (another checkpoint or other settings than the directory was started with, a checkpoint without a
     value, datasets without positions, two jobs at once, a full disk), DatasetError, CheckpointError, OnnxError, ConfigError
@@ -72,7 +69,7 @@ def explore(
     remote = None if engine == LOCAL else engine_of(engine, workers)
     if remote is not None and config.device not in ("auto", "cpu", ONNX):
         raise ConfigError(f"{engine} runs on CPUs: leave out the device {config.device}, or work without an engine")
-    identity = _identify(checkpoint, config, datasets, generation, generations, lineage)
+    identity = _identify(checkpoint, config, datasets, lineage)
     require_own(out, SELFPLAY, ExploreError)
     require_apart(out, [*datasets, *([] if checkpoint is None else [checkpoint])], ExploreError)
     try:
@@ -93,9 +90,6 @@ def explore(
             task = Task(
                 numbers=tuple(range(-(-total // width))),
                 config=config,
-                search=config.search_in(generation, generations),
-                seed=config.seed_in(generation),
-                generation=generation,
                 checkpoint=checkpoint.absolute() if checkpoint is not None and config.uses_network else None,
                 journal=journal,
                 go_on=journal / f"go-on-{secrets.token_hex(8)}",
@@ -117,8 +111,6 @@ def _identify(
     checkpoint: Path | None,
     config: ExploreConfig,
     datasets: Sequence[Path],
-    generation: int,
-    generations: int,
     lineage: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Return everything that a generation depends on; raises for a checkpoint that cannot be used."""
@@ -139,9 +131,6 @@ def _identify(
         "checkpoint": player,
         "datasets": identify_datasets(datasets),
         "config": config,
-        "generation": generation,
-        "generations": generations,
-        "noise": noise(generation, generations),
         "lineage": dict(lineage or {}),
     }
     return to_jsonable_python(identity)  # type: ignore[no-any-return]
@@ -161,7 +150,7 @@ def _describe(
 ) -> dict[str, Any]:
     """Return the manifest's entries beside those of an ingest."""
     figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
-    origin = {name: identity[name] for name in ("checkpoint", "datasets", "generation", "generations", "noise")}
+    origin = {name: identity[name] for name in ("checkpoint", "datasets")}
     return {
         "config": identity["config"],
         "lineage": {**identity["lineage"], **origin, "seed": config.seed},

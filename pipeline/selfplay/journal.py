@@ -3,7 +3,7 @@
 .journal/00000.jsonl ...   lines CRC32 JSON, where JSON is {"record", "searches"} and more for a finished item, a game
                            (records.py) or a group of positions (positions.py), or {"work"}: what the process has done so far
 
-A killed process loses no line that it has written, since the system has it; fsync, a few seconds apart, is for power cuts.
+A killed process loses no line that it has written, since the system has it; fsync, every few seconds, is for power cuts.
 A process always opens a new file, so only the last line of a file can be cut short. A damaged line is counted and ignored,
 and its item is done again. An item that was done twice is the same both times.
 """
@@ -24,10 +24,8 @@ CHECKSUM = 8
 """Hexadecimal digits before the space and the JSON text of a line."""
 RECORD = b' {"record"'
 """The rest of a finished item's line begins so."""
-SOONEST, LATEST = 1.0, 5.0
-"""Least and most seconds between two fsyncs, unless the disk is slow."""
-PATIENCE = 50.0
-"""After an fsync the next one waits this many times as long as it took: 2 % of the time."""
+SYNC_SECONDS = 5.0
+"""Time between two fsyncs, and so the work that a power cut loses at most."""
 
 
 class Journal:
@@ -35,7 +33,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.file = _open_new(folder)
-        self.synced, self.wait = time.monotonic(), SOONEST
+        self.synced = time.monotonic()
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Append a line and hand it to the system."""
@@ -47,15 +45,13 @@ class Journal:
     @property
     def due(self) -> bool:
         """Return whether it is time to call `sync`."""
-        return time.monotonic() - self.synced >= self.wait
+        return time.monotonic() - self.synced >= SYNC_SECONDS
 
     def sync(self, work: Mapping[str, Any]) -> None:
         """Append what the process has done since it began, and write everything to the disk."""
         self.add({"work": work})
-        began = time.monotonic()
         os.fsync(self.file.fileno())
         self.synced = time.monotonic()
-        self.wait = min(max(SOONEST, PATIENCE * (self.synced - began)), LATEST)
 
     def close(self) -> None:
         """Close the file."""

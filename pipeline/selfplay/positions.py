@@ -7,7 +7,7 @@ searches   a list for each searched position: its row in positions.parquet, then
 A group always has the same positions and starts with an empty cache. So its batches, and with them the network's answers to
 the last bit, do not depend on what was searched before.
 
-Axes: N positions, W words of a position.
+Axes: N positions, W words of a position, P words of a packed one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,42 +21,29 @@ from engine.board.position import COUNTERS
 from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
-from engine.search import Search, SearchConfig
+from engine.search import Search
 from engine.selfplay.game import read_search
-from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.stored_planes import to_positions
+from pipeline.selfplay.config import ExploreConfig
+from pipeline.selfplay.draw import read_drawn
 from pipeline.selfplay.records import search_fields
 
 CACHE_MIB = 8
 """Evaluation cache of a group."""
 
 
-def read_positions(path: Path) -> NDArray[np.uint64]:
-    """Return the positions of a file that `pipeline.selfplay.draw` wrote, uint64[N, W]."""
-    parts = []
-    with open_shard(path) as reader:
-        for group in range(len(reader.groups)):
-            rows, packed = reader.read_packed(group, ("halfmove", "ply"))
-            part = to_positions(packed)
-            part[:, COUNTERS] = rows["halfmove"].astype(np.uint64) | rows["ply"].astype(np.uint64) << np.uint64(16)
-            parts.append(part)
-    return np.concatenate(parts)
-
-
 def search_groups(
-    evaluator: Evaluator,
-    config: SearchConfig,
-    width: int,
-    positions: Path,
-    numbers: Sequence[int],
-    seed: int,
-    stop: Stop,
+    evaluator: Evaluator, config: ExploreConfig, positions: Path, numbers: Sequence[int], stop: Stop
 ) -> Iterator[dict[str, Any]]:
-    """Search the groups of these numbers, of `width` positions each, and yield their lines until `stop` returns True."""
-    positions_NW = read_positions(positions)
+    """Search the groups of these numbers in a file of positions, and yield their lines until `stop` returns True."""
+    packed_NP, columns = read_drawn(positions)
+    positions_NW = to_positions(packed_NP)
+    positions_NW[:, COUNTERS] = columns["halfmove"].astype(np.uint64) | columns["ply"].astype(np.uint64) << np.uint64(
+        16
+    )
     for number in numbers:
-        first = number * width
-        entry = _search_group(evaluator, config, positions_NW[first : first + width], first, seed, stop)
+        first = number * config.width
+        entry = _search_group(evaluator, config, positions_NW[first : first + config.width], first, stop)
         if entry is None:
             return
         entry["record"] = {"number": number, **entry["record"]}
@@ -64,7 +51,7 @@ def search_groups(
 
 
 def _search_group(
-    evaluator: Evaluator, config: SearchConfig, positions_NW: NDArray[np.uint64], first: int, seed: int, stop: Stop
+    evaluator: Evaluator, config: ExploreConfig, positions_NW: NDArray[np.uint64], first: int, stop: Stop
 ) -> dict[str, Any] | None:
     """Search a group whose first position is row `first`, and return its line; None if it was stopped."""
     stopped = False
@@ -74,7 +61,7 @@ def _search_group(
         stopped = stopped or stop()
         return stopped
 
-    search = Search(Cached(evaluator, CACHE_MIB), config, games=len(positions_NW), seed=seed)
+    search = Search(Cached(evaluator, CACHE_MIB), config.search, games=len(positions_NW), seed=config.seed)
     for slot, position in enumerate(positions_NW):
         search.start(slot, position, game=first + slot)
     slots = np.array([slot for slot in range(search.games) if search.outcome(slot) is None], dtype=np.int64)

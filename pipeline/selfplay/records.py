@@ -15,7 +15,7 @@ import numpy as np
 
 from engine.board.position import to_board
 from engine.encoding.planes import move_of
-from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame, SearchResult
+from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, Game, SearchResult
 
 SITE = "https://fianchetto.invalid/selfplay/"
 RESULTS = {1: "1-0", 0: "1/2-1/2", -1: "0-1"}
@@ -23,11 +23,11 @@ DIGITS = 6
 """Decimals of shares and values in the journal; float32 has hardly more."""
 
 
-def game_entry(game: PlayedGame, explorer: str, generation: int) -> dict[str, Any]:
+def game_entry(game: Game, explorer: str, seed: int) -> dict[str, Any]:
     """Return a game's line; another run of the same game returns the same."""
-    board = to_board(game.start)
-    moves = []
-    for label, promotion in zip(game.labels.tolist(), game.promotions.tolist(), strict=True):
+    assert game.ending is not None
+    board, moves = to_board(game.start), []
+    for label, promotion in zip(game.labels, game.promotions, strict=True):
         moves.append(move_of(label, promotion, board.turn))
         board.push(moves[-1])
     record = {
@@ -39,7 +39,7 @@ def game_entry(game: PlayedGame, explorer: str, generation: int) -> dict[str, An
         "false": game.falsely_given_up,
     }
     searches = [[ply, *search_fields(search)] for ply, search in enumerate(game.searches) if search is not None]
-    return {"record": record, "searches": searches, "pgn": _pgn(game, moves, explorer, generation)}
+    return {"record": record, "searches": searches, "pgn": _pgn(game, moves, explorer, seed)}
 
 
 def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], list[float]]:
@@ -54,14 +54,14 @@ def search_fields(search: SearchResult) -> tuple[float, float, int, list[int], l
     return *values, search.simulations, labels[kept].tolist(), shares[kept].tolist()
 
 
-def _pgn(game: PlayedGame, moves: list[chess.Move], explorer: str, generation: int) -> str:
+def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
     """Return the game as PGN; each searched move has its value, from White's view, as a comment."""
     tree = chess.pgn.Game()
     tree.setup(to_board(game.start))
     tree.headers["Event"] = f"self-play of {explorer}"
-    tree.headers["Site"] = f"{SITE}{generation}-{game.number}"
+    tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
     tree.headers["Round"] = str(game.number + 1)
-    tree.headers["White"] = tree.headers["Black"] = f"{explorer}, generation {generation}"
+    tree.headers["White"] = tree.headers["Black"] = explorer
     tree.headers["Result"] = RESULTS[game.result]
     tree.headers["Termination"] = "adjudication" if game.ending in (TOO_LONG, UNEVENTFUL) else "normal"
     tree.headers["PlyCount"] = str(len(moves))

@@ -16,7 +16,6 @@ from typing import Any
 
 from engine.evaluation.cache import Cached
 from engine.progress import Stop, never
-from engine.search import SearchConfig
 from engine.selfplay.generate import play_games
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.draw import POSITIONS
@@ -35,10 +34,6 @@ class Task:
 
     numbers: tuple[int, ...]
     config: ExploreConfig
-    search: SearchConfig
-    """Of the generation, as is the seed."""
-    seed: int
-    generation: int
     checkpoint: Path | None
     journal: Path
     """The journal's folder, absolute: a process elsewhere may have another working directory."""
@@ -101,8 +96,8 @@ def _entries(task: Task, evaluator: TimedEvaluator, numbers: list[int], stop: St
     config = task.config
     if not config.plays:
         positions = task.journal / POSITIONS
-        yield from search_groups(evaluator, task.search, config.width, positions, numbers, task.seed, stop)
+        yield from search_groups(evaluator, config, positions, numbers, stop)
         return
     player = Cached(evaluator, CACHE_MIB) if config.uses_network else evaluator
-    for game in play_games(player, task.search, config, games=numbers, seed=task.seed, stop=stop):
-        yield game_entry(game, config.explorer, task.generation)
+    for game in play_games(player, config.search, config, games=numbers, seed=config.seed, stop=stop):
+        yield game_entry(game, config.explorer, config.seed)

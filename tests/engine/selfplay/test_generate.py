@@ -14,7 +14,7 @@ from engine.evaluation import handwritten
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from engine.selfplay import generate
-from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, PlayedGame
+from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, Game
 from engine.selfplay.generate import SelfPlayConfig, SelfPlayError, play_games
 from tests.engine.search.test_search_rules import expected_ending
 
@@ -22,14 +22,14 @@ SEARCH = SearchConfig(simulations=8, dirichlet_fraction=0.25)
 QUICK = SelfPlayConfig(width=16, most_plies=60)
 
 
-def told(games: Iterable[PlayedGame]) -> dict[int, str]:
+def told(games: Iterable[Game]) -> dict[int, str]:
     """Write out everything of each game, by number."""
     return {
         game.number: str(
             (
                 game.start.tolist(),
-                game.labels.tolist(),
-                game.promotions.tolist(),
+                game.labels,
+                game.promotions,
                 game.ending,
                 game.result,
                 [
@@ -43,11 +43,11 @@ def told(games: Iterable[PlayedGame]) -> dict[int, str]:
     }
 
 
-def replay(game: PlayedGame) -> chess.Board:
+def replay(game: Game) -> chess.Board:
     """Play a game again by python-chess, checking every move and search result, and give its last position."""
     board = to_board(game.start)
     assert len(game.labels) == len(game.promotions) == len(game.searches)
-    for label, promotion, searched in zip(game.labels.tolist(), game.promotions.tolist(), game.searches, strict=True):
+    for label, promotion, searched in zip(game.labels, game.promotions, game.searches, strict=True):
         assert expected_ending(board) is None, "a game does not go on after its end"
         if searched is None:
             board.push(move_of(label, promotion, board.turn))
@@ -142,12 +142,12 @@ def test_the_temperature_cools_by_ply():
 def test_without_temperature_and_noise_every_game_is_the_same_and_with_it_openings_differ():
     still = SelfPlayConfig(width=8, opening_plies=0, cooling_plies=0.0, most_plies=20)
     games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), still, games=6))
-    assert len({str(game.labels.tolist()) for game in games}) == 1
+    assert len({str(game.labels) for game in games}) == 1
     lively = SelfPlayConfig(width=8, opening_plies=8, cooling_plies=0.0, most_plies=20)
     games = list(play_games(handwritten.evaluate, SearchConfig(simulations=8), lively, games=6))
-    assert len({str(game.labels[:8].tolist()) for game in games}) == 6
+    assert len({str(game.labels[:8]) for game in games}) == 6
     for game in games:
-        for label, searched in zip(game.labels[8:].tolist(), game.searches[8:], strict=True):
+        for label, searched in zip(game.labels[8:], game.searches[8:], strict=True):
             assert searched.shares[searched.labels == label].max() == searched.shares.max()
 
 
@@ -224,7 +224,7 @@ def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monk
     start = [from_fen("4k3/pppp4/8/8/8/8/4PPPP/4K1NR b - - 0 1"), LOST]
     config = SelfPlayConfig(width=8, most_plies=80, resign=0.3)
 
-    def play(played_on: float) -> dict[int, PlayedGame]:
+    def play(played_on: float) -> dict[int, Game]:
         monkeypatch.setattr(generate, "PLAYED_ON", played_on)
         return {game.number: game for game in play_games(handwritten.evaluate, SEARCH, config, games=40, starts=start)}
 
@@ -239,7 +239,7 @@ def test_games_that_are_played_on_tell_when_giving_up_would_have_been_wrong(monk
             continue
         assert before.ending == RESIGNED
         assert game.given_up == len(before.labels)
-        assert game.labels[: game.given_up].tolist() == before.labels.tolist()
+        assert game.labels[: game.given_up] == before.labels
         assert game.falsely_given_up == (game.result != before.result), "who did not lose after all gave up falsely"
         false += game.falsely_given_up
     assert 0 < false < 20

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import UserError
-from engine.search import SearchConfig
 from pipeline.cli.main import main
-from pipeline.selfplay.config import ExploreConfig, ExploreError, noise
+from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.selfplay.journal import Journal, Watch, read_journals
 from pipeline.selfplay.statistics import timing
@@ -25,20 +24,11 @@ def entry(number: int) -> dict[str, object]:
     return {"record": {"number": number}, "searches": [], "pgn": "x\n" * number}
 
 
-def test_noise_falls_on_a_line_from_the_first_generation_to_the_last() -> None:
-    assert [noise(generation, 5) for generation in range(5)] == pytest.approx([1.0, 0.875, 0.75, 0.625, 0.5])
-    assert noise(0, 1) == 1.0
-    config = ExploreConfig(search=SearchConfig(dirichlet_fraction=0.25, gumbel_scale=2.0))
-    search = config.search_in(2, 5)
-    assert (search.dirichlet_fraction, search.gumbel_scale) == pytest.approx((0.1875, 1.5))
-    with pytest.raises(ExploreError, match="no generation 4 among 4"):
-        noise(4, 4)
-
-
 def test_settings_that_mean_nothing_are_refused() -> None:
     for changes, said in (
         ({"games": 0}, "games must be at least 1"),
         ({"count": 0}, "count must be at least 1"),
+        ({"seed": 2**32}, "seed must be from 0"),
         ({"explorer": "nobody"}, "explorer is one of network"),
         ({"device": "tpu"}, "device is one of auto, cpu, cuda, onnx"),
         ({"draw_penalty": 1.5}, "draw_penalty must be between 0 and 1"),
@@ -79,9 +69,6 @@ def test_a_player_that_does_not_see_the_journal_says_where(tmp_path: Path) -> No
     task = Task(
         numbers=(0, 1),
         config=small(),
-        search=small().search,
-        seed=0,
-        generation=0,
         checkpoint=None,
         journal=journal,
         go_on=journal / "go-on",

@@ -132,7 +132,6 @@ def test_other_settings_and_other_checkpoints_are_refused_by_name(tmp_path: Path
     refused = (
         ({"seed": 1}, {}, "config.seed was 0, not 1"),
         ({"resign": 0.5}, {}, "config.resign was 0.6, not 0.5"),
-        ({}, {"generation": 1, "generations": 3}, "generation was 0, not 1"),
         ({}, {"lineage": {"loop": 4}}, "lineage.loop"),
     )
     for settings, words, said in refused:
