@@ -13,7 +13,6 @@ from engine.progress import Progress, Stop
 from model.training.config import TrainConfig
 from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
-from pipeline.finetune.config import FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
 
 
@@ -119,16 +118,3 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int, draw
         for first_3, log_A in zip(first_R3, log_RA, strict=False)
     ]
     return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "choices": choices}
-
-
-def finetune(
-    checkpoint: Path, config: FinetuneConfig, out: Path, *, human: Sequence[Path], progress: Progress, stop: Stop
-) -> Mapping[str, Any]:
-    """Fine-tune a checkpoint in `out` and return the result with a row per generation."""
-    from pipeline.finetune.loop import finetune as library
-    from pipeline.finetune.outputs import row
-    from pipeline.finetune.state import State
-
-    result = library(checkpoint, config, out, human=human, progress=progress, stop=stop)
-    state = State(out)
-    return {**result, "rows": [row(record, state) for record in state.judged]}

@@ -24,6 +24,7 @@ from pipeline.defs.pages import metadata, tuned_metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
 from pipeline.defs.progress import log_progress
 from pipeline.defs.resources import Compute, Datasets
+from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 
 
@@ -46,15 +47,14 @@ def tuned_checkpoint(
         human = find_inputs(context, datasets, options.positions)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
-        loop = options.finetune
-        loop = replace(loop, engine=compute.name, eval=replace(loop.eval, engine=compute.uci_engine))
+        loop = replace(options.finetune, engine=compute.name)
         tag_run(context, checkpoint=network.name, tuned=out.name, generations=loop.generations, minutes=loop.minutes)
-        work = partial(tasks.finetune, network, loop, out, human=human)
+        work = partial(finetune, network, loop, out, human=human)
         result = run_child(work, progress=log_progress(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
-        check_results=checks.judge_tuned(result, options.finetune.eval.max_top1_drop, probe),
+        check_results=checks.judge_tuned(result, options.finetune.gate.max_top1_drop, probe),
         data_version=metadata.data_version(file_hash(out / "best" / "checkpoint.json"), CODE_VERSION),
     )
 

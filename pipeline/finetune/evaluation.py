@@ -1,148 +1,91 @@
-"""EVAL: what a network still knows of people's moves, how far it has gone from the seed, and what outsiders say of it.
+"""EVAL: how well a network still predicts people's moves, and how far it is from the supervised one.
 
 Axes: B batch, A label (4096).
 """
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import legal_mask
-from engine.progress import Progress, Stop, Tick, never, silent
+from engine.progress import Progress, Stop, Tick
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import Stopped
 from pipeline.evaluation.render import write_report
 from pipeline.evaluation.report import Rule, report
-from pipeline.finetune.config import EvalConfig, GateConfig
-from pipeline.matches.arena import play_matches
-from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.storage.preflight import is_installed
-
-if TYPE_CHECKING:
-    from model.inference.evaluator import NetworkEvaluator
 
 BATCH = 1024
+POSITIONS = 16_384
+"""Most human positions that are measured, over all datasets."""
 FIGURES = ("top1", "top3", "cross_entropy", "value_brier")
 """Figures of a report that are averaged over the datasets, weighted by positions."""
 
 
 def evaluate(
-    candidate: Path,
-    seed_checkpoint: Path,
-    human: Sequence[Path],
-    config: EvalConfig,
-    gate: GateConfig,
-    out: Path,
-    *,
-    outside: bool,
-    progress: Progress = silent,
-    stop: Stop = never,
+    candidate: Path, supervised: Path, human: Sequence[Path], out: Path, *, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    """Measure a candidate: human figures and `kl_seed` where human test positions are given, and matches with outsiders.
+    """Return human figures and `kl_seed` on the test positions of datasets, {} without any; reports go to `out/<dataset>`.
 
-    The same rows are measured for every candidate. Reports go to `out/<dataset>`, matches to `out/matches`. `outside`
-    asks for the matches. Raises Stopped, and what `report` and `play_matches` raise; the same call goes on.
+    The same positions are measured for every candidate. Raises Stopped, and what `report` raises.
     """
+    measured = [directory for directory in human if read_manifest(directory)["positions"].get("test", 0) > 0]
+    if not measured:
+        return {}
     out.mkdir(parents=True, exist_ok=True)
-    measured = tested(human)
-    figures: dict[str, Any] = {}
-    if measured:
-        share = max(1, config.positions // len(measured))
-        figures = _human(candidate, measured, share, out, progress, stop)
-        distance = divergence(candidate, seed_checkpoint, measured, share, progress=progress, stop=stop)
-        figures["kl_seed"] = round(distance, 6)
-    against = outsiders(config) if outside else []
-    if against and config.games:
-        own = SideConfig(who=str(candidate), simulations=gate.simulations)
-        pairings, match = [(own, other) for other in against], ArenaConfig(games=config.games)
-        rows = play_matches(pairings, match, out / "matches", progress=progress, stop=stop)["rows"]
-        names = ("b", "games", "score", "elo", "elo_low", "elo_high")
-        figures["outside"] = [{name: row[name] for name in names} for row in rows]
-    return figures
+    limit = max(1, POSITIONS // len(measured))
+    figures = _measure(candidate, measured, limit, out, progress, stop)
+    return figures | {"kl_seed": round(divergence(candidate, supervised, measured, limit, progress, stop), 6)}
 
 
-def tested(human: Sequence[Path]) -> list[Path]:
-    """Return the datasets that have test positions."""
-    return [directory for directory in human if read_manifest(directory)["positions"].get("test", 0) > 0]
-
-
-def outsiders(config: EvalConfig) -> list[SideConfig]:
-    """List the opponents that are neither the seed nor made of it: the hand-written player, and an engine if installed."""
-    found = []
-    if config.hand_written:
-        found.append(SideConfig(who="hand-written", simulations=config.hand_written))
-    if config.engine and is_installed(config.engine):
-        options = ("Threads=1", "Hash=16") if "stockfish" in config.engine.lower() else ()
-        found.append(SideConfig(who=f"uci:{config.engine}", nodes=config.nodes, options=options))
-    return found
-
-
-def _human(
+def _measure(
     candidate: Path, human: Sequence[Path], limit: int, out: Path, progress: Progress, stop: Stop
 ) -> dict[str, Any]:
-    """Report on every dataset, and average; `top1_untold` is that of the network when it is told no rating and no clock."""
-    from model.checkpoint import read_card
-
-    rule, reports = Rule(limit=limit), []
-    told = read_card(candidate)["preset"].get("condition", "none") != "none"
+    """Write a report on every dataset, and return the means of its figures."""
+    reports = []
     for directory in human:
-        _go_on(stop)
-        result = report(candidate, positions=directory, rule=rule, progress=progress)
+        _raise_if(stop)
+        result = report(candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
         write_report(result, out / directory.resolve().name)
-        untold = report(candidate, positions=directory, rule=rule, players=False, progress=progress) if told else result
-        reports.append(result | {"top1_untold": untold["top1"]})
+        reports.append(result)
     weights = [result["positions"] for result in reports]
-    names = (*FIGURES, "top1_untold")
-    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in names}
+    means = {name: float(np.average([result[name] for result in reports], weights=weights)) for name in FIGURES}
     return {"positions": sum(weights)} | {name: round(value, 6) for name, value in means.items()}
 
 
 def divergence(
-    candidate: Path,
-    seed_checkpoint: Path,
-    human: Sequence[Path],
-    limit: int,
-    *,
-    progress: Progress = silent,
-    stop: Stop = never,
+    candidate: Path, supervised: Path, human: Sequence[Path], limit: int, progress: Progress, stop: Stop
 ) -> float:
-    """Return the Kullback-Leibler divergence of the candidate's policy from the seed's on human test positions, nats.
+    """Return the mean KL divergence of the candidate's policy from the supervised one's on human test positions, nats.
 
-    The mean over rows of the sum over legal moves of p_seed * log(p_seed / p_candidate); `limit`
-    rows of each dataset, drawn at random.
+    That is the sum over legal moves of p_seed * log(p_seed / p_candidate), on at most `limit` rows drawn from each dataset.
     """
     from model.checkpoint import load
     from model.data.inputs import input_columns
     from model.inference.evaluator import NetworkEvaluator
 
-    networks = [NetworkEvaluator(load(directory)[0]) for directory in (seed_checkpoint, candidate)]
+    networks = [NetworkEvaluator(load(directory)[0]) for directory in (supervised, candidate)]
     columns = ("planes", *dict.fromkeys(name for network in networks for name in input_columns(network.preset)))
     total, rows = 0.0, 0
     for directory in human:
         batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))
         for batch in batches.once() if batches.rows <= limit else batches.sample(limit):
-            _go_on(stop)
-            total += float(_divergences(networks[0], networks[1], batch).sum())
+            _raise_if(stop)
+            legal_BA = legal_mask(batch["planes"])
+            policies = [log_policy(network(batch["planes"], batch)[0], legal_BA) for network in networks]
+            total += float(divergences(*policies).sum())
             rows += len(batch["planes"])
             progress(Tick(rows, None, "positions", {"kl_seed": total / rows}))
     return total / max(1, rows)
 
 
-def _divergences(
-    seed: "NetworkEvaluator", candidate: "NetworkEvaluator", batch: dict[str, NDArray[Any]]
-) -> NDArray[np.float64]:
-    """Return the divergence of every row, float64[B]."""
-    legal_BA = legal_mask(batch["planes"])
-    seed_BA, candidate_BA = (
-        np.where(legal_BA, log_policy(network(batch["planes"], batch)[0], legal_BA), 0.0)
-        for network in (seed, candidate)
-    )
-    terms_BA = np.where(legal_BA, np.exp(seed_BA) * (seed_BA - candidate_BA), 0.0)
-    return np.asarray(terms_BA.sum(axis=1))
+def divergences(log_p_BA: NDArray[np.float64], log_q_BA: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the KL divergence of q from p for every row of log-probabilities, float64[B]; -inf marks illegal moves."""
+    p_BA, q_BA = (np.where(np.isfinite(log_p_BA), log_BA, 0.0) for log_BA in (log_p_BA, log_q_BA))
+    return np.asarray((np.exp(log_p_BA) * (p_BA - q_BA)).sum(axis=1))
 
 
 def log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -152,7 +95,6 @@ def log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> N
     return np.asarray(shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True)))
 
 
-def _go_on(stop: Stop) -> None:
-    """Raise Stopped when it is asked for."""
+def _raise_if(stop: Stop) -> None:
     if stop():
         raise Stopped("stopped while measuring")

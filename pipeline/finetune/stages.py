@@ -1,37 +1,32 @@
-"""The four stages of a generation as the loop calls them: each is one call of the library, and can be gone on with.
+"""The four stages of a generation. Each works in the generation's folder, continues there after a kill, and returns figures.
 
-A stage is given its context, works in folders of its own and gives figures that JSON can hold. Called again after a kill it
-continues; it raises Stopped where it was asked to stop.
+A stage raises Stopped when it was asked to stop.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
 from pipeline.errors import Stopped
-from pipeline.executors.by_name import LOCAL
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.evaluation import evaluate
-from pipeline.finetune.gate import matches
-from pipeline.finetune.pictures import write_samples
+from pipeline.finetune.gate import play_gate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
-    """What a stage is told: which generation it works for, and who is who."""
+    """The inputs of a stage."""
 
     number: int
-    """Of the generation; 0 is the supervised seed."""
+    """Number of the generation; 0 is the supervised checkpoint."""
     folder: Path
-    """The generation's own."""
+    """Folder of the generation."""
     candidate: Path
-    """Checkpoint of this generation, or where it will be."""
+    """Checkpoint of this generation, which TRAIN writes."""
     best: Path
-    """Checkpoint of the best so far."""
-    best_number: int
-    """Its generation."""
+    """Checkpoint of the best network so far."""
     seed: Path
     """The supervised checkpoint."""
     buffer: tuple[Path, ...]
@@ -39,16 +34,14 @@ class StageContext:
     human: tuple[Path, ...]
     """Human datasets."""
     config: FinetuneConfig
-    """The loop's."""
-    accepted: bool
-    """Whether the gate has let the candidate through; the seed is."""
+    """Settings of the loop."""
     lineage: Mapping[str, Any]
-    """What the games' manifest tells of the loop."""
+    """Origin of the data, for the manifest of the self-play dataset."""
     spent: Mapping[str, float]
-    """How often the best's trainings have used the rows of datasets, by their manifests' hashes."""
+    """How often the trainings that led to the best network have used each dataset's rows, by the manifest's hash."""
 
 
-Stage = Callable[[StageContext, Progress, Callable[[], bool]], dict[str, Any]]
+Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
 
 def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
@@ -57,25 +50,23 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
     config = replace(context.config.explore, seed=context.config.seed + context.number)
     if config.uses_network:
-        _exported(context, config.device, progress)
+        _export(context, config.device, progress)
     manifest = explore(
         context.best,
         config,
         context.folder / "selfplay",
         datasets=() if config.plays else context.human,
         lineage=dict(context.lineage),
-        engine=context.config.engine or LOCAL,
+        engine=context.config.engine,
         workers=context.config.workers,
         progress=progress,
         stop=stop,
     )
-    if config.plays:
-        write_samples(context.folder / "selfplay" / "games.pgn", context.folder / "eval")
     return {**manifest["selfplay"], "positions": manifest["positions"]["train"]}
 
 
-def _exported(context: StageContext, device: str, progress: Progress) -> None:
-    """Export the best network in 8-bit integers, where onnxruntime is to run it and it has no export yet."""
+def _export(context: StageContext, device: str, progress: Progress) -> None:
+    """Export the best network in 8-bit integers if onnxruntime runs it and it has no export yet."""
     from pipeline.selfplay.evaluators import ONNX
 
     if device != ONNX:
@@ -89,23 +80,21 @@ def _exported(context: StageContext, device: str, progress: Progress) -> None:
 
 
 def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """TRAIN: make the candidate of the buffer's rows and human ones, from the best; a diverged run is a failed candidate.
+    """TRAIN: train the candidate from the best network on self-play and human rows; one that diverged is `failed`.
 
-    A row's uses are those by trainings that led to the best: what a rejected candidate has seen, nobody has seen.
+    Only trainings that led to the best network count as uses of a row: a rejected candidate's are forgotten with it.
     """
     from model.training.step import DivergedError
     from pipeline.training.tune import add_uses, tune_on
 
     settings = context.config
-    begin, end = (_pulled(settings, context.number - 1), _pulled(settings, context.number))
-    config = replace(settings.train, seed=settings.seed, reference_kl_weight=begin, reference_kl_final=end)
     try:
         card = tune_on(
             context.buffer,
             context.human,
             context.seed,
             context.best,
-            config,
+            settings.train.train_config(seed=settings.seed, generation=context.number),
             context.candidate,
             human_share=settings.human_share if context.human else 0.0,
             most_uses=settings.most_uses,
@@ -117,57 +106,33 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         return {"failed": str(error)}
     if not card["finished"]:
         raise Stopped(f"stopped at step {card['step']}")
-    told = {"step": card["step"], "positions": card["positions"], "weights_sha256": card["files"]["weights"]["sha256"]}
-    return {**told, **card["metrics"], "uses": card["uses"], "spent": add_uses(card, context.spent)}
-
-
-def _pulled(config: FinetuneConfig, done: int) -> float:
-    """Return the weight of the pull to the seed after `done` generations, on the line from its first to its last value."""
-    share = min(done, config.anneal) / config.anneal
-    return config.train.reference_kl_weight + share * (
-        config.train.reference_kl_final - config.train.reference_kl_weight
-    )
+    figures = {"step": card["step"], "positions": card["positions"], **card["metrics"]}
+    return {**figures, "uses": card["uses"], "spent": add_uses(card, context.spent)}
 
 
 def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """ARENA: the candidate against the best, and against the seed when it is let through."""
-    out, seed = context.folder / "arena", 1000 * context.config.seed + context.number
-    return matches(
-        context.candidate, context.best, context.seed, context.config.gate, out, seed=seed, progress=progress, stop=stop
-    )
-
-
-def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EVAL: measure the candidate; outsiders are met by the seed and by those that the gate has let through."""
-    return evaluate(
+    """ARENA: play the candidate against the best network, and against the supervised one if it is accepted."""
+    return play_gate(
         context.candidate,
+        context.best,
         context.seed,
-        context.human,
-        context.config.eval,
         context.config.gate,
-        context.folder / "eval",
-        outside=context.accepted,
+        context.folder / "arena",
+        seed=1000 * context.config.seed + context.number,
         progress=progress,
         stop=stop,
     )
 
 
-def default_stages() -> dict[str, Stage]:
-    """Return the stages by their names."""
-    return {"explore": explore_stage, "train": train_stage, "arena": arena_stage, "eval": eval_stage}
+def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
+    """EVAL: measure the candidate on human positions."""
+    out = context.folder / "eval"
+    return evaluate(context.candidate, context.seed, context.human, out, progress=progress, stop=stop)
 
 
-def datasets(human: Sequence[Path]) -> list[dict[str, str]]:
-    """Identify the human datasets by name and hash."""
-    from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
-    from pipeline.dataset.files.verify_files import verify_files
-    from pipeline.errors import DatasetError
-
-    found = []
-    for directory in human:
-        manifest = read_manifest(directory)
-        if not manifest["positions"]["train"]:
-            raise DatasetError(f"{directory} has no positions in its train split to fine-tune on")
-        verify_files(directory, manifest)
-        found.append({"name": directory.resolve().name, "manifest_sha256": file_hash(directory / MANIFEST)})
-    return found
+DEFAULT_STAGES: Mapping[str, Stage] = {
+    "explore": explore_stage,
+    "train": train_stage,
+    "arena": arena_stage,
+    "eval": eval_stage,
+}

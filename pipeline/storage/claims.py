@@ -35,7 +35,7 @@ class Kind:
 
 DATASET = Kind("a dataset", ("manifest.json", ".building/run.json"))
 SELFPLAY = Kind("a generation of self-play", ("explore.json",))
-FINETUNING = Kind("a fine-tuning", ("state.json",))
+FINETUNING = Kind("a fine-tuning", ("finetune.json",))
 TRAINING_SET = Kind("a training set", ("training_set.json",))
 CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
 MATCH = Kind("a match", ("arena.json",))

@@ -73,22 +73,22 @@ class SelfPlay(Common):
 class Finetune(Common):
     """Fine-tune a checkpoint by its own search, generation by generation; the same command continues a loop that was stopped.
 
-    In a generation the best network searches positions of --positions, a candidate is trained on what was found and on
-    people's moves, and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose
-    to the supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With
-    `--explorer network` the best network plays games instead; with `--explorer hand-written` the hand-written player does,
-    from whom a network of a few minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary
-    checkpoint; generations.csv and curves.png show each generation.
+    In a generation the best network searches positions of --positions, a candidate is trained on these and on people's moves,
+    and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
+    supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With `--explorer
+    network` the best network plays games instead; with `--explorer hand-written` the hand-written player does, from which a
+    network of a few minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary checkpoint;
+    generations.csv and curves.png show each generation.
     """
 
-    basic: ClassVar = "checkpoint positions out generations minutes workers engine explorer force seed"
+    basic: ClassVar = "checkpoint positions out generations minutes workers engine explorer seed"
 
     checkpoint: Path
     """Directory of the supervised checkpoint to begin with."""
     out: Path
     """Directory of the fine-tuning."""
     positions: tuple[Path, ...] = ()
-    """Datasets of human games: searched, mixed into training, and used to measure how much is forgotten."""
+    """Datasets of human games, to search, to mix into training, and to measure how much is forgotten."""
     finetune: FinetuneConfig
     """The loop."""
 

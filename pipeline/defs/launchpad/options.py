@@ -115,8 +115,6 @@ class StrengthOptions:
     """Simulations per move of the hand-written opponent; 0 leaves it out."""
     nodes: tuple[int, ...] = (100,)
     """Nodes per move of the engine (FIANCHETTO_UCI_ENGINE, or Stockfish), one opponent each; none leaves it out."""
-    judged: int = 200
-    """Positions of the games to evaluate with the engine, to measure the errors of policy and value; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:

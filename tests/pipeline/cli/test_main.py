@@ -218,14 +218,7 @@ def test_a_mistake_is_one_line_and_exit_2(
         (["join", "{positions}", "--out", "file"], "file cannot be made into a directory"),
         (["arena", "{net}", "uniform,simulations=0", "--out", "x"], "simulations and nodes must be 1 or more"),
         (["arena", "{net}", "uniform", "uci:no-engine,nodes=1", "--out", "x"], "no-engine cannot be started"),
-        (
-            [*FINETUNE, "--set", "gate.options=rescale_values=maybe"],
-            "rescale_values: input should be a valid boolean",
-        ),
-        (
-            [*FINETUNE, "--set", "explore.book=nowhere.pgn"],
-            "nowhere.pgn",
-        ),
+        ([*FINETUNE, "--set", "train.momentum=2"], "momentum is 2.0, and must be from 0.0 to 0.9999"),
     ],
 )
 def test_what_a_last_step_would_refuse_is_said_before_the_first(

@@ -66,7 +66,7 @@ class Script:
     def begin(self, context: StageContext, stage: str, progress: Progress, stop: Callable[[], bool]) -> None:
         """Work in two steps whose files are kept, as every stage does."""
         self.seen.append(
-            (context.number, stage, context.best_number, tuple(path.parent.name for path in context.buffer))
+            (context.number, stage, context.lineage["played_by"], tuple(path.parent.name for path in context.buffer))
         )
         folder = context.folder / stage
         folder.mkdir(exist_ok=True)
@@ -78,7 +78,9 @@ class Script:
             self.fail(context.number, stage)
             progress(Tick(1, 2, "steps", {}))
             if not (folder / step).exists():
-                publish_json(folder, step, {"number": context.number, "step": step, "best": context.best_number})
+                publish_json(
+                    folder, step, {"number": context.number, "step": step, "best": context.lineage["played_by"]}
+                )
 
     def explore(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
         self.begin(context, "explore", progress, stop)

@@ -15,7 +15,6 @@ from typing import Any
 import chess.pgn
 import pytest
 
-from engine.match.sprt import SprtConfig
 from engine.progress import silent
 from engine.search import SearchConfig
 from model import load as load_player
@@ -25,7 +24,7 @@ from model.training.loop import train
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files.shards import verify
 from pipeline.evaluation.report import Rule, report
-from pipeline.finetune.config import EvalConfig, FinetuneConfig, GateConfig
+from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
 from pipeline.finetune.loop import finetune
 from pipeline.finetune.strength import strength
 from pipeline.ingest.chunk import IngestConfig
@@ -47,11 +46,8 @@ TINY_LOOP = FinetuneConfig(
         search=SearchConfig(algorithm="gumbel", simulations=4, max_considered_actions=4),
         most_plies=40,
     ),
-    train=TrainConfig(
-        epochs=1.0, batch_size=16, learning_rate=1e-3, ema=0.9, threads=1, amp="off", reference_kl_weight=0.1
-    ),
-    gate=GateConfig(games=8, simulations=2, seed_games=4, sprt=SprtConfig(elo0=-900, elo1=-100, alpha=0.4, beta=0.4)),
-    eval=EvalConfig(positions=200, games=2, hand_written=2, engine="", max_top1_drop=1.0),
+    train=TuneConfig(epochs=1.0, batch_size=16, learning_rate=1e-3, threads=1, device="cpu", reference_kl_weight=0.1),
+    gate=GateConfig(games=8, simulations=2, seed_games=4, elo0=-900, elo1=-100, max_top1_drop=1.0),
 )
 """The test accepts whoever does not lose everything; what is shown is the loop."""
 
@@ -91,7 +87,7 @@ def looped(folder: Path) -> tuple[Path, dict[str, Any]]:
 def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     out, result = looped
     assert result["ended"] == "finished"
-    assert len(result["verdicts"]) == 3
+    assert len(result["rows"]) == 3
     rows = list(csv.DictReader((out / "generations.csv").open()))
     assert [row["games"] for row in rows] == ["", "8", "8"]
     assert all(0 < float(row["decisive_share"] or 1) <= 1 and row["top1"] for row in rows)
@@ -109,9 +105,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
                 game = chess.pgn.read_game(file)
             assert game is not None
             assert not game.errors
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["runs"][0]["versions"]["torch"]
-    assert manifest["config"]["gate"]["sprt"]["elo0"] == -900
+    assert json.loads((out / "finetune.json").read_text())["config"]["gate.elo0"] == -900
 
 
 def test_no_row_is_used_twice_on_the_way_to_the_best(looped: tuple[Path, dict[str, Any]]) -> None:
@@ -154,7 +148,8 @@ def test_killed_at_random_moments_the_same_network_is_best(looped: tuple[Path, d
         process.send_signal(signal.SIGKILL)
         process.wait()
     result = finetune(folder / "net", TINY_LOOP, out, human=[folder / "human"])
-    assert result["verdicts"] == looped[1]["verdicts"]
+    verdicts = [[(row["verdict"], row["reason"]) for row in each["rows"]] for each in (result, looped[1])]
+    assert verdicts[0] == verdicts[1]
     assert result["eval"] == looped[1]["eval"]
     for number in ("001", "002"):
         cards = [read_card(path / "generations" / number / "checkpoint") for path in (out, looped[0])]

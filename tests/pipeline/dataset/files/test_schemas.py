@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import DatasetError, Stopped
 from pipeline.evaluation.judgements import read
-from pipeline.finetune.state import STATE, FinetuneError, State
+from pipeline.finetune.state import STATE, FinetuneError, read_state
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.matches.files import JOURNAL, MatchFilesError, read_games
@@ -63,9 +63,9 @@ def test_a_game_of_a_match(tmp_path: Path) -> None:
 
 
 STATE_OF: dict[str, Any] = {
-    "format_version": 1,
+    "format_version": 2,
     "seconds": 1.5,
-    "runs": [{"began": "now", "device": "cpu", "host": "here"}],
+    "runs": [{"began": "now"}],
     "generations": [{"number": 0, "stages": {"eval": {}}, "seconds": {"eval": 1.0}, "ended": {"eval": "now"}}],
 }
 
@@ -73,7 +73,7 @@ STATE_OF: dict[str, Any] = {
 @pytest.mark.parametrize(
     "change",
     [
-        {"format_version": 2},
+        {"format_version": 1},
         {"seconds": -1.0},
         {"seconds": "x"},
         {"runs": 7},
@@ -89,10 +89,10 @@ STATE_OF: dict[str, Any] = {
 )
 def test_the_state_of_a_fine_tuning(change: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / STATE).write_text(json.dumps(STATE_OF))
-    assert len(State(tmp_path).generations) == 1
+    assert len(read_state(tmp_path).generations) == 1
     (tmp_path / STATE).write_text(json.dumps(STATE_OF | change))
     with pytest.raises(FinetuneError, match=STATE) as said:
-        State(tmp_path)
+        read_state(tmp_path)
     assert "\n" not in str(said.value)
 
 
@@ -100,7 +100,7 @@ def test_the_state_of_a_fine_tuning(change: dict[str, Any], tmp_path: Path) -> N
 def test_a_state_that_is_no_json(name: str, tmp_path: Path) -> None:
     (tmp_path / STATE).write_bytes(NO_JSON[name])
     with pytest.raises(FinetuneError, match=STATE):
-        State(tmp_path)
+        read_state(tmp_path)
 
 
 def test_judgements_that_are_none_are_left_out(tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def spoilt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
         raise ReachedError("the loop would begin")
 
     monkeypatch.setattr("model.training.loop.train", begin)
-    monkeypatch.setattr("pipeline.finetune.manifest.claim", lambda out, wanted: go(None))
+    monkeypatch.setattr("pipeline.finetune.loop.alone", lambda out, busy: go(None))
     monkeypatch.setattr("pipeline.cli.commands.base.signal.signal", lambda *_: None)
     monkeypatch.setattr("pipeline.cli.main.parse", lambda words: parsed(*words))
     monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
@@ -281,7 +281,7 @@ def refused(
     assert drop_slow_lines(err).count("\n") == 1, err
     assert Path(file).name in err + (out if command == "verify" else ""), err
     left = [path for path in (folder / "out").rglob("*") if path.is_file()] if (folder / "out").exists() else []
-    assert left == [] or (command == "finetune" and {path.name for path in left} == {".lock"})
+    assert left == []
     return True
 
 

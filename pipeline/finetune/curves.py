@@ -1,0 +1,60 @@
+"""curves.png: the curves of a loop over its generations."""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANELS: Mapping[str, str] = {
+    "top1": "human top-1",
+    "kl_seed": "KL to the supervised network on human positions [nats]",
+    "cross_entropy": "human cross-entropy [nats]",
+    "decisive_share": "decisive share of games",
+    "mean_plies": "mean length of games [half-moves]",
+}
+"""Curves beside the Elo: column of generations.csv, and title."""
+
+Row = Mapping[str, Any]
+
+
+def draw_curves(rows: Sequence[Row]) -> bytes:
+    """Return the curves over generations as a PNG; `rows` are those of generations.csv, the supervised network's first."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 6), dpi=100, layout="constrained")
+    panels = figure.subplots(2, 3)
+    _draw_elo(panels[0, 0], rows)
+    for axes, (name, title) in zip(panels.flat[1:], PANELS.items(), strict=True):
+        points = [(row["generation"], row[name]) for row in rows if row.get(name) is not None]
+        axes.plot(*zip(*points, strict=True) if points else ((), ()), marker="o")
+        axes.set_title(title, fontsize=9)
+    for axes in panels.flat:
+        axes.grid(alpha=0.3)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlim(-0.4, max(1, len(rows) - 1) + 0.4)
+    for axes in panels[1]:
+        axes.set_xlabel("generation", fontsize=8)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()
+
+
+def _draw_elo(axes: "Axes", rows: Sequence[Row]) -> None:
+    """Draw Elo with its 95 % interval for every generation that played the supervised network; crosses are the others."""
+    for verdict, (marker, colour) in {"promoted": ("o", "tab:blue"), "undone": ("s", "tab:red")}.items():
+        met = [row for row in rows if row["verdict"] == verdict and row["seed_elo"] is not None]
+        if met:
+            elo, numbers = [row["seed_elo"] for row in met], [row["generation"] for row in met]
+            below = [max(0.0, row["seed_elo"] - row["seed_elo_low"]) for row in met]
+            above = [max(0.0, row["seed_elo_high"] - row["seed_elo"]) for row in met]
+            axes.errorbar(numbers, elo, [below, above], fmt=marker, color=colour, capsize=3, label=verdict)
+    rejected = [row["generation"] for row in rows if row["verdict"] == "rejected"]
+    if rejected:
+        bottom = axes.get_xaxis_transform()
+        axes.plot(rejected, [0.04] * len(rejected), "x", color="0.5", transform=bottom, label="rejected at the gate")
+    axes.axhline(0.0, color="0.7", linewidth=1)
+    axes.set_title("Elo against the supervised network, 95 %", fontsize=9)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
