@@ -23,7 +23,7 @@ def log_once() -> None:
 
 
 def announce_to_workers(module: str) -> None:
-    """Log the message if worker processes are going to compile, since no kernel of a module is cached."""
+    """Log the message if worker processes will compile: no kernel of a module is cached."""
     if not are_compiled(module):
         log_once()
 

@@ -1,4 +1,4 @@
-"""JSON files from unknown sources: parsed strictly and checked against a schema; an error is one line that names the file.
+"""JSON files from unknown sources: parsed strictly, checked against a schema; errors are one line with the path.
 
 Schemas are pydantic models, which stand beside the files that they describe (`pipeline/dataset/files/schemas.py`,
 `model/card.py`).
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LARGEST = 64 << 20
 """Largest file that is read by default, bytes."""
 SHOWN = 80
-"""Characters of a file's own text in an error message."""
+"""Characters of a file's text in an error message."""
 
 
 def parse_json(data: bytes | str) -> Any:
@@ -43,13 +43,13 @@ def _check_numbers(value: Any) -> None:
 
 
 def read_json(path: Path, refusal: type[UserError], *, largest: int = LARGEST) -> Any:
-    """Return the value of a JSON file, local or in a store, or raise `refusal`; FileNotFoundError passes.
+    """Return the value of a JSON file, local or in a store. Raises FileNotFoundError, and `refusal` for other errors.
 
     A file larger than `largest` bytes is refused before it is read.
     """
     try:
         if path.stat().st_size > largest:
-            raise refusal(f"{path} is too large: over {largest >> 20} MiB, which no file of this project is")
+            raise refusal(f"{path} is larger than {largest >> 20} MiB, the limit for such a file")
         data = path.read_bytes()
     except FileNotFoundError:
         raise

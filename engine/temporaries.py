@@ -2,10 +2,9 @@
 
     .train-00000-0.parquet.fianchetto-5f0e11c2-4711-9d0c27aa.tmp
 
-A temporary name holds the file's name, the project's, the machine, the process and a random part, so no two writers share a
-file, wherever they run. The file is abandoned when its process is gone, or when it has not been written for a day. Only the
-same machine can tell that a process is gone: one boot of one host, and one namespace of process ids, so that a container does
-not delete the files of another container on its host.
+A temporary name holds the file's name, the project's, the machine, the process and a random part, so it is unique. The file is
+abandoned when its process is gone, or after a day without a write. Whether a process is gone is known on its own machine only:
+one boot of one host and one namespace of process ids, so a container does not delete the files of another one.
 """
 
 import hashlib
@@ -24,7 +23,9 @@ import psutil
 
 _NAME = re.compile(r"\..+\.fianchetto-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}\.tmp", re.DOTALL)
 _LONGEST = 180
-"""Bytes of the file's own name that a temporary name keeps: file systems allow 255 in all."""
+"""Bytes of the file's name in a temporary name; file systems allow 255 in all."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE = Path("/proc/self/ns/pid")
 DAY = 86_400.0
 """Seconds without a write after which a temporary file is abandoned, whatever machine wrote it."""
 
@@ -38,12 +39,8 @@ def machine() -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]
 
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE = Path("/proc/self/ns/pid")
-
-
 def temporary_name(name: str) -> str:
-    """Return a temporary name, unique to this call, for a file that will be called `name`."""
+    """Return a unique temporary name for a file that will be called `name`."""
     kept = os.fsencode(name)[:_LONGEST].decode(errors="ignore")
     return f".{kept}.fianchetto-{machine()}-{os.getpid()}-{secrets.token_hex(4)}.tmp"
 
@@ -54,7 +51,7 @@ def is_temporary(name: str) -> bool:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether a file is one of these temporary files and its writer is gone."""
+    """Return whether a file is a temporary file whose writer is gone."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         return False
@@ -67,16 +64,16 @@ def is_abandoned(path: Path) -> bool:
 
 
 def abandoned(folder: Path) -> list[Path]:
-    """Return the temporary files in a folder that killed writers left, sorted."""
+    """Return the abandoned temporary files of a folder, sorted."""
     return sorted(path for path in folder.glob(".*.tmp") if is_abandoned(path))
 
 
 _swept: set[Path] = set()
-"""Folders from which this process has deleted abandoned temporary files."""
+"""Folders that this process has swept."""
 
 
 def _sweep_once(folder: Path) -> None:
-    """Delete the temporary files that killed writers left in a folder; only once per process, since it lists the folder."""
+    """Delete a folder's abandoned temporary files; once per process, since it lists the folder."""
     if folder not in _swept:
         _swept.add(folder)
         for path in abandoned(folder):
@@ -99,11 +96,11 @@ def name_path(path: Path) -> Iterator[None]:
 def new_file(
     path: Path, *, sync: bool = True, buffering: int = -1, before_rename: Callable[[], None] = lambda: None
 ) -> Iterator[IO[bytes]]:
-    """Yield an open temporary file, which becomes `path` when the block ends; where it raises, nothing is left.
+    """Yield an open temporary file, which is renamed to `path` when the block ends and deleted when it raises.
 
-    Files that killed writers left in the folder are deleted first. `sync`: bring the bytes to the disk before the rename; a
-    power cut may still undo the rename, see `sync_directory`. `before_rename` is called when the file is complete; what it
-    raises keeps the file from getting its name.
+    The folder's abandoned files are deleted first. `sync`: flush the bytes to the disk before the rename; a power cut may
+    still undo the rename, see `sync_directory`. `before_rename` is called when the file is complete; if it raises, the file
+    is not renamed.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -118,14 +115,14 @@ def new_file(
         before_rename()
         temporary.replace(path)
     except BaseException:
-        with suppress(OSError):  # on a full disk closing fails as writing did
+        with suppress(OSError):  # on a full disk closing fails like writing
             file.close()
         temporary.unlink(missing_ok=True)
         raise
 
 
 def sync_directory(directory: Path) -> None:
-    """Bring a directory's renames to the disk, so that they survive a power cut; a no-op where the system cannot."""
+    """Flush a directory's renames to the disk, so they survive a power cut; a no-op on systems without this call."""
     with suppress(OSError):
         handle = os.open(directory, os.O_RDONLY)
         try:

@@ -19,6 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from engine.board.bitboard import ALL, EMPTY, RANK_1, RANK_2, RANK_8, U, bit, flip, lowest
+from engine.board.rng import FIRST_FACTOR, GOLDEN, SECOND_FACTOR
 from engine.errors import UserError
 from engine.kernels import BORROWING
 
@@ -147,6 +148,15 @@ def mirror(position: Any) -> None:
 
 
 @njit(**BORROWING)
+def occupied_squares(board: Any) -> Any:
+    """Return the squares with a piece, uint64, of twelve piece boards (words 0..11 of a position or of planes)."""
+    occupied = EMPTY
+    for word in range(TURN):
+        occupied |= board[word]
+    return occupied
+
+
+@njit(**BORROWING)
 def word_on(board: Any, square: Any, side: Any) -> Any:
     """Return the word of the piece of `side` (0 mover, 1 opponent) on a square (a board with one bit); -1 for none."""
     for word in range(side, TURN, 2):
@@ -202,7 +212,7 @@ def push(position: Any, source: Any, target: Any, promotion: Any) -> None:
 @njit(**BORROWING, inline="always")
 def _mix(total: Any, word: Any) -> Any:
     """Add a word to a running hash: a bijection of `total` for each word (splitmix64's multiplier)."""
-    total = (total ^ word) * U(0xBF58_476D_1CE4_E5B9)
+    total = (total ^ word) * FIRST_FACTOR
     return total ^ (total >> U(29))
 
 
@@ -214,7 +224,7 @@ def key(position: Any, en_passant_legal: Any) -> Any:
     since a processor would wait for one chain of fifteen multiplications; the last step is splitmix64's (Steele, Lea and Flood
     2014).
     """
-    first, second = U(0x9E37_79B9_7F4A_7C15), U(0xD1B5_4A32_D192_ED03)
+    first, second = GOLDEN, U(0xD1B5_4A32_D192_ED03)
     third, fourth = U(0xABC9_8388_FB8F_AC03), U(0x8CB9_2BA7_2F3D_8DD7)
     for index in range(0, 12, 4):
         first = _mix(first, position[index])
@@ -225,7 +235,7 @@ def key(position: Any, en_passant_legal: Any) -> Any:
     second = _mix(second, position[CASTLING])
     third = _mix(third, position[EN_PASSANT] * U(en_passant_legal))
     total = _mix(_mix(_mix(first, second), third), fourth)
-    total = (total ^ (total >> U(30))) * U(0x94D0_49BB_1331_11EB)
+    total = (total ^ (total >> U(30))) * SECOND_FACTOR
     return total ^ (total >> U(31))
 
 

@@ -13,28 +13,32 @@ from numba import njit
 from engine.board.bitboard import U
 from engine.kernels import BORROWING
 
-_GOLDEN = U(0x9E37_79B9_7F4A_7C15)
+GOLDEN = U(0x9E37_79B9_7F4A_7C15)
+FIRST_FACTOR, SECOND_FACTOR = U(0xBF58_476D_1CE4_E5B9), U(0x94D0_49BB_1331_11EB)
 _TINY = 2.0**-53
 
 
-@njit(**BORROWING)
-def splitmix64(word: Any) -> Any:
-    """Return splitmix64's hash of a word, uint64 -> uint64: a bijection."""
-    word = (word ^ (word >> U(30))) * U(0xBF58_476D_1CE4_E5B9)
-    word = (word ^ (word >> U(27))) * U(0x94D0_49BB_1331_11EB)
+def mix(word: Any) -> Any:
+    """Return splitmix64's hash of a word or of each word of an array, uint64 -> uint64: a bijection."""
+    word = (word ^ (word >> U(30))) * FIRST_FACTOR
+    word = (word ^ (word >> U(27))) * SECOND_FACTOR
     return word ^ (word >> U(31))
+
+
+splitmix64 = njit(**BORROWING)(mix)
+"""`mix` in compiled code."""
 
 
 @njit(**BORROWING)
 def seed_stream(state: Any, seed: Any, game: Any) -> None:
     """Begin the stream (uint64[1]) of game number `game` under `seed` (both uint64)."""
-    state[0] = splitmix64(splitmix64(seed + _GOLDEN) ^ (game * _GOLDEN + U(1)))
+    state[0] = splitmix64(splitmix64(seed + GOLDEN) ^ (game * GOLDEN + U(1)))
 
 
 @njit(**BORROWING)
 def uniform(state: Any) -> Any:
     """Return a random float64 in the open interval (0, 1) and advance the stream."""
-    state[0] += _GOLDEN
+    state[0] += GOLDEN
     return (np.float64(splitmix64(state[0]) >> U(11)) + 0.5) * _TINY
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.board.bitboard import EMPTY
 from engine.board.movegen import attacked_by, pawns_down, pawns_up
-from engine.board.position import PAWN, TURN, WORDS
+from engine.board.position import PAWN, TURN, WORDS, occupied_squares
 from engine.encoding.planes import PIECE_PLANES, check_planes
 from engine.kernels import BORROWING
 
@@ -23,9 +23,7 @@ from engine.kernels import BORROWING
 def _fill(planes_BP: Any, alone: Any, attacks_BP: Any) -> None:
     """Write all rows' attacks; `alone`, uint64[16] of zeros, is scratch: a board with one kind of one side's pieces."""
     for row in range(len(planes_BP)):
-        occupied = EMPTY
-        for word in range(TURN):
-            occupied |= planes_BP[row, word]
+        occupied = occupied_squares(planes_BP[row])
         attacks_BP[row, PAWN] = pawns_up(planes_BP[row, PAWN])
         attacks_BP[row, PAWN + 1] = pawns_down(planes_BP[row, PAWN + 1])
         for word in range(PAWN + 2, TURN):

@@ -1,7 +1,7 @@
 """A cache in front of an evaluator: the least recently used positions are dropped when it is full.
 
-The key is a hash of 128 bits of all that an evaluator can see, the 77 planes: a castling right that shows in a move plane
-alone makes another key. The record is win, draw and loss, and the logits of the legal labels.
+The key is a hash of 128 bits of the evaluator's whole input, the 77 planes. The record holds win, draw and loss, and the
+logits of the legal labels.
 
 Axes: B rows, M rows that missed, P planes, A labels, W outcomes.
 """
@@ -13,41 +13,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import LABELS, legal_mask
-from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
 KEY_BYTES = 16
 WDL_BYTES = 12
 RECORD_BYTES = 350
-"""Memory of one position: a record of 37 legal moves, some more than games have on average, the key, and Python's overhead."""
-
-
-class CacheSizeError(UserError):
-    """A size of cache that holds nothing."""
+"""Memory of one position: a record of 37 legal moves (games have fewer on average), the key, and Python's overhead."""
 
 
 class Cached:
-    """An Evaluator that asks another one only for rows that it does not hold; for one thread at a time."""
+    """An Evaluator that calls another one only for rows that it does not hold; not thread-safe."""
 
     def __init__(self, evaluator: Evaluator, mebibytes: int = 64) -> None:
         """Put a cache of about `mebibytes` (2**20 bytes) in front of an evaluator."""
-        if mebibytes < 1:
-            raise CacheSizeError(f"an evaluation cache of {mebibytes} MiB holds nothing: give it 1 or more")
         self.evaluator = evaluator
-        """Asked for what is missing; its result must depend on the row alone."""
+        """Called for missing rows; its result must depend on the row alone."""
         self.capacity = (mebibytes << 20) // RECORD_BYTES
         self._records: OrderedDict[bytes, bytes] = OrderedDict()
         self._logits_BA = np.zeros((0, LABELS), dtype=np.float32)
-        self.hits = 0
-        """Rows answered without the evaluator: held, or equal to an earlier row of the same batch."""
-        self.misses = 0
-        """Rows that the evaluator was asked for."""
 
     def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return logits float32[B, 4096] and wdl float32[B, 3], mover's view: to the bit those of the evaluator.
 
-        The logits lie in memory that is used again, since fresh memory costs more than the look-up: they are valid until
-        the next call, and only those of legal labels carry a meaning.
+        The logits are valid until the next call, which reuses their memory (fresh memory costs more than the look-up). Only
+        those of legal labels are defined.
         """
         keys = [blake2b(row, digest_size=KEY_BYTES).digest() for row in np.ascontiguousarray(planes_BP, dtype="<u8")]
         missing: dict[bytes, int] = {}
@@ -60,8 +49,6 @@ class Cached:
         if missing:
             rows = list(missing.values())
             self._records.update(zip(missing, self._evaluate(planes_BP[rows], legal_BA[rows]), strict=True))
-        self.hits += len(keys) - len(missing)
-        self.misses += len(missing)
         records = [self._records[key] for key in keys]
         while len(self._records) > self.capacity:
             self._records.popitem(last=False)
@@ -82,8 +69,3 @@ class Cached:
             wdl[WDL_BYTES * row : WDL_BYTES * (row + 1)] + logits[start:end]
             for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False))
         ]
-
-    @property
-    def hit_rate(self) -> float:
-        """Share of rows that were answered without the evaluator, 0 before the first."""
-        return self.hits / max(1, self.hits + self.misses)

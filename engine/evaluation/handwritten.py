@@ -26,7 +26,7 @@ from engine.board.movegen import (
     no_moves,
     step_target,
 )
-from engine.board.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, push, word_on
+from engine.board.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, occupied_squares, push, word_on
 from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
 from engine.evaluation.static_evaluation import (
@@ -151,9 +151,7 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     """
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
     board = planes[:PIECE_WORDS].copy()
-    occupied = EMPTY
-    for word in range(PIECE_WORDS):
-        occupied |= board[word]
+    occupied = occupied_squares(board)
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(board, mirrored)
     phase = game_phase(board)

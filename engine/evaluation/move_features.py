@@ -35,7 +35,7 @@ from engine.board.movegen import (
     pawns_up,
     step_target,
 )
-from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, TURN, WORDS, push, word_on
+from engine.board.position import EN_PASSANT, KING, PAWN, QUEEN, WORDS, occupied_squares, push, word_on
 from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.static_evaluation import best_exchanges
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, see
@@ -47,14 +47,6 @@ FEATURES = ("takes", "risks", "leaves", "leaves_next", "threatens", "threatens_n
 TAKES, RISKS, LEAVES, LEAVES_NEXT, THREATENS, THREATENS_NEXT, STANDS, CHECK, TARGET = range(len(FEATURES))
 UNIT = 10
 """Centipawns of one step of an amount."""
-
-
-@njit(**BORROWING)
-def _occupied(position: Any) -> Any:
-    found = EMPTY
-    for word in range(TURN):
-        found |= position[word]
-    return found
 
 
 @njit(**BORROWING)
@@ -81,7 +73,7 @@ def _write_features(position: Any, child: Any, kind: Any, source: Any, planes: A
     push(child, source, target, 0)
     # the board is in the opponent's view now: he is side 0 and the mover side 1
     end = bit(target ^ U(56))
-    occupied = _occupied(child)
+    occupied = occupied_squares(child)
     answers = attacked_by(child, 0, pawns_up(child[PAWN]), occupied)
     attacks = attacked_by(child, 1, pawns_down(child[PAWN + 1]), occupied)
     risks = np.int64(0)
@@ -115,7 +107,7 @@ def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, m
     for row in range(len(planes_BP)):
         for word in range(MOVE_PLANES):
             position[word] = planes_BP[row, word]
-        occupied = _occupied(position)
+        occupied = occupied_squares(position)
         threats = attacked_by(position, 1, pawns_down(position[PAWN + 1]), occupied)
         stands = _amount(best_exchanges(position, 1, threats, occupied, gains)[0])
         for kind in range(TYPES):

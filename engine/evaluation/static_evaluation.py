@@ -27,8 +27,8 @@ from engine.board.bitboard import (
     lowest,
     popcount,
 )
-from engine.board.movegen import MOVE_PLANES, TYPES, pawns_down, pawns_up
-from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
+from engine.board.movegen import no_moves, pawns_down, pawns_up
+from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, occupied_squares
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
 from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, see, straight_attacks
 from engine.kernels import BORROWING
@@ -200,18 +200,14 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
 
     `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
     """
-    occupied = moves = EMPTY
-    for word in range(PIECE_WORDS):
-        occupied |= planes[word]
-    for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
-        moves |= planes[index]
+    occupied = occupied_squares(planes)
     mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(planes, mirrored)
     phase = game_phase(planes)
     mine, attacks = _evaluate_side(planes, occupied, phase)
     theirs, answers = _evaluate_side(mirrored, flip(occupied), phase)
     answers = flip(answers)
-    if moves == EMPTY:
+    if no_moves(planes):
         return np.int64(-MATE) if answers & planes[KING] != EMPTY else np.int64(0)
     score = mine - theirs
     score += _mating_bonus(planes, attacks) if score > 300 else np.int64(0)

@@ -111,7 +111,7 @@ def values_of(nodes: Any) -> NDArray[np.float64]:
 
 
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:
-    """Return a root's edge and the most visited moves after it as (label, promotion); a proven end goes by its plies."""
+    """Return a root's edge and the most visited moves after it, (label, promotion); a proven mate is played out."""
     moves = []
     while edge >= 0:
         move = forest.edges[slot, edge]

@@ -3,7 +3,7 @@
 Axes: G slots, N slots of this run, M root moves.
 """
 
-from math import exp, log
+from math import log
 from typing import Any
 
 import numpy as np
@@ -100,7 +100,7 @@ def begin_run(
 ) -> None:
     """Prepare expanded roots; `wanted` int64[N] simulations become those that each root gets, 0 where none are due.
 
-    `noise` bool[N] says which roots get noise, `fresh` bool[G] whose priors were not shaped yet; `allowed` as above.
+    `noise` bool[N] selects the roots that get noise, `fresh` bool[G] those that were not searched yet; `allowed` as above.
     """
     for index in range(len(slots)):
         slot = slots[index]
@@ -109,9 +109,9 @@ def begin_run(
         if root.proof != UNKNOWN or root.count < 1:
             wanted[index] = 0
             continue
-        if fresh[slot]:
-            _shape_priors(forest, slot, noise[index], params)
-            fresh[slot] = False
+        if fresh[slot] and noise[index] and not params.gumbel and params.dirichlet_fraction > 0.0:
+            _add_dirichlet(forest, slot, params)
+        fresh[slot] = False
         wanted[index] = _allotted(forest, slot, wanted[index], params)
         _set_root_moves(forest, slot, noise[index], params)
         if params.gumbel:
@@ -121,23 +121,15 @@ def begin_run(
 
 
 @njit(cache=True, nogil=True)
-def _shape_priors(forest: Forest, slot: Int, noise: bool, params: SearchParams) -> None:
-    """Flatten the root's priors by its temperature and mix Dirichlet noise in (PUCT)."""
-    fraction = params.dirichlet_fraction if noise and not params.gumbel else 0.0
-    if params.root_temperature == 1.0 and fraction == 0.0:
-        return
-    root, total = forest.nodes[slot, 0], 0.0
+def _add_dirichlet(forest: Forest, slot: Int, params: SearchParams) -> None:
+    """Mix Dirichlet noise into the root's priors."""
+    root, fraction = forest.nodes[slot, 0], params.dirichlet_fraction
     moves = forest.edges[slot, root.first : root.first + root.count]
     drawn = np.zeros(len(moves), dtype=np.float64)
-    if fraction > 0.0:
-        dirichlet(forest.rng[slot], params.dirichlet_alpha, drawn)
-    for index in range(len(moves)):
-        flat = exp(log(max(np.float64(moves[index].prior), 1e-30)) / params.root_temperature)
-        moves[index].prior = flat
-        total += flat
+    dirichlet(forest.rng[slot], params.dirichlet_alpha, drawn)
     root.visited_policy = 0.0
     for index in range(len(moves)):
-        moves[index].prior = (1.0 - fraction) * (moves[index].prior / total) + fraction * drawn[index]
+        moves[index].prior = (1.0 - fraction) * moves[index].prior + fraction * drawn[index]
         if moves[index].visits > 0:
             root.visited_policy += moves[index].prior
 
@@ -264,8 +256,8 @@ def _largest(forest: Forest, slot: Int, weights: NDArray[np.float64]) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def advance(forest: Forest, slot: Int, label: Int, promotion: Int, reuse: bool, spare: Any) -> Any:
-    """Play a legal move at the root and, with `reuse`, keep its part of the tree; return whether there was one.
+def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -> Any:
+    """Play a legal move at the root and keep its subtree; return whether there was one.
 
     `spare` = (int32[C], EDGE[E]) is scratch.
     """
@@ -280,10 +272,9 @@ def advance(forest: Forest, slot: Int, label: Int, promotion: Int, reuse: bool, 
     forest.history[slot, game.history_length] = root.key
     game.history_length += 1
     child = np.int64(NO_NODE)
-    if reuse:
-        for edge in range(root.first, root.first + max(np.int64(root.count), np.int64(0))):
-            if forest.edges[slot, edge].label == label and forest.edges[slot, edge].promotion == promotion:
-                child = np.int64(forest.edges[slot, edge].child)
+    for edge in range(root.first, root.first + max(np.int64(root.count), np.int64(0))):
+        if forest.edges[slot, edge].label == label and forest.edges[slot, edge].promotion == promotion:
+            child = np.int64(forest.edges[slot, edge].child)
     play(forest.roots[slot], label, promotion)
     if forest.roots[slot, COUNTERS] & HALFMOVE_MASK == U(0):
         game.history_length = 0

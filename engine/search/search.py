@@ -36,7 +36,7 @@ LONGEST_PLAN = 1 << 16
 class Search:
     """Trees of `games` games, in slots 0..games-1.
 
-    Raises SearchError for a configuration or a call that makes no sense, LabelError for an illegal move.
+    Raises SearchError for an invalid configuration or call, LabelError for an illegal move.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Search:
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its part of the tree; return whether there was one. LabelError when it is illegal."""
+        """Play a move and keep its subtree; return whether there was one. Raises LabelError if it is illegal."""
         if not is_legal(self._forest.roots[slot], label, promotion):
             raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
         return self._advance(slot, label, promotion)
@@ -109,7 +109,7 @@ class Search:
 
     def _advance(self, slot: int, label: int, promotion: int) -> bool:
         self._fresh[slot], self._restricted[slot] = True, False
-        kept = bool(advance(self._forest, slot, label, promotion, self.config.reuse, self._spare))
+        kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
         return kept
 
@@ -136,9 +136,9 @@ class Search:
 
         Each root gets `simulations` more simulations (the configuration's by default, or int64[N]; 0 only expands it), unless
         it is proven, decided by an option, or `stop()` returns True, which is called after every round. `leaves` lowers the
-        configuration's leaves for this run. `noise` (or bool[N]) says which roots get the configuration's Dirichlet or Gumbel
-        noise. `allowed` are the (label, promotion) that the roots are restricted to; such a tree is reset, here and at the
-        next run. Expanding a root is no simulation.
+        configuration's leaves for this run. `noise` (or bool[N]) selects the roots that get Dirichlet or Gumbel noise.
+        `allowed` restricts the roots to some (label, promotion); such a tree is reset, here and at the next run. Expanding a
+        root is no simulation.
 
         An exception of the evaluator undoes the round and is passed on, as is SearchError for answers that are not finite;
         the next run goes on from the rounds before.

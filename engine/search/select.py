@@ -5,7 +5,7 @@
     score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one)
     c     = c_puct + c_factor * log((visits of all + 1 + c_base) / c_base)
 
-Each visit in flight counts in Q as a value of -virtual_loss. An unvisited move has the node's mean of finished visits, less
+Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of finished visits, less
 fpu_reduction * sqrt(sum of the priors of moves with a finished visit), as in lc0's GetFpu.
 
 **Gumbel** (Danihelka et al. 2022, "Policy improvement by planning with Gumbel"). Numbers and tie-breaks follow mctx
@@ -29,6 +29,8 @@ from engine.search.config import SearchParams
 from engine.search.tree import LOST, NO_NODE, Forest, Int
 
 _LEAST = 1e-30
+MAXVISIT_INIT = 50.0
+"""Added to the largest visit count in the weight of completed Q-values, as in mctx."""
 
 
 @njit(cache=True, nogil=True)
@@ -57,7 +59,7 @@ def selectable_moves(forest: Forest, slot: Int, index: Int, params: SearchParams
             kept -= 1
         allowed = min(allowed, kept)
     if params.widening_factor > 0.0:
-        wide = np.int64(ceil(params.widening_factor * np.float64(node.visits) ** params.widening_exponent))
+        wide = np.int64(ceil(params.widening_factor * np.float64(node.visits) ** 0.5))
         allowed = min(allowed, max(wide, np.int64(1)))
     return allowed
 
@@ -83,7 +85,7 @@ def puct_edge(forest: Forest, slot: Int, index: Int, params: SearchParams) -> An
                 continue
             visits, value = np.float64(move.visits), unvisited
             if visits > 0.0:
-                value = (move.value_sum - params.virtual_loss * np.float64(move.in_flight)) / visits
+                value = (move.value_sum - np.float64(move.in_flight)) / visits
             if index == 0:
                 value += forest.moves[slot, edge - first].bias
             score = value + scale * move.prior / (1.0 + visits)
@@ -138,8 +140,8 @@ def _mixed_value(forest: Forest, slot: Int, index: Int) -> Any:
 def completed_values(forest: Forest, slot: Int, index: Int, params: SearchParams, out: NDArray[np.float64]) -> None:
     """Write sigma(completed Q) of a node's moves into `out` (float64[M]).
 
-    sigma(Q) = (Q - min Q) * (maxvisit_init + max N) * value_scale / span, where span is max Q - min Q as in mctx, or 2, the
-    range of values, without `rescale_values`. Unvisited moves have Q = v_mix.
+    sigma(Q) = (Q - min Q) * (MAXVISIT_INIT + max N) * value_scale / span. The span is max Q - min Q as in mctx; without
+    `rescale_values` it is 2, the range of values. Unvisited moves have Q = v_mix.
     """
     first, count = forest.nodes[slot, index].first, np.int64(forest.nodes[slot, index].count)
     assert count <= len(out)
@@ -155,7 +157,7 @@ def completed_values(forest: Forest, slot: Int, index: Int, params: SearchParams
             out[place] += forest.moves[slot, place].bias
         least, most, most_visits = min(least, out[place]), max(most, out[place]), max(most_visits, visits)
     span = max(most - least, 1e-8) if params.rescale_values else 2.0
-    scale = (params.maxvisit_init + most_visits) * params.value_scale / span
+    scale = (MAXVISIT_INIT + most_visits) * params.value_scale / span
     for place in range(count):
         out[place] = (out[place] - least) * scale
 

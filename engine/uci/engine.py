@@ -189,7 +189,7 @@ class Engine:
             try:
                 self._thinker.use(self._evaluator(checkpoint or None, threads, rating))
                 self._failure = None
-            except Exception as error:  # noqa: BLE001 - the GUI must be told whatever is wrong with a checkpoint
+            except Exception as error:  # noqa: BLE001 - the GUI must see any error of a checkpoint
                 self._report_failure(checkpoint, error)
             finally:
                 done.set()

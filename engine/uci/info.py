@@ -1,4 +1,4 @@
-"""The protocol's output: `info` lines of a search, made of its root.
+"""The protocol's output: `info` lines of a search, made from its root.
 
 Axes: M root moves.
 """
@@ -15,7 +15,7 @@ from engine.search import Root
 
 
 def score(value: float, plies: int) -> str:
-    """Write a score: `mate` in moves where `plies` to a mate are proven (negative: the mover is mated), else `cp`."""
+    """Write a score: `mate` in moves if `plies` to a mate are proven (negative: the mover is mated), else `cp`."""
     if plies:
         return f"mate {(plies + 1) // 2 if plies > 0 else -(-plies // 2)}"
     return f"cp {centipawns(value)}"
@@ -35,7 +35,7 @@ def effort(nodes: int, seconds: float) -> str:
 
 
 def ranked(root: Root, best: int) -> list[int]:
-    """Order the moves of a root by what a player would choose; `best` comes first."""
+    """Return the indices of a root's moves, best first: `best`, then by proof, visits, value and prior."""
     values_M = np.nan_to_num(root.values, nan=-2.0)
     proven_M = np.where(root.proven == 2, 0, root.proven)
     rest = sorted(
@@ -65,7 +65,7 @@ def info_lines(
 ) -> list[str]:
     """Write an `info` line for each root move of `order`, best first; `line_of` returns a move's principal variation.
 
-    depth is the length of that variation (as with CrazyAra), since a tree has no depth of its own; `cost` is `effort`'s.
+    depth is the length of that variation (as in CrazyAra), since the tree has no single depth; `cost` comes from `effort`.
     """
     lines = []
     for place, index in enumerate(order, 1):

@@ -1,6 +1,6 @@
-"""The game as the GUI sends it: a starting position and the moves since, kept so that only new moves are played.
+"""The game as the GUI sends it: a starting position and the moves since; only new moves are played.
 
-A GUI sends the whole game with every `position`: at move 200, playing all of it would take longer than a fast move may.
+A GUI sends the whole game with every `position`. At move 200, replaying all of it would take longer than a fast move.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class GameHistory:
     """The moves played."""
 
     def moves_since(self, other: "GameHistory") -> tuple[chess.Move, ...] | None:
-        """Return the moves by which this game goes on from the other; None when it does not."""
+        """Return the moves by which this game continues the other; None if it does not."""
         known = len(other.moves)
         continues = self.start == other.start and self.moves[:known] == other.moves
         return self.moves[known:] if continues else None
@@ -40,10 +40,9 @@ class GameState:
         self._words: list[str] = []
 
     def update(self, fen: str | None, words: Sequence[str]) -> str | None:
-        """Follow a `position` (None: the starting position), and return what was wrong with it, if anything was.
+        """Apply a `position` (None: the starting position); return an error message, or None.
 
-        An impossible FEN changes nothing; an illegal move ends the game's moves, and the position before it stands, as
-        with Stockfish.
+        An impossible FEN changes nothing. An illegal move and those after it are ignored, as in Stockfish.
         """
         start = fen or chess.STARTING_FEN
         if start != self._start or list(words[: len(self._words)]) != self._words:
@@ -55,9 +54,9 @@ class GameState:
         for word in words[len(self._words) :]:
             try:
                 move = self.board.parse_uci(word.lower())
-                label_of(move, self.board.turn)  # a null move has none
+                label_of(move, self.board.turn)  # raises LabelError for a null move
             except (chess.InvalidMoveError, chess.IllegalMoveError, LabelError):
-                return f"illegal move {shown(word)}: the position before it stands"
+                return f"illegal move {shown(word)}: it and the moves after it are ignored"
             self.board.push(move)
             self._words.append(word)
         return None
@@ -68,7 +67,7 @@ class GameState:
 
 
 def possible(fen: str) -> chess.Board:
-    """Read a FEN, or raise a FenError; more pieces than promotions can make would overflow the arrays of moves."""
+    """Parse a FEN, or raise FenError; more pieces than promotions can make would overflow the arrays of moves."""
     board = to_board(from_fen(fen))
     for side in chess.COLORS:
         men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}

@@ -18,9 +18,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from engine.board.rng import GOLDEN, mix
 from engine.encoding.views import LAST_MOVES, NO_LAST_MOVE
 
 HIDDEN_SHARE = 8
@@ -88,13 +90,10 @@ def draw_of(seed: int, step: int) -> int:
 
     It depends on seed and step only, so that a resumed run hides what an uninterrupted one would.
     """
-    mixed = seed
+    words = np.array([seed % (1 << 64)], dtype=np.uint64)
     for number in (step, 0):
-        mixed = (mixed + number + 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
-        mixed ^= mixed >> 31
-    return mixed >> 32
+        words = mix(words + np.uint64(number) + GOLDEN)
+    return int(words[0]) >> 32
 
 
 def hide(columns: Mapping[str, Tensor], names: tuple[str, ...], draw: int) -> dict[str, Tensor]:

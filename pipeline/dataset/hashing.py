@@ -5,19 +5,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-GOLDEN = 0x9E37_79B9_7F4A_7C15
+from engine.board.rng import GOLDEN, mix
 
 
 def splitmix64(words: NDArray[np.uint64], seed: int = 0) -> NDArray[np.uint64]:
     """Hash each word: the value of splitmix64 (Steele, Lea and Flood 2014) `seed` + 1 steps after that state."""
     with np.errstate(over="ignore"):
-        out = words + np.uint64((seed + 1) * GOLDEN % (1 << 64))
-        out ^= out >> np.uint64(30)
-        out *= np.uint64(0xBF58_476D_1CE4_E5B9)
-        out ^= out >> np.uint64(27)
-        out *= np.uint64(0x94D0_49BB_1331_11EB)
-        out ^= out >> np.uint64(31)
-    return out
+        hashes: NDArray[np.uint64] = mix(words + np.uint64((seed + 1) * int(GOLDEN) % (1 << 64)))
+    return hashes
 
 
 def unit_interval(hashes: NDArray[Any]) -> NDArray[np.float64]:

@@ -23,6 +23,7 @@ from engine.board.movegen import count_moves, legal_planes
 from engine.board.movers import may_capture_en_passant
 from engine.board.piece_codes import CODE_BITS, piece_codes
 from engine.board.position import COUNTERS, HALFMOVE_MASK, MAX_MOVES, TURN, castling_bits, en_passant_file, key, push
+from engine.board.rng import GOLDEN
 from engine.encoding.planes import PLANES
 from engine.encoding.views import NO_LAST_MOVE, TURNED_SQUARES
 from engine.kernels import BORROWING
@@ -58,9 +59,6 @@ STATUS = (
 
 NO_RESULT = 3
 """The result of a game that is a position with its best moves. Its rows have result 0 and length 0, which no game has."""
-
-_MIX = U(0x9E37_79B9_7F4A_7C15)
-
 
 ROW = np.dtype(
     [
@@ -245,7 +243,7 @@ def _replay_game(text: Any, games: Any, game: Any, position: Any, planes: Any, r
             break
         _write_row(rows, row, position, planes, ply, (kind, source, promotion), last_move)
         last_move = (U(source) ^ U(56)) * U(64) + (U(target) ^ U(56))  # the board is turned
-        identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * _MIX
+        identity = (identity ^ U(rows.label[row]) ^ (U(promotion) << U(16))) * GOLDEN
         identity ^= identity >> U(32)
         push(position, source, target, promotion)
         ply += 1

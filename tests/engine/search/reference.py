@@ -138,7 +138,7 @@ def search(
             backup(path, expand(path[-1], root.board, evaluator, temperature))
 
 
-def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: float, virtual_loss: float) -> Choice:
+def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: float) -> Choice:
     """Make PUCT's choice."""
 
     def choose(node: Node) -> int:
@@ -146,7 +146,7 @@ def puct_choice(c_puct: float, c_base: float, c_factor: float, fpu_reduction: fl
         started = finished + flying
         visited = started.sum()
         c = c_puct + (c_factor * math.log((visited + 1 + c_base) / c_base) if c_factor else 0.0)
-        charged = (node.values() * finished - virtual_loss * flying) / np.maximum(started, 1)
+        charged = (node.values() * finished - flying) / np.maximum(started, 1)
         unvisited = node.value_sum / node.visits - fpu_reduction * math.sqrt(node.priors[finished > 0].sum())
         scores = np.where(started > 0, charged, unvisited) + c * node.priors * math.sqrt(max(visited, 1)) / (
             1 + started
@@ -206,11 +206,10 @@ def puct(
     fpu_reduction: float = 0.33,
     temperature: float = 1.0,
     leaves: int = 1,
-    virtual_loss: float = 1.0,
 ) -> Node:
     """Search by PUCT; the root's own evaluation is no simulation."""
     root = Node(board)
-    choice = puct_choice(c_puct, c_base, c_factor, fpu_reduction, virtual_loss)
+    choice = puct_choice(c_puct, c_base, c_factor, fpu_reduction)
     search(root, evaluator, simulations, (choice, choice), temperature, leaves)
     return root
 

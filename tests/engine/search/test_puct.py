@@ -139,8 +139,8 @@ def test_trees_are_those_of_the_slow_search(fen: str, line: str, options: dict[s
     "options",
     [
         {"leaves": 8},
-        {"leaves": 3, "virtual_loss": 0.3, "fpu_reduction": 1.2},
-        {"leaves": 8, "virtual_loss": 0.0, "c_puct": 3.0, "c_factor": 0.0, "fpu_reduction": 0.0},
+        {"leaves": 3, "fpu_reduction": 1.2},
+        {"leaves": 8, "c_puct": 3.0, "c_factor": 0.0, "fpu_reduction": 0.0},
     ],
 )
 def test_trees_of_several_leaves_at_once_are_those_of_the_slow_search(fen: str, line: str, options: dict[str, float]):
@@ -194,18 +194,14 @@ def test_first_play_urgency_keeps_to_what_was_tried():
         assert (visits["a1a2"], visits["a1b1"]) == expected, reduction
 
 
-def test_policy_temperature_flattens_priors_everywhere_and_root_temperature_at_the_root():
+def test_policy_temperature_flattens_priors_everywhere():
     both = np.array([0.5, 0.3, 0.2]) ** 0.5
-    flat = (both / both.sum()).tolist()
-    for option in ("policy_temperature", "root_temperature"):
-        search, root = searched(ROOT, LAID, simulations=6, **{option: 2.0})
-        assert sorted(root.priors.tolist(), reverse=True) == pytest.approx(flat, abs=1e-6)
-        play(search, 0, chess.Board(ROOT), "a1b1")
-        below = by_uci(search.root(0), chess.BLACK, "priors")
-        black = np.array([0.2, 0.5, 0.3]) ** (0.5 if option == "policy_temperature" else 1.0)
-        assert [below[uci] for uci in ("h8g8", "h8g7", "h8h7")] == pytest.approx(
-            (black / black.sum()).tolist(), abs=1e-6
-        )
+    search, root = searched(ROOT, LAID, simulations=6, policy_temperature=2.0)
+    assert sorted(root.priors.tolist(), reverse=True) == pytest.approx((both / both.sum()).tolist(), abs=1e-6)
+    play(search, 0, chess.Board(ROOT), "a1b1")
+    below = by_uci(search.root(0), chess.BLACK, "priors")
+    black = np.array([0.2, 0.5, 0.3]) ** 0.5
+    assert [below[uci] for uci in ("h8g8", "h8g7", "h8h7")] == pytest.approx((black / black.sum()).tolist(), abs=1e-6)
 
 
 def test_dirichlet_noise_has_its_share_and_its_concentration():

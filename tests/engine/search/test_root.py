@@ -59,14 +59,6 @@ def test_a_move_nobody_looked_at_begins_anew():
     assert set(ucis(search.root(), board.turn)) == {move.uci() for move in board.legal_moves}
 
 
-def test_without_reuse_every_move_begins_anew():
-    board = chess.Board(MIDDLE)
-    search, _ = searched(board, Hashed(), simulations=100, reuse=False)
-    assert not play(search, 0, board, chosen(search, 0, board.turn))
-    search.run()
-    assert search.root().visits.sum() == 100
-
-
 def test_a_tree_kept_is_the_tree_searched_on():
     """The kept subtree is what it was: what is found in it by play is what was found in it before."""
     board = chess.Board(MIDDLE)

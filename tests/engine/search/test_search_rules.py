@@ -16,7 +16,7 @@ from engine.search import Search, SearchConfig
 from tests.conftest import shared_data
 from tests.engine.search.stubs import begin, board_of, by_uci, chosen, play, searched
 
-ONCE_EACH = {"c_puct": 1000.0, "root_temperature": 1e9}
+ONCE_EACH = {"c_puct": 1000.0, "policy_temperature": 1e9}
 """Priors count alone and are alike, so that as many simulations as moves visit each of them once."""
 TAIL = 12
 """Plies before the end of each game that are looked at."""

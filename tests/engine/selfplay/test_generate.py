@@ -108,7 +108,7 @@ def test_batches_stay_full_while_there_are_games_to_begin():
         sizes.append(len(planes_BP))
         return uniform(planes_BP)
 
-    search = SearchConfig(simulations=8, reuse=False)
+    search = SearchConfig(simulations=8)
     config = SelfPlayConfig(width=16, most_plies=10)
     assert len(list(play_games(watched, search, config, games=64))) == 64
     full = sum(size == 16 for size in sizes)
