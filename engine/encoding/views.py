@@ -57,7 +57,7 @@ class UnknownViewError(UserError):
 
 
 class MissingColumnError(UserError):
-    """A view or a preset needs a column that the data do not have."""
+    """A view or a preset needs a column that the dataset does not have."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -163,14 +163,16 @@ def view(name: str) -> View:
 
 
 def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> None:
-    """Raise MissingColumnError for the first column that `who` needs and the data do not have."""
+    """Raise MissingColumnError for the first column that `who` needs and that is missing."""
     for name in needed:
         if name not in columns:
-            raise MissingColumnError(f"{who} needs the column {name!r}, which these data do not have: choose others")
+            raise MissingColumnError(
+                f"{who} needs the column {name!r}, which this dataset does not have: use another one"
+            )
 
 
 def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
-    """Write moves as the column `last_move` of the rows behind them, uint16[B]: the board has been turned since."""
+    """Return moves as the `last_move` of the rows after them, uint16[B]: in the next mover's view."""
     labels = labels_B.astype(np.int64)
     targets = target_table()[labels].astype(np.int64)
     return ((labels % 64 ^ 56) * 64 + (targets ^ 56)).astype(np.uint16)

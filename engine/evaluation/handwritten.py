@@ -3,7 +3,7 @@
 Priors: for each legal move, the change on the piece-square tables, the exchanges that it wins or leaves hanging, threats,
 checks, mates, castling, promotion. Value: the static evaluation, through a logistic curve.
 
-Scores are integers in centipawns up to the last division, so that every machine gives the same. Boards are unsigned
+Scores are integers in centipawns up to the last division, so they are the same on every machine. Boards are unsigned
 64-bit (engine/board/bitboard.py), scores int64; the two never meet in one operation.
 
 Axes: B rows, P planes, A labels, M legal moves, W outcomes.
@@ -55,7 +55,7 @@ CAPTURE_BONUS = 80
 CHECK_BONUS = 100
 CASTLING_BONUS = 100
 PASSED_PAWN_BONUS = 13
-"""For each rank that a passed pawn has come when it moves."""
+"""For each rank that a moving passed pawn has advanced."""
 RETREAT_PENALTY = 13
 """For a piece that steps back."""
 THREAT_PERCENT = 8

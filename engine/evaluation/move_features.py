@@ -1,7 +1,7 @@
 """Move features: what each legal move wins, risks, leaves hanging and threatens at once, as inputs of a network.
 
-A convolution would have to learn who attacks what; computing it is cheap. AlphaGo's first networks had similar inputs, what
-each point captures and endangers (Silver et al. 2016, doi:10.1038/nature16961, extended data table 2). Exchanges are those of
+A convolution would have to learn attacks; computing them is cheap. AlphaGo's first networks had similar inputs: what each move
+captures and endangers (Silver et al. 2016, doi:10.1038/nature16961, extended data table 2). Exchanges are those of
 `engine.evaluation.static_exchange`, which ignores pins and checks.
 
 feature          in tens of centipawns, 0 to 255, on the board after the move unless noted
@@ -9,9 +9,9 @@ takes            value of the captured piece, and the gain of a promotion (to a 
 risks            the opponent's gain by taking on the move's target square
 leaves           the opponent's best gain by an exchange on any other square
 leaves_next      the second best: the loss when the first is answered
-threatens        the mover's best gain by an exchange, if it were his turn again
+threatens        the mover's best gain by an exchange, if it could move again
 threatens_next   the second best: the gain of a fork
-stands           the opponent's best gain without the move, if it were his turn: the same for all moves of a row
+stands           the opponent's best gain if the mover passed: the same for all moves of a row
 check            1 for check, 2 for mate, else 0
 target           the move's target square, as a bit index in the mover's view
 
@@ -71,7 +71,7 @@ def _write_features(position: Any, child: Any, kind: Any, source: Any, planes: A
         takes += WORTH[QUEEN] - WORTH[PAWN]
     features[TARGET] = np.uint8(target)
     push(child, source, target, 0)
-    # the board is in the opponent's view now: he is side 0 and the mover side 1
+    # the board is in the opponent's view now: the opponent is side 0, the mover side 1
     end = bit(target ^ U(56))
     occupied = occupied_squares(child)
     answers = attacked_by(child, 0, pawns_up(child[PAWN]), occupied)

@@ -1,10 +1,10 @@
 """Static evaluation: the value of a position in centipawns by classical chess knowledge, without search.
 
-Piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, passed, isolated
-and doubled pawns, the bishop pair, hanging pieces of both sides, and the bare king driven to the edge. Each term is
-written for the mover's pieces; the opponent's are scored on the mirrored board.
+Terms: piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, pawn structure, the
+bishop pair, hanging pieces of both sides, and with a large lead how near a bare king is to mate. Each term is written for
+the mover's pieces; the opponent's are scored on the mirrored board.
 
-Integer arithmetic throughout, so that every machine gives the same. Boards are unsigned 64-bit (engine/board/bitboard.py),
+Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit (engine/board/bitboard.py),
 scores int64; the two never meet in one operation. A *board* is twelve uint64 words as words 0..11 of a position or
 of planes.
 """
@@ -35,7 +35,7 @@ from engine.kernels import BORROWING
 
 PIECE_WORDS = 12
 MATE = 30_000
-"""Centipawns lost by a side that is mated."""
+"""Centipawns of a mate."""
 
 
 @njit(**BORROWING, inline="always")
@@ -218,5 +218,5 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
         )  # in check: no time to take anything but the checker
     won, _ = best_exchanges(planes, 0, attacks, occupied, gains)
     _, second = best_exchanges(planes, 1, answers, occupied, gains)
-    score += won - second // np.int64(2)  # the worst best_exchanges piece can still be saved
+    score += won - second // np.int64(2)  # the most threatened piece can still be saved
     return _shrink_drawish_lead(planes, score + np.int64(12))

@@ -33,16 +33,13 @@ class Root:
     proven: NDArray[np.int8]  # [M] 2 unknown, 1 won, 0 drawn, -1 lost
     value: float
     draw: float
-    bare_value: float
-    """The evaluator's value of the root, without search; 0 where it was not evaluated."""
     mate: int
     """Plies to a proven mate at the root, as in `mates`."""
     simulations: int
     """Simulations in the tree, those kept from before included."""
     nodes: int
-    depth: float
-    """Mean length of a path since the last move, plies."""
     seldepth: int
+    """Longest path since the last move, plies."""
     full: float
     """Share of the tree's memory in use."""
 
@@ -61,6 +58,7 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     edges = edges_of(forest, slot, 0)
     count, visits, proven = len(edges), edges["visits"].copy(), edges["proof"].copy()
     has_child, proof = edges["child"] >= 0, int(node["proof"])
+    mean = float(np.clip(node["value_sum"] / max(int(node["visits"]), 1), -1.0, 1.0))
     draw = float(np.clip(node["draw_sum"] / max(int(node["visits"]), 1), 0.0, 1.0))
     children = forest.nodes[slot, np.maximum(edges["child"], 0)]
     values = np.full(count, np.nan, dtype=np.float32)
@@ -85,13 +83,11 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
         improved=improved[:count].astype(np.float32),
         mates=np.where(np.abs(proven) == 1, proven * plies, 0).astype(np.int16),
         proven=proven,
-        value=float(values_of(node)),
+        value=mean if proof == UNKNOWN else float(proof),
         draw=draw if proof == UNKNOWN else float(proof == 0),
-        bare_value=float(node["value"]),
         mate=proof * int(node["distance"]) if proof in (WON, LOST) else 0,
         simulations=int(visits.sum()),
         nodes=int(game["nodes"]),
-        depth=float(game["plies"] / max(int(game["descents"]), 1)),
         seldepth=int(game["deepest"]),
         full=max(int(game["nodes"]) / forest.nodes.shape[1], int(game["edges"]) / forest.edges.shape[1]),
     )
@@ -101,13 +97,6 @@ def edges_of(forest: Forest, slot: int, node: int) -> NDArray[np.void]:
     """Return the edges of a node, EDGE[M]."""
     first, count = int(forest.nodes["first"][slot, node]), max(int(forest.nodes["count"][slot, node]), 0)
     return forest.edges[slot, first : first + count]
-
-
-def values_of(nodes: Any) -> NDArray[np.float64]:
-    """Return the mean values of nodes in [-1, 1], exact where they are proven."""
-    mean = np.clip(nodes["value_sum"] / np.maximum(nodes["visits"], 1), -1.0, 1.0)
-    values: NDArray[np.float64] = np.where(nodes["proof"] != UNKNOWN, nodes["proof"], mean)
-    return values
 
 
 def principal_variation(forest: Forest, slot: int, edge: int) -> list[tuple[int, int]]:

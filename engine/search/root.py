@@ -28,7 +28,6 @@ from engine.search.tree import (
     WON,
     Forest,
     Int,
-    clear_depths,
     keep_subtree,
     reset_tree,
     set_ending,
@@ -281,6 +280,6 @@ def advance(forest: Forest, slot: Int, label: Int, promotion: Int, spare: Any) -
     if child < 0 or forest.nodes[slot, child].count < 1:
         reset_tree(forest, slot)
         return False
-    clear_depths(forest, slot)
+    game.deepest = 0
     keep_subtree(forest, slot, child, spare)
     return True

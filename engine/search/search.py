@@ -22,7 +22,7 @@ from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
 from engine.search.chess_rules import examine, is_legal
 from engine.search.config import SearchConfig, SearchError
-from engine.search.results import Root, principal_variation, read_root, values_of
+from engine.search.results import Root, principal_variation, read_root
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
 from engine.search.simulate import empty_round, expand_and_backup, select_leaves, undo_round
 from engine.search.tree import EDGE, HISTORY, empty_forest, reset_tree
@@ -49,8 +49,6 @@ class Search:
         self.games = games
         self.seed = seed
         self.simulations = self.evaluations = self.batches = 0
-        self.spent = np.zeros(games, dtype=np.int64)
-        """Simulations of each slot since its game began, int64[G]."""
         self._params = self.config.params()
         plan = min(self.config.simulations * 2, LONGEST_PLAN) if self._params.gumbel else 0
         self._forest = empty_forest(games, self.config.capacity, plan)
@@ -84,7 +82,6 @@ class Search:
         self._forest.slots["history_length"][slot] = len(past)
         self._forest.slots["refused"][slot] = 0
         self._refuse_too_many_moves(slot)
-        self.spent[slot] = 0
         seed_stream(self._forest.rng[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         reset_tree(self._forest, slot)
         self._fresh[slot] = self._started[slot] = True
@@ -168,7 +165,6 @@ class Search:
                 break
             if stop is not None and stop():
                 break
-        self.spent[slots_N] += done_N
         self.simulations += int(done_N.sum())
 
     def _slots(self, slots: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -224,10 +220,6 @@ class Search:
     def root(self, slot: int = 0) -> Root:
         """Return what the search found at a slot's root."""
         return read_root(self._forest, slot, self._params)
-
-    def values(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the values of the slots' roots, float64[N], each its mover's view, as `root` gives them."""
-        return values_of(self._forest.nodes[slots, 0])
 
     def line(self, slot: int = 0, first: int | None = None) -> list[tuple[int, int]]:
         """Return the principal variation as (label, promotion), from the root's move number `first` (the best by default)."""

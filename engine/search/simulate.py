@@ -31,7 +31,7 @@ BACKED_UP, EVALUATE, COLLISION = 0, 1, 2
 EXPANDED, NO_ROOM, NOT_FINITE = 0, 1, 2
 """Results of `expand`. A node that was not expanded is unchanged."""
 MOST_KNOWN = 256
-"""Descents to known values that one slot makes in a round at most, so that `stop` is asked now and then."""
+"""Most descents to known values of one slot in a round, so that `stop` is polled regularly."""
 
 _QUEEN = 5
 _PROMOTION_SHARES = np.array([0.0, 0.0, 0.0084, 0.0036, 0.0185, 0.9695])
@@ -85,8 +85,6 @@ def select_leaves(
             if how == COLLISION:
                 break
             done[index] += 1
-            game.descents += 1
-            game.plies += depth
             game.deepest = max(np.int64(game.deepest), depth)
             if how == EVALUATE:
                 batch.slots[rows], batch.leaves[rows], batch.depths[rows] = slot, leaf, depth
@@ -183,8 +181,6 @@ def undo_round(forest: Forest, first: Int, rows: Int, batch: Round) -> None:
         slot, leaf, depth = batch.slots[row], batch.leaves[row], batch.depths[row]
         if leaf >= 0 and forest.nodes[slot, leaf].count == WAITING:
             forest.nodes[slot, leaf].count = NEW
-        forest.slots[slot].descents -= depth > 0  # a root's own evaluation is no descent
-        forest.slots[slot].plies -= depth
         undo_path(forest, slot, (batch.nodes[row], batch.edges[row]), depth)
 
 

@@ -41,7 +41,7 @@ HISTORY = 128
 MAX_DEPTH = 512
 """Longest path, plies."""
 EDGES_PER_NODE = 40
-"""Edges to make room for: real middlegames have 30 to 38 moves."""
+"""Edges allocated per node: real middlegames have 30 to 38 moves."""
 
 Int = int | np.int64
 """An integer in compiled code."""
@@ -52,9 +52,9 @@ def _record(fields: str) -> np.dtype[np.void]:
     return np.dtype([(name, kind) for kind, name in (field.split() for field in fields.split(","))], align=True)
 
 
-SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest, i8 refused, i8 plies, i8 descents")
-"""A game: length of its history; nodes and edges in use; positions that found no room since the game began; and since the last
-move the longest path, the plies of all paths and their number."""
+SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest, i8 refused")
+"""A game: length of its history; nodes and edges in use; longest path since the last move; positions that found no room since
+the game began."""
 
 NODE = _record(
     "f8 value_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 in_flight, f4 visited_policy, f4 value,"
@@ -130,16 +130,9 @@ def set_ending(node: Any, ending: Int) -> None:
 
 
 @njit(cache=True, nogil=True)
-def clear_depths(forest: Forest, slot: Int) -> None:
-    """Restart the statistics of path lengths."""
-    forest.slots[slot].deepest = forest.slots[slot].plies = forest.slots[slot].descents = 0
-
-
-@njit(cache=True, nogil=True)
 def reset_tree(forest: Forest, slot: Int) -> None:
     """Replace a slot's tree by a single node, its root."""
-    forest.slots[slot].nodes = forest.slots[slot].edges = 0
-    clear_depths(forest, slot)
+    forest.slots[slot].nodes = forest.slots[slot].edges = forest.slots[slot].deepest = 0
     new_node(forest, slot)
 
 

@@ -73,7 +73,7 @@ def test_a_round_that_failed_leaves_no_trace(leaves: int):
     for search in (whole, failed):
         search.run()
     assert failed.root().visits.tolist() == whole.root().visits.tolist()
-    assert (failed.root().depth, failed.root().nodes) == (whole.root().depth, whole.root().nodes)
+    assert (failed.root().seldepth, failed.root().nodes) == (whole.root().seldepth, whole.root().nodes)
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf])
@@ -154,7 +154,6 @@ def test_a_mate_in_one_that_is_not_allowed_leaves_the_evaluator_s_priors():
     weights = np.exp(logits_BA[0, labels].astype(float))
     expected = dict(zip(allowed, (weights / weights.sum()).tolist(), strict=True))
     assert by_uci(root, chess.WHITE, "priors") == pytest.approx(expected, abs=1e-6)
-    assert root.bare_value != 0.0
     assert (root.mate, root.visits.sum()) == (0, 40)
     search, root = searched(board, Hashed(), simulations=40, allowed=["a1a8", *allowed])
     assert (root.mate, chosen(search, 0, chess.WHITE), search.evaluations) == (1, "a1a8", 0)

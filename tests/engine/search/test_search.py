@@ -79,9 +79,7 @@ def test_twenty_runs_of_twenty_are_the_same():
 
 def test_a_cache_changes_nothing():
     plain = results(handwritten.evaluate, CONFIGS["puct"], 32, 32)
-    cached = Cached(handwritten.evaluate, mebibytes=1)
-    assert results(cached, CONFIGS["puct"], 32, 32) == plain
-    assert cached.hit_rate > 0.1
+    assert results(Cached(handwritten.evaluate, mebibytes=1), CONFIGS["puct"], 32, 32) == plain
 
 
 def test_another_seed_is_another_result():

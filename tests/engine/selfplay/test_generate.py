@@ -12,7 +12,7 @@ from engine.board.rules import FIFTY, MATE, MATERIAL, REPETITION, STALEMATE
 from engine.encoding.planes import move_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import uniform
-from engine.search import Search, SearchConfig
+from engine.search import SearchConfig
 from engine.selfplay import generate
 from engine.selfplay.game import ENDINGS, RESIGNED, TOO_LONG, UNEVENTFUL, Game
 from engine.selfplay.generate import SelfPlayConfig, SelfPlayError, play_games
@@ -190,22 +190,6 @@ def test_the_first_moves_are_drawn_without_search_and_each_game_draws_how_many()
     assert set(sampled) == set(range(7))
     again = told(play_games(handwritten.evaluate, gumbel, replace(config, width=3), games=range(7, 12)))
     assert again == {number: told(games)[number] for number in range(7, 12)}
-
-
-def test_values_of_many_roots_are_those_of_each():
-    search = Search(handwritten.evaluate, SEARCH, games=4)
-    fens = (
-        chess.STARTING_FEN,
-        "4k3/8/4K3/8/8/8/8/R7 w - - 0 1",
-        "k7/8/1K6/8/8/8/8/Q7 b - - 0 1",
-        "8/8/4k3/8/8/4K3/8/8 w - - 0 1",
-    )
-    for slot, fen in enumerate(fens):
-        search.start(slot, from_fen(fen))
-    search.run()
-    slots = np.array([2, 0, 3, 1])
-    assert search.values(slots).tolist() == [search.root(slot).value for slot in slots.tolist()]
-    assert search.values(slots)[3] == 1.0
 
 
 def test_games_are_stopped_by_the_halfmove_clock():
