@@ -31,8 +31,6 @@ class Seen(Schema):
 
     name: Name
     manifest_sha256: str | None = None
-    converted_from: str | None = None
-    """Manifest of the dataset that it was converted from."""
     sources: list[Dump] = []
     positions: dict[str, Count] = {}
 

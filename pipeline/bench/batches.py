@@ -10,12 +10,11 @@ import numpy as np
 from engine.progress import Progress, Tick, silent
 from pipeline.bench.machine import one_core
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-from pipeline.dataset.convert import convert
 from pipeline.dataset.files.columns import FORMS
 from pipeline.dataset.files.shard_files import open_shard
-from pipeline.dataset.files.shards import read_manifest
 from pipeline.dataset.training_set import split_shards
 from pipeline.errors import ConfigError
+from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 
 BATCH = 512
@@ -24,17 +23,6 @@ FILLED = 2
 """Blocks read before the clock starts: as many as are in memory."""
 SECONDS_BESIDE = 5.0
 TURNS = 2
-
-
-def _both_forms(positions: Path, folder: Path) -> dict[str, Path]:
-    """Return the dataset in both forms, by form."""
-    found: dict[str, Path] = {}
-    for form in FORMS:
-        same = read_manifest(positions).get("planes") == form
-        found[form] = positions if same else folder / form
-        if not same:
-            convert(positions, form, found[form])
-    return found
 
 
 def _stream_rate(positions: Path) -> tuple[float, float]:
@@ -86,16 +74,15 @@ def _pandas_rate(positions: Path) -> float:
     return rows / (time.perf_counter() - began)
 
 
-def measure(pgn: Path, positions: Path | None = None, progress: Progress = silent) -> dict[str, Any]:
+def measure(pgn: Path, progress: Progress = silent) -> dict[str, Any]:
     """Measure shuffled rows from disk with all their planes, of both forms in turns, and rows from pandas.
 
-    Rows are those of the dataset `positions`, or of one that is made from the dump. `ratio_compact` compares processor time.
+    `ratio_compact` compares processor time.
     """
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder, one_core():
-        if positions is None:
-            positions = Path(folder) / "positions"
-            ingest([str(pgn)], positions, workers=1)
-        forms = _both_forms(positions, Path(folder))
+        forms = {form: Path(folder) / form for form in FORMS}
+        for form, positions in forms.items():
+            ingest([str(pgn)], positions, IngestConfig(planes=form), workers=1)
         pandas_rate = _pandas_rate(forms["all"])
         progress(Tick(1, 1 + TURNS, "stages"))
         found: dict[str, list[tuple[float, float]]] = {form: [] for form in FORMS}

@@ -11,17 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.layout import MANIFEST, SPLITS
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dataset.files.shards import file_hash, publish_json, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
-from pipeline.dataset.tally import Tally
+from pipeline.dataset.scratch import Scratch
 from pipeline.dataset.training_set import (
     ALL_SPLITS,
     LATEST,
@@ -35,6 +32,9 @@ from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.storage.claims import TRAINING_SET as TRAINING_SET_FOLDER
 from pipeline.storage.claims import require_apart, require_own
 from pipeline.storage.stores import alone
+
+if TYPE_CHECKING:
+    import polars as pl
 
 LOG = logging.getLogger(__name__)
 EXAMPLES = 5
@@ -191,26 +191,26 @@ def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, Any]:
 
     counts, examples = dict.fromkeys(ALL_SPLITS[1:], 0), list[int]()
     with tempfile.TemporaryDirectory(prefix="fianchetto-join-") as folder:
-        tally = Tally(Path(folder), sum(member.manifest["games"]["used"] for member in used))
+        games = Scratch(Path(folder), sum(member.manifest["games"]["used"] for member in used))
         for member in used:
             if stop():
                 raise Stopped("stopped; nothing was written")
-            for keys, splits in game_splits(member):
-                tally.add(keys, splits)
-        for pairs in tally.parts():
-            train = pairs.filter(pl.col("what") == 0).select("key")
-            shared = pairs.filter(pl.col("what") > 0).join(train, on="key", how="semi")
-            for split, games in shared.group_by("what").agg(pl.col("count").sum()).iter_rows():
-                counts[ALL_SPLITS[split]] += games
+            for frame in game_splits(member):
+                games.add(frame)
+        for part in games.parts():
+            train = part.filter(pl.col("split") == 0).select("key")
+            shared = part.filter(pl.col("split") > 0).join(train, on="key", how="semi").collect()
+            for split, count in shared.group_by("split").len().iter_rows():
+                counts[ALL_SPLITS[split]] += count
             examples += shared["key"].unique().sort().head(EXAMPLES - len(examples)).to_list()
     return {**counts, "examples": [f"{key:016x}" for key in examples]}
 
 
-def game_splits(member: Member) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint32]]]:
-    """Yield the identities of a dataset's used games, and their splits as indices into ALL_SPLITS."""
+def game_splits(member: Member) -> "Iterator[pl.DataFrame]":
+    """Yield the used games of a dataset: `key`, the hash of their moves, and `split`, an index into ALL_SPLITS."""
     import polars as pl
 
     for _, table in games_tables(member.directory, member.manifest, ["identity", "split"]):
-        games = pl.DataFrame(pl.from_arrow(table)).drop_nulls("split")
-        index = games["split"].replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt32).to_numpy()
-        yield games["identity"].to_numpy(), np.full_like(index, ALL_SPLITS.index(LATEST)) if member.held_out else index
+        games = pl.DataFrame(pl.from_arrow(table)).drop_nulls("split").rename({"identity": "key"})
+        index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
+        yield games.with_columns(split=pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8) if member.held_out else index)

@@ -176,9 +176,7 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     """Return `_seen` of one dataset."""
     positions, manifest = member.directory, member.manifest
     trained = list_datasets(card["data"])
-    # a converted dataset keeps the games and splits of its source
-    mine = {file_hash(positions / MANIFEST), manifest.get("converted_from")} - {None}
-    if mine & {dataset.get(name) for dataset in trained for name in ("manifest_sha256", "converted_from")}:
+    if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
         return "yes" if split in ("train", LATEST) else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same games.

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import chess
 import numpy as np
@@ -35,12 +35,24 @@ from pipeline.dataset.files.shards import (
     read_note,
     write_packed,
 )
-from pipeline.dataset.hashing import unit_interval
+from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
-from pipeline.ingest.filters import Filters, filter_games, matches, tag_value
-from pipeline.ingest.games_table import Tagged, games_table, numbers
-from pipeline.ingest.row_filters import NO_LABELS, filter_rows, identify_by_position
+from pipeline.ingest.filters import (
+    GAME_STATUS,
+    KEPT,
+    NOT_LABELLED,
+    ROW_FILTERS,
+    ROW_STATUS,
+    Filters,
+    GameColumns,
+    RowColumns,
+    active,
+    filter_games,
+    filter_rows,
+)
+from pipeline.ingest.games_table import games_table
+from pipeline.ingest.tag_values import NO_LABELS, Tagged, matches, numbers, tag_value
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.building import PARTS, files_folder, require_unused
@@ -74,8 +86,6 @@ class IngestConfig(Filters):
     history: int = 8
     """Previous half-moves that a row keeps, 1 to 8, for networks that read them (fianchetto-human); each after the first
     takes 1.6 bytes per row."""
-    order: Literal["shuffled", "game"] = "shuffled"
-    """Order of rows in a shard: shuffled, or game for the order of the dump (half the bytes, not for training)."""
     seed: int = 0
     """Random seed of the shuffle and of the choice of games."""
     chunk_mib: int = 0
@@ -90,8 +100,6 @@ class IngestConfig(Filters):
             raise ConfigError(f"planes are all or compact, not {self.planes!r}")
         if not 1 <= self.history <= len(LAST_MOVES):
             raise ConfigError(f"history is from 1 to {len(LAST_MOVES)} half-moves, not {self.history}")
-        if self.order not in ("shuffled", "game"):
-            raise ConfigError(f"order is shuffled or game, not {self.order!r}")
         if not 0 <= self.chunk_mib <= 256:
             raise ConfigError(
                 f"chunk_mib is from 1 to 256, or 0 to choose by the size of the dumps, not {self.chunk_mib}"
@@ -182,8 +190,9 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     setups = _read_fens(text, spans[:, tags.FEN], games)
     _drop_variants(text, spans[:, tags.VARIANT], games)
     parity = _read_parity(text, spans[:, tags.LABELS], games)
-    filter_games(text, spans, games, (white, black), increment, config, config.seed)
-    return Tagged(games, spans, white, black, increment, parity, setups)
+    tagged = Tagged(games, spans, white, black, increment, parity, setups)
+    filter_games(GameColumns(text, tagged, config.seed), config)
+    return tagged
 
 
 def _read_parity(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint8]:
@@ -196,6 +205,33 @@ def _read_parity(text: NDArray[np.uint8], spans: NDArray[np.int64], games: repla
     games.result[present] = replay.NO_RESULT
     games.status[present & (number > 1)] = replay.BAD_ROW
     return np.where(present & (number <= 1), number, NO_LABELS).astype(np.uint8)
+
+
+def _identify_by_position(rows: replay.Rows, tagged: Tagged) -> None:
+    """Set the identity of entries that are not games to their first position, so that its duplicates share a split."""
+    games, parity = tagged.games, tagged.parity
+    if (parity == NO_LABELS).all():
+        return
+    replayed = (games.status == replay.USED) & (games.plies > 0)
+    games.status[replayed & (games.plies <= parity) & (parity != NO_LABELS)] = replay.NO_MOVES  # none that is a label
+    first = np.flatnonzero((rows.ply == parity[rows.game]) & (parity[rows.game] != NO_LABELS))
+    games.identity[rows.game[first]] = splitmix64(rows.key[first])
+
+
+def _keep_rows(
+    rows: replay.Rows, tagged: Tagged, config: IngestConfig
+) -> tuple[NDArray[np.int64] | None, Counter[str]]:
+    """Return the rows to keep (int64, ascending; None for all), and the numbers of dropped rows by reason."""
+    has_labels = bool((tagged.parity != NO_LABELS).any())
+    if not has_labels and not active(ROW_FILTERS, config):
+        return None, Counter()
+    reason = np.full(len(rows), KEPT, dtype=np.uint8)
+    if has_labels:
+        wanted = tagged.parity[rows.game]
+        reason[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
+    filter_rows(RowColumns(rows, tagged, config.seed, reason), config)
+    counts = np.bincount(reason, minlength=len(ROW_STATUS)).tolist()
+    return np.flatnonzero(reason == KEPT), +Counter(dict(zip(ROW_STATUS[1:], counts[1:], strict=True)))
 
 
 def split_of(identity: NDArray[np.uint64], config: IngestConfig) -> NDArray[np.uint8]:
@@ -252,9 +288,8 @@ def _write_block(
         picked = np.flatnonzero(splits == number)
         if not len(picked):
             continue
-        if task.config.order == "shuffled":
-            seed = (task.config.seed, task.chunk.index, block, number)
-            picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
+        seed = (task.config.seed, task.chunk.index, block, number)
+        picked = np.random.Generator(np.random.PCG64(seed)).permutation(picked)
         taken = Records(rows.view(replay.ROW, np.ndarray)).take(picked)
         columns = _columns(tagged, taken, task.chunk.first_game) | earlier_columns(earlier_RH, picked)
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
@@ -292,9 +327,10 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     total = collisions = game = block = 0
     with Publisher() as publisher:
         while game < len(task.chunk.starts):
-            game, filled = replay.replay(text, tagged.games, tagged.setups, game, task.config.min_plies, rows)
-            identify_by_position(rows, filled, tagged.games, tagged.parity)
-            kept, refused = filter_rows(rows, filled, tagged.games, tagged.parity, task.config, task.config.seed)
+            game, filled = replay.replay(text, tagged.games, tagged.setups, game, rows)
+            replayed: Any = rows[:filled]
+            _identify_by_position(replayed, tagged)
+            kept, refused = _keep_rows(replayed, tagged, task.config)
             dropped += refused
             files += _write_block(publisher, task, tagged, rows, filled, kept, block)
             collisions += int(np.isin(rows.promotion[slice(filled) if kept is None else kept], (2, 3, 4)).sum())
@@ -302,13 +338,13 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
         table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, task.config))
         games_name = f"games-{task.chunk.index:05d}.parquet"
         publisher.publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
-    counts = np.bincount(tagged.games.status, minlength=len(replay.STATUS))
+    counts = np.bincount(tagged.games.status, minlength=len(GAME_STATUS))
     result = {
         "chunk": task.chunk.index,
         "text_sha256": digest,
         **made_by,
         "games": len(task.chunk.starts),
-        "status": {name: int(count) for name, count in zip(replay.STATUS, counts, strict=True) if count},
+        "status": {name: int(count) for name, count in zip(GAME_STATUS, counts, strict=True) if count},
         "rows": total,
         "rows_dropped": dict(dropped),
         "label_collisions": collisions,

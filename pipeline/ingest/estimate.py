@@ -35,8 +35,6 @@ PACKING = (0.13, 0.03)
 SAMPLES = 2000
 SPEED_UPS = (0.95, 0.9, 0.7)
 """Speed-up per additional worker at best, as expected, and on a busy machine."""
-BAND = 200
-"""Width of a rating band."""
 WARM_UP = '[Event "?"]\n[Result "1-0"]\n\n1. e4 1-0\n\n'
 
 Interval = dict[str, float]
@@ -54,8 +52,8 @@ def estimate(
     """Estimate what `ingest` of the same sources and configuration will make; nothing is kept on disk.
 
     Returns `games` (read, kept), `positions`, `bytes` and `minutes` as {estimate, low, high}, 95 % intervals; `sources`, with
-    what was read of each; `dropped`, shares of games by reason; `keep_by_elo`, the setting that would make rating bands equal;
-    and `text`, all of it for people. Raises DumpError, and DatasetError if the filters keep nothing of what was read.
+    what was read of each; `dropped`, shares of games by reason; and `text`, all of it for people. Raises DumpError, and
+    DatasetError if the filters keep nothing of what was read.
     """
     config = config or IngestConfig()
     if not sources:
@@ -66,7 +64,6 @@ def estimate(
     read = [read_pieces(name, (sample_mib << 20) // len(sources)) for name in sources]
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         manifest, seconds = _ingest_pieces(read, Path(folder), config, progress, stop)
-        games = pq.read_table(Path(folder) / "out" / GAMES)
         figures = _figures(read, _counts(Path(folder) / "out", manifest, read))
     taken = sum(len(text) for pieces in read for text in pieces.texts)
     positions, dropped = manifest["positions"]["total"], manifest["positions_dropped"]
@@ -85,7 +82,6 @@ def estimate(
         "bytes_per_position": manifest["bytes_per_position"],
         "dropped": _shares(manifest["games"]["dropped"], manifest["games"]["read"]),
         "positions_dropped": _shares(dropped, positions + sum(dropped.values())),
-        "keep_by_elo": "" if config.keep_by_elo else _equal_bands(games),
     }
     return result | {"text": _text(result)}
 
@@ -185,18 +181,6 @@ def _shares(counts: Mapping[str, int], total: int) -> dict[str, float]:
     return {name: round(count / max(total, 1), 4) for name, count in counts.items()}
 
 
-def _equal_bands(games: Any) -> str:
-    """Return the `keep_by_elo` that makes bands of 200 points as large as the smallest that holds 2 % of games."""
-    white, black = (games[name].fill_null(0).to_numpy().astype(np.int64) for name in ("white_elo", "black_elo"))
-    rated = games["dropped"].is_null().to_numpy() & (white > 0) & (black > 0)
-    if not rated.any():
-        return ""
-    mean = (white[rated] + black[rated]) // 2
-    lows, counts = np.unique(mean // BAND * BAND, return_counts=True)
-    target = counts[counts * 50 >= counts.sum()].min()
-    return ",".join(f"{low}:{min(1.0, target / count):.3g}" for low, count in zip(lows, counts, strict=True))
-
-
 def _text(result: Mapping[str, Any]) -> str:
     """Return an estimate for people."""
     lines = [f"{Path(source['name']).name}: from {source['basis']}" for source in result["sources"]]
@@ -217,6 +201,4 @@ def _text(result: Mapping[str, Any]) -> str:
     for name, shares in (("games dropped", result["dropped"]), ("positions dropped", result["positions_dropped"])):
         if shares:
             lines.append(f"{name}: " + ", ".join(f"{why} {share:.1%}" for why, share in shares.items()))
-    if result["keep_by_elo"]:
-        lines.append(f"for equal rating bands: --set keep_by_elo={result['keep_by_elo']}")
     return "\n".join(lines)

@@ -1,10 +1,9 @@
 """The tags of a chunk's games as rows of `games.parquet`.
 
-Axes: G games, F tags, S starting positions.
+Axes: G games.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,28 +12,9 @@ from numpy.typing import NDArray
 from pipeline.dataset.files.layout import SPLITS
 from pipeline.dataset.files.shards import number_array
 from pipeline.dumps.reader import Chunk
-from pipeline.ingest.filters import tag_value
-from pipeline.ingest.row_filters import NO_LABELS
+from pipeline.ingest.filters import GAME_STATUS
+from pipeline.ingest.tag_values import NO_LABELS, Tagged, numbers, tag_value
 from pipeline.pgn import replay, tags
-
-
-class Tagged(NamedTuple):
-    """The games of a chunk with the values of their tags."""
-
-    games: replay.Games
-    spans: NDArray[np.int64]  # [G, F, 2]
-    white_elo: NDArray[np.int32]  # 0: unknown
-    black_elo: NDArray[np.int32]
-    increment: NDArray[np.int32]  # seconds, -1: unknown
-    parity: NDArray[np.uint8]  # 0 or 1: only even or odd plies are labels; NO_LABELS: a game, all plies are
-    setups: NDArray[np.uint64]  # [S, 16] starting positions; the first is the usual one
-
-
-def numbers(text: NDArray[np.uint8], spans: NDArray[np.int64], missing: int) -> NDArray[np.int32]:
-    """Return the numbers that tag values begin with, `missing` if there is none, int32[G]."""
-    out = np.empty(len(spans), dtype=np.int32)
-    tags.read_integers(text, spans, missing, out)
-    return out
 
 
 def _strings(text: NDArray[np.uint8], spans: NDArray[np.int64]) -> pa.Array:
@@ -80,7 +60,7 @@ def games_table(tagged: Tagged, text: NDArray[np.uint8], chunk: Chunk, split_G: 
         "plies": number_array(games.plies),
         "identity": number_array(games.identity),
         "split": _named(SPLITS, split_G, used),
-        "dropped": _named(replay.STATUS, games.status, ~used),
+        "dropped": _named(GAME_STATUS, games.status, ~used),
     }
     if (tagged.parity != NO_LABELS).any():
         rating = numbers(text, spans[:, tags.PUZZLE_RATING], 0)

@@ -23,8 +23,7 @@ from pipeline.dataset.files.shards import GAMES, SPLITS, publish, publish_datase
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_digest, part_name
 from pipeline.ingest.data_card import write_card
-from pipeline.ingest.row_filters import REASONS
-from pipeline.pgn import replay
+from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
 from pipeline.storage.building import PARTS, files_folder
 from pipeline.storage.stores import opened
 
@@ -112,7 +111,7 @@ def build_manifest(
         rows_dropped.update(note["rows_dropped"])
     read = sum(note["games"] for note in notes)
     rows = sum(note["rows"] for note in notes)
-    dropped = {name: status[name] for name in replay.STATUS[1:] if status[name]}
+    dropped = {name: status[name] for name in GAME_STATUS[1:] if status[name]}
     if not rows:
         named = ", ".join(source.name for source in sources)
         damage = "; ".join(source.damage for source in sources if source.damage)
@@ -136,7 +135,7 @@ def build_manifest(
         "config": plain_config(config),
         "games": {"read": read, "used": status["used"], "dropped": dropped},
         "positions": {"total": rows, **positions},
-        "positions_dropped": {name: rows_dropped[name] for name in REASONS if rows_dropped[name]},
+        "positions_dropped": {name: rows_dropped[name] for name in ROW_STATUS if rows_dropped[name]},
         "bytes_per_position": round(shard_bytes / rows, 2),
         "label_collisions": sum(note["label_collisions"] for note in notes),
         **(more or {}),

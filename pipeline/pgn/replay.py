@@ -45,16 +45,13 @@ MAX_PLIES = 4096
 
 STATUS = (
     "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves", "unfinished",
-    "result contradicts board", "unclosed comment", "too long", "filter: elo", "filter: plies", "bad row",
-    "filter: elo gap", "filter: casual", "filter: title", "filter: bot", "filter: no bot", "filter: speed",
-    "filter: termination", "filter: date", "filter: no evals", "filter: sample", "filter: balance",
+    "result contradicts board", "unclosed comment", "too long", "bad row",
 )  # fmt: skip
-"""What becomes of a game: used, or the reason it is dropped for, as in the manifest."""
+"""What becomes of a game: used, or the reason it is dropped for,
+as in the manifest; pipeline/ingest/filters.py adds reasons."""
 (
     USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
-    CONTRADICTION, UNCLOSED, TOO_LONG, FILTER_ELO, FILTER_PLIES, BAD_ROW,
-    FILTER_GAP, FILTER_CASUAL, FILTER_TITLE, FILTER_BOT, FILTER_NO_BOT, FILTER_SPEED,
-    FILTER_TERMINATION, FILTER_DATE, FILTER_NO_EVALS, FILTER_SAMPLE, FILTER_BALANCE,
+    CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW,
 ) = range(len(STATUS))  # fmt: skip
 
 NO_RESULT = 3
@@ -262,19 +259,19 @@ def _check_result(position: Any, planes: Any, result: Any) -> Any:
 
 
 def replay(
-    text: NDArray[np.uint8], games: Games, setups: NDArray[np.uint64], first_game: int, min_plies: int, rows: Rows
+    text: NDArray[np.uint8], games: Games, setups: NDArray[np.uint64], first_game: int, rows: Rows
 ) -> tuple[int, int]:
     """Replay games from `first_game` on until the rows cannot hold another: return (next game, rows filled).
 
     `setups` uint64[S, 16]: starting positions. Games whose status is not USED are skipped. `rows` have room for
     MAX_PLIES + 2 more than are filled.
     """
-    game, filled = _replay(text, games, setups, first_game, min_plies, rows.view(ROW, np.ndarray))
+    game, filled = _replay(text, games, setups, first_game, rows.view(ROW, np.ndarray))
     return int(game), int(filled)
 
 
 @njit(cache=True, nogil=True)
-def _replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any, rows: Any) -> Any:
+def _replay(text: Any, games: Any, setups: Any, first_game: Any, rows: Any) -> Any:
     """Replay games into rows of ROW."""
     position = np.empty(setups.shape[1], dtype=np.uint64)
     planes = np.empty(PLANES, dtype=np.uint64)
@@ -295,8 +292,6 @@ def _replay(text: Any, games: Any, setups: Any, first_game: Any, min_plies: Any,
                     result, length = 0, 0
                 elif result == UNKNOWN_RESULT:
                     status = UNFINISHED
-                elif plies < min_plies:
-                    status = FILTER_PLIES
                 else:
                     status = _check_result(position, planes, result)
             games.status[game] = status

@@ -111,7 +111,7 @@ def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_pe
     tagged = read_games(text, chunk.starts, config)
     plies_G = np.array([len(entry["record"]["moves"]) for entry in entries])
     rows = pgn.allocate_rows(int(plies_G.sum()) + pgn.MAX_PLIES + 2)
-    _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, 1, rows)
+    _, filled = pgn.replay(text, tagged.games, tagged.setups, 0, rows)
     assert (tagged.games.plies == plies_G).all(), "a game's PGN has its moves"
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
     searches: list[list[Any]] = []

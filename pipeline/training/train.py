@@ -38,11 +38,9 @@ def describe_data(positions: Sequence[Path]) -> dict[str, Any]:
 def _dataset(member: Member) -> dict[str, Any]:
     """Return a dataset's entry, with its hashes."""
     manifest = member.manifest
-    former = manifest.get("converted_from")
     return {
         "name": member.directory.resolve().name,
         "manifest_sha256": file_hash(member.directory / MANIFEST),
-        **({"converted_from": former} if former else {}),
         "sources": [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]],
         "positions": manifest["positions"],
     }

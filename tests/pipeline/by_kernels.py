@@ -43,7 +43,7 @@ def replay_chunk(chunk: Chunk, config: IngestConfig | None = None) -> tuple[Tagg
     parts: list[replay.Rows] = []
     game = 0
     while game < len(chunk.starts):
-        game, filled = replay.replay(text, tagged.games, tagged.setups, game, config.min_plies, _memory())
+        game, filled = replay.replay(text, tagged.games, tagged.setups, game, _memory())
         parts.append(_memory()[:filled].copy())
     return tagged, np.concatenate(parts).view(np.recarray)
 

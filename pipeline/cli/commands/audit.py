@@ -51,7 +51,8 @@ class Join(Common):
 class Audit(Common):
     """Audit datasets or training sets: duplicate games, positions shared by test and train, distributions, drift.
 
-    All figures are exact counts. Memory does not grow with the rows; the temporary folder takes up to 16 bytes per position.
+    All figures are exact counts. Memory does not grow with the rows; the temporary folder (TMPDIR) takes up to
+    16 bytes per position.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -60,7 +61,7 @@ class Audit(Common):
     datasets: tuple[Path, ...]
     """Datasets or training sets, audited together."""
     out: Path | None = None
-    """Directory for the audit as JSON, text, Markdown and a picture."""
+    """Directory for the audit as JSON, Markdown and a picture."""
 
     def run(self) -> dict[str, Any]:
         """Count, and write the audit into --out."""

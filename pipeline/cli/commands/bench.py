@@ -15,15 +15,13 @@ class Bench(Common):
     """Measure the speed of this machine, and a reference implementation in the same run."""
 
     arguments: ClassVar = {"what": "WHAT"}
-    basic: ClassVar = "pgn positions largest planes history"
+    basic: ClassVar = "pgn largest planes history"
 
     what: Literal["ingest", "batches", "search", "scale"]
     """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: memory and time
     of ingest on a long stream."""
     pgn: Path = SAMPLE
     """Dump to measure on; the default is the embedded sample."""
-    positions: Path | None = None
-    """batches: dataset to read; the default is made from the dump."""
     largest: int = 1_000_000_000
     """scale: bytes of the long stream. It is not stored, so 20_000_000_000 needs time but no disk."""
     planes: Literal["all", "compact"] = "all"
@@ -39,7 +37,7 @@ class Bench(Common):
         config = IngestConfig(planes=self.planes, history=self.history)
         arguments: dict[str, tuple[Any, ...]] = {
             "ingest": (self.pgn, config),
-            "batches": (self.pgn, self.positions),
+            "batches": (self.pgn,),
             "search": (),
             "scale": (self.pgn, config, self.largest),
         }

@@ -1,4 +1,4 @@
-"""Write an audit as text, as Markdown in the form of the data card, and as a picture."""
+"""Write an audit as text, as Markdown and as a picture."""
 
 import io
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_bytes, text_table
 from pipeline.ingest.data_card import markdown_table
 from pipeline.storage.claims import AUDIT, require_own
-from pipeline.validation.audit.drift import OTHER, SAME, by_step
+from pipeline.validation.audit.drift import OTHER, SAME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +27,6 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
     """Return the title, sentence and table of each section of an audit, in their order."""
     copies, labels, games = (result[name] for name in ("copies", "labels", "games"))
     games_in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:])
-    shared = (
-        "Share of the row's positions that also occur in the column's dataset." if result["between_datasets"] else ""
-    )
     drift = (
         "Jensen-Shannon divergence in bits (0: equal, 1: disjoint) by column. PSI, the population stability index, is below "
         f"{SAME} for the same population and above {OTHER} for another."
@@ -44,7 +41,6 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
             result["by_times"],
         ),
         ("Test positions that occur in train", "All positions were compared, by 64-bit keys.", result["in_train"]),
-        ("Positions that datasets share", shared, result["between_datasets"]),
         (
             "Games",
             f"{games['copies']:,} of {games['games']:,} games have the moves of another. Games whose moves occur in train: "
@@ -61,8 +57,8 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
             [],
         ),
         *((f"By {name.replace('_', ' ')}", "", rows) for name, rows in result["distributions"].items()),
-        ("Drift of each split from train", drift, by_step(result["drift"]["between_splits"], LONGEST)),
-        ("Drift from dataset to dataset", drift, by_step(result["drift"]["between_datasets"], LONGEST)),
+        ("Drift of each split from train", drift, result["drift"]["between_splits"]),
+        ("Drift from dataset to dataset", drift, result["drift"]["between_datasets"]),
     ]
     return [(title, sentence, rows) for title, sentence, rows in found if rows or (sentence and sentence != drift)]
 
@@ -88,18 +84,15 @@ def audit_markdown(result: Mapping[str, Any]) -> str:
 
 
 def draw_audit(result: Mapping[str, Any]) -> bytes:
-    """Return a PNG: shares by bin for each split, occurrences of positions, and the largest drift."""
+    """Return a PNG: shares by bin for each split."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(13, 9.5), layout="constrained")
+    figure = Figure(figsize=(13, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
-    panels: Any = figure.subplots(3, 3)
-    for axes, name in zip(panels.flat, DRAWN, strict=False):
+    panels: Any = figure.subplots(2, 3)
+    for axes, name in zip(panels.flat, DRAWN, strict=True):
         _draw_shares(axes, f"by {name.replace('_', ' ')}", result["distributions"][name])
-    _draw_bars(panels[2, 0], "positions by number of occurrences", result["by_times"], "times", "share")
-    _draw_bars(panels[2, 1], "share of a split that occurs in train", result["in_train"], "split", "in_train_share")
-    _draw_drift(panels[2, 2], result["drift"])
     copies = result["copies"]
     names = ", ".join(row["dataset"] for row in result["datasets"])
     title = f"{names[:120]}: {copies['positions']:,} positions, {copies['copies_share']:.1%} copies"
@@ -122,35 +115,10 @@ def _draw_shares(axes: "Axes", title: str, rows: Rows) -> None:
         axes.legend(fontsize=7)
 
 
-def _draw_bars(axes: "Axes", title: str, rows: Rows, names: str, values: str) -> None:
-    """Draw one value of each row."""
-    axes.bar(range(len(rows)), [row[values] for row in rows], color="C4")
-    axes.set_xticks(range(len(rows)), [row[names] for row in rows], rotation=35, ha="right", fontsize=7)
-    axes.set_title(title, fontsize=9)
-
-
-def _draw_drift(axes: "Axes", drift: Mapping[str, Rows]) -> None:
-    """Draw each column's divergence in the step that moved most, between datasets if there are several, else from train."""
-    steps = by_step(drift["between_datasets"] or drift["between_splits"], 1)
-    axes.set_title("drift", fontsize=9)
-    if not steps:
-        axes.axis("off")
-        return
-    (step,) = steps
-    known = {name: value for name, value in step.items() if isinstance(value, float)}
-    names = sorted(known, key=lambda name: known[name])
-    bars = axes.barh([name.replace("_", " ") for name in names], [known[name] for name in names], color="C4")
-    axes.bar_label(bars, [f"{known[name]:.4f}" for name in names], fontsize=6, padding=2)
-    axes.margins(x=0.2)
-    axes.set_title(f"drift in bits\n{step['from'][-18:]} to {step['to'][-18:]}", fontsize=9)
-    axes.tick_params(labelsize=6)
-
-
 def write_audit(result: Mapping[str, Any], out: Path) -> None:
-    """Publish `audit.json`, `audit.txt`, `AUDIT.md` and `audit.png` in a folder."""
+    """Publish `audit.json`, `AUDIT.md` and `audit.png` in a folder."""
     require_own(out, AUDIT, ConfigError)
     out.mkdir(parents=True, exist_ok=True)
     publish_json(out, "audit.json", dict(result))  # first: it marks the folder as an audit's
-    publish_bytes(out, "audit.txt", (audit_text(result) + "\n").encode())
     publish_bytes(out, "AUDIT.md", audit_markdown(result).encode())
     publish_bytes(out, "audit.png", draw_audit(result))

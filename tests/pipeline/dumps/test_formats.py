@@ -192,7 +192,7 @@ def as_parquet(text: str, path: Path) -> Path:
 def test_lichess_s_parquet_gives_the_rows_of_its_dump(tmp_path: Path) -> None:
     dump = shared_data("pgn/lichess_dump_2013-01_100.pgn")
     table = as_parquet(dump.read_text(), tmp_path / "train-00000.parquet")
-    config = IngestConfig(order="game", test_share=0.0, val_share=0.0)
+    config = IngestConfig(test_share=0.0, val_share=0.0)
     made = [ingest([str(path)], tmp_path / path.suffix, config, workers=1) for path in (dump, table)]
     one, two = (datasets.table(tmp_path / path.suffix) for path in (dump, table))
     assert one.equals(two)

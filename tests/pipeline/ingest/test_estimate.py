@@ -131,22 +131,6 @@ def test_an_address_is_read_from_its_beginning(dump: Path, truth: dict[str, floa
             assert_within(result, truth)
 
 
-@pytest.mark.slow
-def test_the_bands_that_it_advises_are_alike(tmp_path: Path) -> None:
-    path = datasets.dump(tmp_path / "games.pgn", 1500, plies=6)
-    advice = estimate([str(path)], workers=1)["keep_by_elo"]
-    config = IngestConfig(keep_by_elo=tuple(advice.split(",")), test_share=0.0, val_share=0.0)
-    ingest([str(path)], tmp_path / "out", config, workers=1)
-    bands: dict[int, int] = {}
-    for game in datasets.games(tmp_path / "out"):
-        if game["dropped"] is None:
-            band = (game["white_elo"] + game["black_elo"]) // 2 // 200
-            bands[band] = bands.get(band, 0) + 1
-    whole = [count for count in bands.values() if count >= 30]
-    assert len(whole) >= 5
-    assert max(whole) < 1.7 * min(whole)
-
-
 def test_positions_of_other_inputs_are_estimated_too(tmp_path: Path) -> None:
     path = shared_data("truth/lichess_puzzles_500.csv")
     result = estimate([str(path)], workers=1)
@@ -174,10 +158,6 @@ def test_the_command_prints_an_estimate_and_writes_nothing(
     code, out, _ = call(capsys, monkeypatch, *words)
     assert code == 0
     assert re.search(r"^games read +1,900   1,900 to 1,900$", out, re.MULTILINE)
-    (hint,) = re.findall(r"^for equal rating bands: (--set keep_by_elo=\S+)$", out, re.MULTILINE)
-    code, out, _ = call(capsys, monkeypatch, *words, *hint.split(), "--json")
-    assert code == 0, "the hint can be pasted"
-    assert json.loads(out)["keep_by_elo"] == ""
     assert list(tmp_path.iterdir()) == []
     code, out, error = call(capsys, monkeypatch, "ingest", str(dump))
     assert (code, out) == (2, "")

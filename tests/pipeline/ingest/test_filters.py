@@ -17,7 +17,6 @@ from pipeline.dataset.hashing import splitmix64
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.conftest import shared_data
 from tests.pipeline import datasets
 
 Headers = Mapping[str, str]
@@ -32,7 +31,6 @@ EVENTS = (
 CONTROLS = ("15+0", "29+0", "30+0", "60+1", "179+0", "180+0", "120+9", "479+0", "480+0", "1499+0", "1500+0", "0+1", "-", "?",
             "40/9000", "")  # fmt: skip
 DATES = ("2013.01.31", "2020.02.29", "2020.03.01", "2024.12.31", "2020.??.??", "????.??.??", "2020.02.3", "")
-TERMINATIONS = ("Normal", "Time forfeit", "Abandoned", "Rules infraction", "")
 TITLED = ("", "", "GM", "IM", "BOT", "CM", "gm")
 PLAYERS = ("ann", "bob", "lichess AI level 3", "")
 
@@ -46,7 +44,7 @@ def tagged(seed: int) -> str:
     tags = {
         "Event": chance.choice(EVENTS), "White": chance.choice(PLAYERS), "Black": chance.choice(PLAYERS),
         "WhiteTitle": chance.choice(TITLED), "BlackTitle": chance.choice(TITLED),
-        "TimeControl": chance.choice(CONTROLS), "Termination": chance.choice(TERMINATIONS),
+        "TimeControl": chance.choice(CONTROLS),
         chance.choice(("UTCDate", "Date")): chance.choice(DATES),
     }  # fmt: skip
     kept = [line for line in head.split("\n") if line.split('"')[0].strip("[ ") not in tags]
@@ -91,13 +89,9 @@ def speed(tags: Headers) -> str:
     )
 
 
-def titles(tags: Headers) -> set[str]:
-    return {tags.get("WhiteTitle", ""), tags.get("BlackTitle", "")}
-
-
 def bot(tags: Headers) -> bool:
     named = any(tags.get(side, "").startswith("lichess AI") for side in ("White", "Black"))
-    return "BOT" in titles(tags) or named
+    return "BOT" in (tags.get("WhiteTitle"), tags.get("BlackTitle")) or named
 
 
 def date(tags: Headers) -> str:
@@ -106,25 +100,15 @@ def date(tags: Headers) -> str:
 
 
 FILTERS: dict[str, tuple[dict[str, Any], str, Callable[[Headers], bool]]] = {
-    "elo gap": (
-        {"max_elo_gap": 300},
-        "filter: elo gap",
-        lambda tags: min(elos(tags)) > 0 and max(elos(tags)) - min(elos(tags)) <= 300,
-    ),
+    "low elo": ({"min_elo": 1200}, "filter: elo", lambda tags: min(elos(tags)) >= 1200),
+    "high elo": ({"max_elo": 2000}, "filter: elo", lambda tags: max(elos(tags)) <= 2000),
     "rated": ({"rated_only": True}, "filter: casual", lambda tags: tags["Event"].lower().startswith("rated")),
-    "titles": ({"titles": ("GM", "IM")}, "filter: title", lambda tags: bool(titles(tags) & {"GM", "IM"})),
-    "no bots": ({"bots": "exclude"}, "filter: bot", lambda tags: not bot(tags)),
-    "bots": ({"bots": "only"}, "filter: no bot", bot),
+    "no bots": ({"exclude_bots": True}, "filter: bot", lambda tags: not bot(tags)),
     "fast": ({"speeds": ("ultrabullet", "bullet")}, "filter: speed", lambda tags: speed(tags) in ("ultrabullet", "bullet")),
     "slow": (
         {"speeds": ("blitz", "rapid", "classical", "correspondence")},
         "filter: speed",
         lambda tags: speed(tags) in ("blitz", "rapid", "classical", "correspondence"),
-    ),
-    "termination": (
-        {"terminations": ("normal", "Time forfeit")},
-        "filter: termination",
-        lambda tags: tags.get("Termination") in ("Normal", "Time forfeit"),
     ),
     "dates": (
         {"since": "2020-02-29", "until": "2020-12-31"},
@@ -150,11 +134,11 @@ def test_a_filter_keeps_the_games_that_its_tags_say(
 
 
 def test_several_filters_count_each_game_once(dump: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, max_elo_gap=500, rated_only=True, bots="exclude", min_elo=900, sample=0.9, evals_only=True)
+    config = replace(CONFIG, rated_only=True, exclude_bots=True, min_elo=900, sample=0.9, evals_only=True)
     games = ingest([str(dump)], tmp_path / "out", config, workers=1)["games"]
     assert games["read"] == games["used"] + sum(games["dropped"].values()) == 240
     assert set(games["dropped"]) == {
-        "filter: elo", "filter: elo gap", "filter: casual", "filter: bot", "filter: sample", "filter: no evals",
+        "filter: elo", "filter: casual", "filter: bot", "filter: sample", "filter: no evals",
     }  # fmt: skip
 
 
@@ -209,21 +193,6 @@ def test_each_game_gives_at_most_so_many_positions_and_others_do_not_matter(
     assert {(game + behind, ply) for game, ply in half} == {place for place in rows if place[0] >= behind}
 
 
-def test_no_position_comes_more_often_than_the_cap(
-    dump: Path, whole: dict[tuple[int, int], dict[str, Any]], tmp_path: Path
-) -> None:
-    def seen(rows: Mapping[Any, Mapping[str, Any]]) -> Counter[bytes]:
-        return Counter(row["planes"] + bytes([row["castling"]]) for row in rows.values())
-
-    rows, manifest = rows_with(dump, tmp_path / "out", max_copies=4)
-    before, after = seen(whole), seen(rows)
-    assert before.most_common(1)[0][1] == 240
-    assert after == {position: min(4, count) for position, count in before.items()}
-    assert manifest["positions_dropped"] == {"filter: copies": len(whole) - len(rows)}
-    first = {whole[place]["label"] for place in rows if place[1] == 0}
-    assert len(first) > 1
-
-
 def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
     path = datasets.dump(tmp_path / "games.pgn", 400, plies=4)
     tenth, half = (
@@ -242,27 +211,11 @@ def test_a_sample_is_a_share_of_games_stable_and_nested(tmp_path: Path) -> None:
     assert {game["site"] for game in datasets.games(tmp_path / "seed") if game["dropped"] is None} != tenth
 
 
-def test_rating_bands_are_kept_by_their_shares(tmp_path: Path) -> None:
-    path = datasets.dump(tmp_path / "games.pgn", 600, plies=4)
-    config = replace(CONFIG, keep_by_elo=("0:1", "1500:0.25", "2000:0"))
-    manifest = ingest([str(path)], tmp_path / "out", config, workers=1)
-    kept: dict[int, list[bool]] = {0: [], 1500: [], 2000: []}
-    for game in datasets.games(tmp_path / "out"):
-        mean = (game["white_elo"] + game["black_elo"]) // 2
-        kept[max(low for low in kept if low <= mean)].append(game["dropped"] is None)
-    assert all(kept[0])
-    assert not any(kept[2000])
-    assert 0.12 < np.mean(kept[1500]) < 0.4
-    assert min(map(len, kept.values())) > 60
-    assert set(manifest["games"]["dropped"]) == {"filter: balance"}
-
-
 def test_workers_change_no_byte_with_every_filter_on(tmp_path: Path) -> None:
     path = tmp_path / "games.pgn"
     path.write_text("".join(datasets.random_game(seed % 90) for seed in range(700)))
     config = replace(
-        CONFIG, chunk_mib=1, sample=0.8, positions_per_game=20, max_copies=30, skip_plies=2, keep_by_elo=("0:0.9",),
-        test_share=0.1,
+        CONFIG, chunk_mib=1, sample=0.8, positions_per_game=20, skip_plies=2, test_share=0.1,
     )  # fmt: skip
     for workers in (1, 2):
         ingest([str(path)], tmp_path / str(workers), config, workers=workers)
@@ -275,8 +228,6 @@ def test_a_finished_dataset_is_recognised_by_its_filters(tmp_path: Path) -> None
     ingest([str(path)], tmp_path / "out", workers=1)
     with pytest.raises(DatasetError, match=r"other settings \(speeds\)"):
         ingest([str(path)], tmp_path / "out", IngestConfig(speeds=("blitz",)), workers=1)
-    ingest([str(path)], tmp_path / "titled", replace(CONFIG, speeds=("rapid",), keep_by_elo=("0:1",)), workers=1)
-    ingest([str(path)], tmp_path / "titled", replace(CONFIG, speeds=("rapid",), keep_by_elo=("0:1",)), workers=1)
 
 
 def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: Path) -> None:
@@ -286,41 +237,17 @@ def test_a_filter_that_keeps_nothing_says_what_it_dropped(dump: Path, tmp_path: 
         ingest([str(dump)], tmp_path / "b", replace(CONFIG, skip_plies=400), workers=1)
 
 
-def test_default_settings_make_the_rows_that_they_always_made(tmp_path: Path) -> None:
-    path = shared_data("pgn/lichess_dump_2013-01_100.pgn")
-    ingest([str(path)], tmp_path / "out", workers=1)
-    rows = datasets.table(tmp_path / "out")
-    assert len(rows) == sum(game["plies"] for game in datasets.games(tmp_path / "out") if game["dropped"] is None)
-    assert min(rows["plies"].to_pylist()) > 0
-
-
-def test_the_titles_of_a_real_dump_are_read(tmp_path: Path) -> None:
-    path = shared_data("pgn/lichess_dump_2021-10_999.pgn")
-    text = path.read_text()
-    config = replace(CONFIG, titles=("GM", "FM", "CM", "NM", "WFM"))
-    games = ingest([str(path)], tmp_path / "out", config, workers=1)["games"]
-    pieces = text.split("[Event ")[1:]
-    wanted = [any(f'Title "{title}"' in piece for title in config.titles) for piece in pieces]
-    assert games["dropped"]["filter: title"] == wanted.count(False)
-    assert games["used"] > 5
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"max_elo_gap": -1}, "max_elo_gap must be at least 0"),
+        ({"min_clock": -1}, "min_clock must be at least 0"),
         ({"min_elo": 9, "max_elo": 8}, "max_elo 8 is below min_elo 9"),
-        ({"bots": "yes"}, "bots is one of any, exclude, only"),
         ({"speeds": ("fast",)}, "speeds: 'fast' is none of ultrabullet, "),
-        ({"titles": ("BOT",)}, "titles: .* is none of GM"),
         ({"sample": 0.0}, "sample is a share"),
         ({"sample": float("nan")}, "sample is a share"),
         ({"since": "2024"}, "since is a day as 2024-01-31, not '2024'"),
         ({"since": "2024-02-30"}, "since is a day"),
         ({"since": "2024-02-02", "until": "2024-02-01"}, "until 2024-02-01 is before since"),
-        ({"keep_by_elo": ("1400",)}, "LOW:SHARE"),
-        ({"keep_by_elo": ("0:2",)}, "LOW:SHARE"),
-        ({"keep_by_elo": ("1400:1", "1200:1")}, "must ascend"),
     ],
 )
 def test_filters_that_cannot_be_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -45,7 +45,7 @@ def made(name: str, directory: Path) -> tuple[list[Reading], list[dict[str, Any]
     """Ingest a sample and read it back beside python-chess's reading: readings, games, rows by game."""
     dump = directory / "sample.pgn"
     dump.write_bytes(sample(shared_data(name)))
-    ingest([str(dump)], directory / "out", IngestConfig(order="game"), workers=1)
+    ingest([str(dump)], directory / "out", IngestConfig(), workers=1)
     readings = by_python_chess.read_file(dump)
     return readings, datasets.games(directory / "out"), datasets.rows_by_game(directory / "out")
 

@@ -75,7 +75,7 @@ def test_any_bytes_are_read_to_a_status_within_bounds(text: bytes) -> None:
         whole = np.frombuffer(text + tail, dtype=np.uint8)
         tagged = read_games(whole[: len(text)], starts, IngestConfig())
         rows = replay.allocate_rows(replay.MAX_PLIES + 2 + len(text))
-        game, filled = replay.replay(whole[: len(text)], tagged.games, tagged.setups, 0, 1, rows)
+        game, filled = replay.replay(whole[: len(text)], tagged.games, tagged.setups, 0, rows)
         assert game == len(starts)
         assert (tagged.spans >= 0).all()
         assert (tagged.spans <= len(text)).all()

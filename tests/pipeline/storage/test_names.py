@@ -46,7 +46,6 @@ def test_a_relative_folder_whose_name_has_a_colon_is_a_folder(tmp_path: Path) ->
         ["report", "--checkpoint", net, "--positions", "s3:b", "--out", "r:1"],
         ["verify", "s3:b"],
         ["audit", month, "--out", "a:1"],
-        ["convert", "s3:b", "--out", "s3:c", "--planes", "compact"],
         ["rows", month, "--out", "rows:1.parquet"],
         ["join", month, "run:1/positions/2014.06", "--out", "j:1"],
     ]
@@ -88,7 +87,6 @@ def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[st
         ["rows", "here/positions/2014.05", "--out", "full/rows.parquet"],
         ["report", "--checkpoint", "here/net", "--positions", "here/positions/2014.05", "--out", "full/r"],
         ["arena", "uniform", "hand-written", "--games", "2", "--out", "full/a"],
-        ["convert", "here/positions/2014.05", "--planes", "compact", "--out", "full/c"],
         ["audit", "here/positions/2014.05", "--out", "full/u"],
         ["export", "--checkpoint", "here/net", "--out", "full/e.onnx"],
         ["train", "--positions", "here/positions/2014.05", "--out", "full/t", *elsewhere.TRAINING],

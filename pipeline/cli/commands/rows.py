@@ -1,8 +1,8 @@
-"""Commands that give a dataset's rows another form: convert, rows."""
+"""The command rows: a dataset for people and other programs."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.progress import bar
@@ -10,36 +10,6 @@ from pipeline.errors import ConfigError
 
 SHOWN = 10
 """Rows that are printed by default."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Convert(Common):
-    """Convert a dataset to the other form of planes. Rows, their order and their splits stay the same.
-
-    Every row is checked: a compact row must give back its planes bit for bit.
-    """
-
-    arguments: ClassVar = {"dataset": "DATASET"}
-    basic: ClassVar = "planes out"
-
-    dataset: Path
-    """Dataset to convert; it is left as it is."""
-    planes: Literal["all", "compact"]
-    """all: the 77 planes, for any reader; compact: the board, from which this program makes the planes."""
-    out: Path
-    """Directory of the new dataset."""
-
-    def run(self) -> dict[str, Any]:
-        """Convert and return the manifest's summary."""
-        from pipeline.cli.endings import describe_dataset
-        from pipeline.dataset.convert import convert
-        from pipeline.dataset.files.shards import MANIFEST
-
-        stop, already = Interrupt(), (self.out / MANIFEST).exists()
-        with bar("convert") as progress:
-            manifest = convert(self.dataset, self.planes, self.out, progress=progress, stop=stop)
-        result = {"out": str(self.out)} | {name: value for name, value in manifest.items() if name != "files"}
-        return result | {"text": describe_dataset(manifest, self.out, already)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
