@@ -13,7 +13,7 @@ import platform
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -93,14 +93,11 @@ def name_path(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def new_file(
-    path: Path, *, sync: bool = True, buffering: int = -1, before_rename: Callable[[], None] = lambda: None
-) -> Iterator[IO[bytes]]:
+def new_file(path: Path, *, sync: bool = True, buffering: int = -1) -> Iterator[IO[bytes]]:
     """Yield an open temporary file, which is renamed to `path` when the block ends and deleted when it raises.
 
     The folder's abandoned files are deleted first. `sync`: flush the bytes to the disk before the rename; a power cut may
-    still undo the rename, see `sync_directory`. `before_rename` is called when the file is complete; if it raises, the file
-    is not renamed.
+    still undo the rename, see `sync_directory`.
     """
     _sweep_once(path.parent)
     temporary = path.with_name(temporary_name(path.name))
@@ -112,7 +109,6 @@ def new_file(
             if sync:
                 os.fsync(file.fileno())
             file.close()
-        before_rename()
         temporary.replace(path)
     except BaseException:
         with suppress(OSError):  # on a full disk closing fails like writing

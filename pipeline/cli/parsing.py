@@ -39,7 +39,6 @@ COMMANDS = {
     "arena": ("arena:Arena", "play matches between players"),
     "judge": ("arena:Judge", "compare players' moves with an engine's evaluations"),
     "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
-    "sweep": ("fetch:Sweep", "delete what killed processes left in datasets"),
     "bench": ("bench:Bench", "measure the speed of this machine"),
 }
 """Module and class of each command, below pipeline.cli.commands, and what it does."""

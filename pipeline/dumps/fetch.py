@@ -25,7 +25,7 @@ from filelock import FileLock
 from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage.http import BLOCK, Patience, RemoteVersion, WebFile, file_name, is_web, shown
+from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, is_web, shown
 from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"
@@ -38,8 +38,8 @@ _FIRST = 2013 * 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FetchConfig(Patience):
-    """Server and retries."""
+class FetchConfig:
+    """Where files come from, and what they must be."""
 
     base: str = LICHESS
     """Address of the folder with the months' files and `sha256sums.txt`: Lichess's, or a mirror's."""
@@ -48,7 +48,6 @@ class FetchConfig(Patience):
 
     def __post_init__(self) -> None:
         """Validate the configuration."""
-        Patience.__post_init__(self)
         if not is_web(self.base):
             raise ConfigError(f"base is an address that begins with https:// or http://, not {self.base!r}")
         if self.sha256 and not re.fullmatch("[0-9a-f]{64}", self.sha256):
@@ -81,7 +80,7 @@ def parse_months(word: str) -> list[str]:
 def load_hashes(config: FetchConfig, stop: Stop = never) -> dict[str, str]:
     """Return the sha256 of each published file by its name; raises FetchError."""
     url = f"{config.base.rstrip('/')}/{HASHES}"
-    file, text = WebFile(url, config, stop), b""
+    file, text = WebFile(url, stop), b""
     while data := file.read(1 << 20):
         text += data
         if len(text) > 1 << 22:
@@ -202,7 +201,7 @@ class _Download:
         """Return the file's size, the bytes that are on disk, and the bytes left to fetch; None if unknown."""
         if self.path.exists():
             return {"bytes": self.path.stat().st_size, "here": "whole, its hash not compared", "to_fetch": 0}
-        web = WebFile(self.url, self.config, self.stop)
+        web = WebFile(self.url, self.stop)
         size, version = web.look().size, self._load_version()
         here = 0
         if version is not None and not version.differs(web.version) and self.part.exists():
@@ -233,7 +232,7 @@ class _Download:
             if not kept:
                 self.part.unlink(missing_ok=True)
                 version, digest = None, hashlib.sha256()
-            web = WebFile(self.url, self.config, self.stop, begin=kept, version=version, digest=digest)
+            web = WebFile(self.url, self.stop, begin=kept, version=version, digest=digest)
             try:
                 sha256 = self._receive(web, meter)
             except ChangedError:

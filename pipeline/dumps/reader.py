@@ -219,7 +219,8 @@ def _open(path: Path) -> IO[bytes]:
     try:
         if path.is_dir():
             raise DumpError(f"{path} is a directory: name the dump files in it, such as {path}/*.pgn.zst")
-        return path.open("rb", buffering=0)
+        # so that a named pipe is polled, and `stop` with it, while nothing writes to it
+        return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     except FileNotFoundError as error:
         raise DumpError(f"{path} does not exist") from error
     except PermissionError as error:
@@ -229,10 +230,10 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def require(name: str) -> None:
-    """Raise DumpError or FetchError if a dump cannot be opened; standard input always can."""
+    """Raise DumpError or FetchError if a dump cannot be opened; a pipe's writer must not see it opened and closed."""
     if is_url(name):
         look(name)
-    elif name != STDIN:
+    elif name != STDIN and not Path(name).is_fifo():
         _open(Path(name)).close()
 
 

@@ -16,19 +16,13 @@ from pipeline.executors.local import Engine, LocalEngine
 LOCAL = "local"
 
 
-def engine_of(name: str, workers: int = 0, cpus_per_task: float = 1.0) -> Engine:
+def engine_of(name: str, workers: int = 0) -> Engine:
     """Return the engine of a name, using at most `workers` cores (0: all); raises ConfigError if there is none."""
     if name == LOCAL:
         return LocalEngine(workers)
-    address = ray_address(name)
-    from pipeline.executors.ray import RayEngine
-
-    return RayEngine(address, workers, cpus_per_task)
-
-
-def ray_address(name: str) -> str:
-    """Return the address of a Ray cluster, "" for a new Ray on this machine; raises ConfigError for any other name."""
     kind, colon, address = name.partition(":")
     if kind != "ray" or (colon and not address.strip("/")):
         raise ConfigError(f"an engine is local, ray, ray:HOST:PORT or ray://HOST:PORT, not {name!r}")
-    return name if address.startswith("//") else address
+    from pipeline.executors.ray import RayEngine
+
+    return RayEngine(name if address.startswith("//") else address, workers)

@@ -1,7 +1,7 @@
 """The interface for distributed work, `Engine.map`, and its implementation by processes on this machine.
 
 The standard library's pool loses everything when one worker is killed; this one repeats the item that the worker had. Each
-item is tried at most `attempts` times, each result is returned once, lost items are reported, and closing the iterator stops
+item is tried at most ATTEMPTS times, each result is returned once, lost items are reported, and closing the iterator stops
 the workers. Functions are top-level and do not know the engine; items may be lazy, and only a few are taken ahead.
 
 Workers are spawned and not forked: the locks of this process's threads (pyarrow's, torch's) would stay held in a copy.
@@ -22,6 +22,8 @@ from typing import Any, Literal, Protocol
 from engine.errors import UserError
 from engine.progress import Stop, never
 
+ATTEMPTS = 3
+"""Times that an item whose worker dies is tried in all."""
 POLL_SECONDS = 1.0
 """Interval at which a `map` that waits for a result polls `cancelled`."""
 ONE_THREAD = {
@@ -141,10 +143,9 @@ class _Worker:
 class LocalEngine:
     """Processes on this machine; a single worker is this process."""
 
-    def __init__(self, workers: int = 0, attempts: int = 3) -> None:
-        """Use `workers` processes (0: one per core); an item whose worker dies is tried `attempts` times in all."""
+    def __init__(self, workers: int = 0) -> None:
+        """Use `workers` processes; 0 for one per core."""
         self.workers = workers if workers > 0 else available_cores()
-        self.attempts = attempts
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
@@ -221,7 +222,7 @@ class LocalEngine:
                 except (EOFError, ConnectionResetError):
                     worker.stop()
                     workers[place] = worker = _Worker()
-                    if tries[index] < self.attempts:
+                    if tries[index] < ATTEMPTS:
                         waiting.appendleft((index, given[index]))
                         continue
                     status, value = "lost", None

@@ -1,6 +1,6 @@
 """`Engine.map` on more than one machine: Ray tasks, with the guarantees of pipeline/executors/local.py.
 
-Ray retries nothing itself: a task whose worker or node died is submitted again here, at most `attempts` times, whatever killed
+Ray retries nothing itself: a task whose worker or node died is submitted again here, at most ATTEMPTS times, whatever killed
 it (Ray's own retries are endless when its memory monitor kills). Items are put into Ray's object store once, a window of them
 at a time, and read from there by every attempt.
 
@@ -25,7 +25,7 @@ from typing import Any
 from engine.jit_cache import sources_hash
 from engine.progress import Stop, never
 from pipeline.errors import ConfigError, IngestError
-from pipeline.executors.local import POLL_SECONDS, Failure, Result, Status, available_cores, run_item
+from pipeline.executors.local import ATTEMPTS, POLL_SECONDS, Failure, Result, Status, available_cores, run_item
 
 AHEAD = 2
 """Tasks submitted for each core: one that runs, and one that waits for it."""
@@ -60,19 +60,19 @@ def _work(function: Callable[[Any], Any], item: Any, version: str) -> tuple[Stat
 class RayEngine:
     """Ray core tasks: on this machine, or on a cluster."""
 
-    def __init__(self, address: str = "", workers: int = 0, cpus_per_task: float = 1.0, attempts: int = 3) -> None:
+    def __init__(self, address: str = "", workers: int = 0) -> None:
         """Use the cluster at an address, or for "" a new Ray with `workers` cores (0: all of this machine).
 
         On a cluster `workers` bounds the tasks at a time; 0 uses all cores. Raises ConfigError if Ray is not installed.
         """
-        if cpus_per_task <= 0 or workers < 0:
-            raise ConfigError("cpus_per_task must be above 0, and workers 0 or more")
+        if workers < 0:
+            raise ConfigError("workers must be 0 or more")
         os.environ.update(_ENVIRONMENT | ({} if address else _LOOPBACK))
         try:
             self._ray: Any = importlib.import_module("ray")
         except ImportError as error:
             raise ConfigError('the engine ray needs Ray: pip install "fianchetto[ray]"') from error
-        self.address, self.workers, self.cpus_per_task, self.attempts = address, workers, cpus_per_task, attempts
+        self.address, self.workers = address, workers
 
     def map(
         self, function: Callable[[Any], Any], items: Iterable[Any], cancelled: Stop = never
@@ -99,7 +99,7 @@ class RayEngine:
     ) -> Iterator[Result]:
         """Keep AHEAD tasks for each core submitted until the items end and all have results."""
         ray = self._ray
-        work = ray.remote(_work).options(num_cpus=self.cpus_per_task, max_retries=0)
+        work = ray.remote(_work).options(num_cpus=1, max_retries=0)
         stored: dict[int, Any] = {}
         tries: Counter[int] = Counter()
         again: deque[int] = deque()
@@ -124,7 +124,7 @@ class RayEngine:
             for task in ready:
                 index = running.pop(task)
                 outcome = self._outcome(task)
-                if outcome is None and tries[index] < self.attempts:
+                if outcome is None and tries[index] < ATTEMPTS:
                     again.append(index)
                     continue
                 del stored[index], tries[index]
@@ -194,7 +194,7 @@ class RayEngine:
     def slots(self) -> int:
         """Return how many tasks can run at a time now."""
         cores = self._ray.cluster_resources().get("CPU", 0.0)
-        found = max(1, int(cores / self.cpus_per_task))
+        found = max(1, int(cores))
         return min(found, self.workers) if self.workers else found
 
 

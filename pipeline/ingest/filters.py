@@ -255,7 +255,8 @@ KEPT, NOT_LABELLED = 0, 1
 def active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
     """Return the filters whose settings differ from the defaults."""
     defaults: dict[str, Any] = {field.name: field.default for field in fields(Filters)}
-    return [row for row in table if getattr(settings, row.setting) != defaults[row.setting]]
+    # an empty list, as JSON has it, is no filter either
+    return [row for row in table if (getattr(settings, row.setting) or None) != (defaults[row.setting] or None)]
 
 
 def filter_games(columns: GameColumns, settings: Filters) -> None:

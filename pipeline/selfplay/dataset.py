@@ -32,9 +32,9 @@ from pipeline.dataset.files.shards import (
     file_hash,
     game_numbers,
     number_array,
-    packed_table,
     publish,
     publish_json,
+    rows_table,
     write_rows,
 )
 from pipeline.dumps.reader import Source, chunks
@@ -185,7 +185,7 @@ def _write_shard(
     values_S2 = np.array([search[1:3] for search in searches], dtype=np.float64).clip(-1.0, 1.0)
     simulations_S = np.array([search[3] for search in searches]).clip(max=MOST_SIMULATIONS)
     values = {"root_value": values_S2[:, 0], "best_value": values_S2[:, 1], "simulations": simulations_S}
-    table = packed_table(packed_SW[order], {name: column[order] for name, column in columns.items()} | values, form)
+    table = rows_table(packed_SW[order], {name: column[order] for name, column in columns.items()} | values, form)
     place = table.schema.get_field_index("visits")
     table = table.set_column(place, table.schema.field(place), _visits(searches))
     done = publish(path.parent, path.name, len(table), partial(write_rows, table))

@@ -34,6 +34,7 @@ from pipeline.dataset.files.shards import (
     rows_table,
     write_rows,
 )
+from pipeline.dataset.files.stored_planes import pack
 from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dataset.position_keys import position_keys
 from pipeline.dataset.training_set import Member, Shard, members
@@ -94,9 +95,8 @@ def draw(
     rows = _read_rows(chosen, [shard for _, shard in shards])
     games, rows["game"] = np.unique(chosen["game"], return_inverse=True)
     rows["game"] = rows["game"].astype(np.uint32)
-    table = rows_table(
-        rows.pop("planes"), rows | {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in UNKNOWN}, "compact"
-    )
+    unknown = {name: np.full(len(chosen), BATCH_SENTINELS[name]) for name in UNKNOWN}
+    table = rows_table(pack(rows.pop("planes"), rows), rows | unknown, "compact")
     games_table, sources = _games(games, used)
     publish(folder, GAMES, len(games), lambda target: pq.write_table(games_table, target, compression="zstd"))
     publish(folder, POSITIONS, len(chosen), lambda target: write_rows(table, target))

@@ -28,7 +28,11 @@ BLOCK = 1 << 18
 """Most bytes that one read of a connection returns."""
 REDIRECTS = 10
 """Most redirects in a row that are followed."""
+ATTEMPTS = 6
+"""Requests in a row that may bring nothing before the file is given up."""
 CONNECT_SECONDS = 15.0
+STALL_SECONDS = 60.0
+"""Seconds without a byte after which a connection is given up."""
 FIRST_WAIT = 1.0
 """Seconds before the second request; each later wait is twice as long."""
 LONGEST_WAIT = 300.0
@@ -38,23 +42,6 @@ _RETRIED = frozenset({408, 425, 429, 500, 502, 503, 504})
 _HINTS = dict.fromkeys((404, 410), ": there is no such file")
 _SIZE = re.compile(r"[0-9]{1,18}")
 _SPAN = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long to wait for a server."""
-
-    attempts: int = 6
-    """Requests in a row that may fail before the download is given up."""
-    stall_seconds: float = 60.0
-    """Seconds without a byte after which a connection is given up."""
-
-    def __post_init__(self) -> None:
-        """Validate the settings."""
-        if not 1 <= self.attempts <= 1000:
-            raise ConfigError(f"attempts must be from 1 to 1000, got {self.attempts}")
-        if self.stall_seconds <= 0:
-            raise ConfigError(f"stall_seconds must be above 0, got {self.stall_seconds}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,14 +114,13 @@ class WebFile:
     def __init__(
         self,
         url: str,
-        patience: Patience | None = None,
         stop: Stop = never,
         *,
         begin: int = 0,
         version: RemoteVersion | None = None,
         digest: Any = None,
     ) -> None:
-        self.url, self.patience, self.stop, self.position = url, patience or Patience(), stop, begin
+        self.url, self.stop, self.position = url, stop, begin
         self.version = version or RemoteVersion()
         """The version that is read, known from the first answer on."""
         self.digest = digest or hashlib.sha256()
@@ -244,7 +230,7 @@ class WebFile:
         import requests
 
         self.close()
-        url, timeout = self.url, (CONNECT_SECONDS, self.patience.stall_seconds)
+        url, timeout = self.url, (CONNECT_SECONDS, STALL_SECONDS)
         for _ in range(REDIRECTS + 1):
             try:
                 answer = self._session.get(url, headers=headers, stream=True, timeout=timeout, allow_redirects=False)
@@ -287,7 +273,7 @@ class WebFile:
             return FetchError(f"{name}: the server's certificate cannot be verified")
         if wait > LONGEST_WAIT:
             return FetchError(f"{name}: {_reason(error)} and asks for {wait:,.0f} seconds: try again then")
-        if failures >= self.patience.attempts:
+        if failures >= ATTEMPTS:
             tries = f"{failures} tries in a row" if failures > 1 else "the first try"
             return FetchError(f"{name}: given up at byte {self.position:,} after {tries} ({_reason(error)})")
         return None

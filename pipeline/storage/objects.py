@@ -22,14 +22,14 @@ def open_remote(name: str, stop: Stop = never, version: RemoteVersion | None = N
     """
     if not is_web(name):
         return ObjectFile(name, version)
-    web = WebFile(name, stop=stop, version=version)
+    web = WebFile(name, stop, version=version)
     web.open()
     return web
 
 
 def look(name: str, stop: Stop = never) -> RemoteVersion:
     """Return the version of an address; raises what `open_remote` raises."""
-    return WebFile(name, stop=stop).look() if is_web(name) else ObjectFile(name).version
+    return WebFile(name, stop).look() if is_web(name) else ObjectFile(name).version
 
 
 class ObjectFile:

@@ -6,8 +6,8 @@ of `pathlib.Path`: `place` returns a Path for the one and a UPath for the other.
     publish: write -> temporary file -> fsync -> rename            on this machine (engine/temporaries.py)
              write -> temporary file -> one upload                 to a store, where a name appears when its upload is complete
 
-A writer that is killed leaves a temporary file, or an upload that was never completed: neither is seen under a name, and
-`pipeline.dataset.files.sweep` deletes both. Nothing of fsspec is imported for a place on this machine.
+A writer that is killed leaves a temporary file, which the next writer there deletes, or an upload that was never completed:
+neither is seen under a name. Nothing of fsspec is imported for a place on this machine.
 """
 
 import hashlib
@@ -168,10 +168,6 @@ class Published:
     sha256: str
 
 
-Guard = Callable[[Path, Published], None]
-"""Called with a file's folder when the file is complete and before it gets its name; may raise to refuse it."""
-
-
 class _HashingFile:
     """A file that is hashed as it is written."""
 
@@ -191,21 +187,12 @@ class _HashingFile:
         self.closed = True
 
 
-def accept_any(directory: Path, file: Published) -> None:
-    """Let any file get its name."""
-
-
-def _write(
-    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard
-) -> tuple[Published, Callable[[], None]]:
+def _write(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> tuple[Published, Callable[[], None]]:
     """Let `write` fill a file; return its description, and the function that synchronises and renames or uploads it."""
     path, local = directory / name, is_local(directory)
     with ExitStack() as stack:
-        if local:
-            named = new_file(path, buffering=BUFFER, before_rename=lambda: guard(directory, published))
-            file = stack.enter_context(named)
-        else:
-            file = stack.enter_context(tempfile.NamedTemporaryFile())
+        named: Any = new_file(path, buffering=BUFFER) if local else tempfile.NamedTemporaryFile()  # noqa: SIM115
+        file = stack.enter_context(named)
         target = _HashingFile(file)
         write(target)
         target.flush()
@@ -217,21 +204,18 @@ def _write(
     def upload() -> None:
         store = cast("Any", path)
         with held, reached(path):
-            guard(directory, published)
             store.fs.put_file(file.name, store.path)
 
     return published, upload
 
 
-def publish(
-    directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = accept_any
-) -> Published:
+def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
     """Let `write` fill a file, which gets its name when it is complete and on the disk; return its description.
 
     The name appears by atomic rename after fsync, in a store by the end of one upload. A writer that fails leaves
-    nothing under the name, and the temporary file is deleted. Raises StoreError, an OSError, and what `guard` raises.
+    nothing under the name, and the temporary file is deleted. Raises StoreError or an OSError.
     """
-    published, settle = _write(directory, name, rows, write, guard)
+    published, settle = _write(directory, name, rows, write)
     settle()
     return published
 
@@ -258,13 +242,11 @@ class Publisher:
             for one in self._pending:
                 one.result()
 
-    def publish(
-        self, directory: Path, name: str, rows: int, write: Callable[[Any], None], guard: Guard = accept_any
-    ) -> Published:
+    def publish(self, directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
         """Let `write` fill a file, and return its description; its name appears later."""
         self._room.acquire()
         try:
-            published, settle = _write(directory, name, rows, write, guard)
+            published, settle = _write(directory, name, rows, write)
             future = self._pool.submit(settle)
         except BaseException:
             self._room.release()
@@ -274,7 +256,7 @@ class Publisher:
         return published
 
 
-def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: Guard = accept_any) -> Published:
+def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:
     """Publish a JSON file, keys in their order, indented by two spaces.
 
     It describes other files in its folder or the one above, so their renames are synchronised first.
@@ -284,7 +266,7 @@ def publish_json(directory: Path, name: str, content: Mapping[str, Any], guard: 
         sync_directory(directory.parent)
         sync_directory(directory)
     text = json.dumps(content, indent=2, allow_nan=False).encode() + b"\n"
-    published = publish(directory, name, 0, lambda target: target.write(text), guard)
+    published = publish(directory, name, 0, lambda target: target.write(text))
     if local:
         sync_directory(directory)
     return published

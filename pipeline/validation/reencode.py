@@ -11,14 +11,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pydantic import TypeAdapter, ValidationError
 
 from engine.json_files import first_error, shown
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.columns import PIECE_COLUMNS
+from pipeline.dataset.files.columns import MOVE_COLUMNS, PIECE_COLUMNS
 from pipeline.dataset.files.layout import GAMES, MANIFEST
-from pipeline.dataset.files.shard_files import open_shard, reading
+from pipeline.dataset.files.shard_files import reading
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.ingest.chunk import IngestConfig
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
 
 Manifest = Mapping[str, Any]
 SHOWN = 5
-"""Differing rows of a file that are named; the others are counted."""
+"""Differing rows of a column that are named; the others are counted."""
 LONGEST = 500
-"""Characters that describe the differences of one row."""
+"""Characters that describe a difference."""
 
 
 def config_of(manifest: Manifest) -> IngestConfig:
@@ -84,11 +83,8 @@ def compare_all(
 
 def _differences(name: str, stored: Path, fresh: Path) -> list[str]:
     """Return a line for each difference between two files of the same rows or games."""
-    if name == GAMES:
-        tables, key, prefix = [_games(stored), _games(fresh)], ["game"], f"{GAMES}: "
-    else:
-        tables, key, prefix = [_rows(stored), _rows(fresh)], ["game", "ply"], ""
-    mine, theirs = tables
+    key, prefix = (["game"], f"{GAMES}: ") if name == GAMES else (["game", "ply"], "")
+    mine, theirs = _read(stored), _read(fresh)
     if mine.columns != theirs.columns:
         return [f"{name}: the columns are {', '.join(mine.columns)}"]
     absent, extra = theirs.join(mine, on=key, how="anti"), mine.join(theirs, on=key, how="anti")
@@ -97,45 +93,28 @@ def _differences(name: str, stored: Path, fresh: Path) -> list[str]:
     if len(mine) != len(theirs):
         return [*lines, f"{name}: {len(mine)} rows are stored where the dump gives {len(theirs)}"]
     mine, theirs = mine.sort(key), theirs.sort(key)
-    differing = [name for name in mine.columns if not mine[name].equals(theirs[name], null_equal=True)]
-    rows = sorted(
-        {
-            row
-            for column in differing
-            for row, (found, wanted) in enumerate(zip(mine[column], theirs[column], strict=True))
-            if found != wanted
-        }
-    )
-    for row in rows[:SHOWN]:
-        found, wanted = mine.row(row, named=True), theirs.row(row, named=True)
-        words = "; ".join(_difference(it, found[it], wanted[it]) for it in differing if found[it] != wanted[it])
-        lines.append(f"{prefix}{_place(found, key)}: {words[:LONGEST]}")
-    return lines + ([f"{prefix}and {len(rows) - SHOWN} more differ"] if len(rows) > SHOWN else [])
+    for column in mine.columns:
+        if mine[column].equals(theirs[column], null_equal=True):
+            continue
+        both = zip(mine[column], theirs[column], strict=True)
+        rows = [(row, found, wanted) for row, (found, wanted) in enumerate(both) if found != wanted]
+        is_picture = column in PIECE_COLUMNS or column in MOVE_COLUMNS
+        for row, found, wanted in rows[:SHOWN]:
+            said = "differs" if is_picture else f"is {found!r}, not {wanted!r}"
+            lines.append(f"{prefix}{_place(mine.row(row, named=True), key)}: {column} {said[:LONGEST]}")
+        if len(rows) > SHOWN:
+            lines.append(f"{prefix}{column} of {len(rows) - SHOWN} more differs")
+    return lines
 
 
-def _rows(path: Path) -> "pl.DataFrame":
-    """Return the rows of a shard."""
+def _read(path: Path) -> "pl.DataFrame":
+    """Return the rows of a shard, or a table of games with their numbers."""
     import polars as pl
 
-    with open_shard(path) as reader:
-        tables = [reader.table(group) for group in range(len(reader.groups))]
-    return pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
-
-
-def _games(path: Path) -> "pl.DataFrame":
-    """Return a table of games with their numbers."""
-    import polars as pl
-
-    with reading(path, "a table of games"), opened(path) as source:
-        return pl.read_parquet(source, use_pyarrow=True).with_row_index("game")
+    with reading(path), opened(path) as source:
+        frame = pl.read_parquet(source, use_pyarrow=True)
+    return frame.with_row_index("game") if path.name == GAMES else frame
 
 
 def _place(row: Mapping[str, Any], key: Sequence[str]) -> str:
     return ", ".join(f"{name} {row[name]}" for name in key)
-
-
-def _difference(column: str, found: Any, wanted: Any) -> str:
-    """Describe how one value differs."""
-    if isinstance(found, bytes) or column in PIECE_COLUMNS:
-        return f"{column} differs"
-    return f"{column} is {found!r}, not {wanted!r}"

@@ -25,10 +25,10 @@ from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES
 from engine.progress import Progress, Stop, never, silent
-from pipeline.dataset.files.columns import COLUMNS
+from pipeline.dataset.files.columns import COLUMNS, form_of
 from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard, reading
-from pipeline.dataset.files.shards import file_hash, read_manifest, verify
+from pipeline.dataset.files.shards import file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
 from pipeline.errors import ConfigError, DatasetError, Stopped
@@ -68,7 +68,7 @@ def verify_dataset(
         raise ConfigError(
             f"{directory} holds self-play, whose rows no dump can be encoded to again: verify it without --all"
         )
-    found: dict[str, Any] = {"files": files_differ(directory, manifest), "splits": [], "source": [], "rows": []}
+    found: dict[str, Any] = {"files": files_differ(directory), "splits": [], "source": [], "rows": []}
     found |= {"damage": damage(manifest), "encoded_again": 0, "compared": 0}
     if found["files"]:  # damaged files are not read
         return found
@@ -119,11 +119,30 @@ def datasets_in(directory: Path) -> tuple[list[Path], list[str]]:
 # ---------------------------------------------------------------- files
 
 
-def files_differ(directory: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Return differences of files from the manifest's size, SHA-256 and rows, and files that it does not name."""
+def files_differ(directory: Path) -> list[str]:
+    """Return files that are missing or differ in size, hash, rows or form, and files that the manifest does not name."""
+    manifest, wrong = read_manifest(directory), []
+    for entry in manifest["files"]:
+        path = directory / entry["name"]
+        if not path.is_file():
+            wrong.append(f"{path.name}: missing")
+        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
+            wrong.append(f"{path.name}: differs from its hash")
+        elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
+            wrong.append(f"{path.name}: differs in rows")
+        elif entry["split"] is not None and (form := form_of(footer.schema.names)) != manifest["planes"]:
+            wrong.append(f"{path.name}: its planes are of the form {form}, and the manifest says {manifest['planes']}")
     named = {entry["name"] for entry in manifest["files"]} | {GAMES}
     strangers = sorted(path.name for path in directory.glob("*.parquet") if path.name not in named)
-    return verify(directory) + [f"{name}: not in the manifest" for name in strangers]
+    return wrong + [f"{name}: not in the manifest" for name in strangers]
+
+
+def _footer(path: Path) -> pq.FileMetaData | None:
+    """Return the footer of a Parquet file; None if it cannot be read."""
+    try:
+        return pq.read_metadata(opened(path))
+    except (OSError, ValueError, pa.ArrowException):
+        return None
 
 
 def splits_share_games(directory: Path, manifest: Mapping[str, Any]) -> list[str]:

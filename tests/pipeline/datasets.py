@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.dataset.files import shards
+from pipeline.dataset.files.columns import BATCH_SENTINELS, schema
 
 RESULTS = ("1-0", "0-1", "1/2-1/2")
 
@@ -42,6 +43,24 @@ def planes_of(part: pa.Table) -> np.ndarray:
     words = [np.asarray(part[name]).reshape(-1, 1) for name in (*PIECES, "turn")]
     words += [np.frombuffer(b"".join(part[name].to_pylist()), "<u8").reshape(len(part), -1) for name in MOVES]
     return np.concatenate(words, axis=1)
+
+
+def planes_table(planes: np.ndarray, columns: dict[str, np.ndarray]) -> pa.Table:
+    """Make a shard's table of planes that need not be a position's, and columns whose sentinels stand for null."""
+    words = {name: planes[:, at] for at, name in enumerate((*PIECES, "turn"))}
+    arrays, at = [], 13
+    for field in schema("all", columns.keys()):
+        if field.name in MOVES:
+            width = field.type.byte_width // 8
+            arrays.append(pa.array([row.tobytes() for row in planes[:, at : at + width]], field.type))
+            at += width
+        elif field.name in columns or field.name in words:
+            values = words[field.name] if field.name in words else columns[field.name]
+            mask = values == BATCH_SENTINELS[field.name] if field.name in BATCH_SENTINELS else None
+            arrays.append(pa.array(values, field.type, mask=mask))
+        else:
+            arrays.append(pa.nulls(len(planes), field.type))
+    return pa.Table.from_arrays(arrays, schema=schema("all", columns.keys()))
 
 
 def planes_of_row(row: dict[str, Any]) -> Any:

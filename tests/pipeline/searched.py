@@ -11,8 +11,8 @@ import pyarrow as pa
 from engine.encoding.planes import legal_mask
 from model.data.playouts import playout_rows
 from pipeline.dataset.files.columns import schema
-from pipeline.dataset.files.shards import publish, publish_json, rows_table, write_rows
-from tests.pipeline.datasets import plain_manifest
+from pipeline.dataset.files.shards import publish, publish_json, write_rows
+from tests.pipeline.datasets import plain_manifest, planes_table
 
 Moves = list[dict[str, Any]] | None
 
@@ -46,7 +46,7 @@ def dataset(
     directory.mkdir(parents=True, exist_ok=True)
     count = len(rows["planes"])
     columns = {name: column for name, column in rows.items() if name != "planes"}
-    table = rows_table(rows["planes"], columns)
+    table = planes_table(rows["planes"], columns)
     for name, values in (
         ("visits", [visits(rows, row) for row in range(count)] if visits else None),
         ("root_value", [root(row) for row in range(count)] if root else None),

@@ -202,7 +202,7 @@ def form_of(names: Collection[str]) -> Form:
     return "compact" if BOARD_COLUMNS[0] in names else "all"
 
 
-def writer_options(stored: pa.Schema, compression_level: int = 1) -> dict[str, Any]:
+def writer_options(stored: pa.Schema) -> dict[str, Any]:
     """Return how a shard is written: in encodings and codecs that pyarrow, polars, DuckDB and pandas read."""
     columns = [BY_NAME[name] for name in stored.names]
     codecs = {
@@ -214,7 +214,7 @@ def writer_options(stored: pa.Schema, compression_level: int = 1) -> dict[str, A
         "write_batch_size": ROW_GROUP,
         "max_rows_per_page": ROW_GROUP,
         "compression": codecs,
-        "compression_level": {name: compression_level for name, codec in codecs.items() if codec == "zstd"},
+        "compression_level": {name: 1 for name, codec in codecs.items() if codec == "zstd"},
         "use_dictionary": [column.name for column in columns if column.encoding == "dictionary"],
         "column_encoding": {
             column.name: column.encoding for column in columns if column.encoding not in ("", "dictionary")

@@ -25,7 +25,6 @@ from pipeline.dataset.files.columns import (
     OPTIONAL,
     PLANE_COLUMNS,
     Form,
-    form_of,
     schema,
     writer_options,
 )
@@ -35,45 +34,29 @@ from pipeline.dataset.files.layout import MANIFEST as MANIFEST
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import SPLITS as SPLITS
 from pipeline.dataset.files.permute import gather_columns
-from pipeline.dataset.files.stored_planes import (
-    PACKED_WITH,
-    array_numbers,
-    packed_arrays,
-    plane_arrays,
-    whole_column,
-)
+from pipeline.dataset.files.stored_planes import array_numbers, plane_arrays, whole_column
 from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.errors import DatasetError
 from pipeline.storage.building import BUILDING, discard, files_folder, finish
 from pipeline.storage.stores import file_hash as file_hash
-from pipeline.storage.stores import is_local, opened
+from pipeline.storage.stores import is_local
 from pipeline.storage.stores import publish as publish
 from pipeline.storage.stores import publish_json as publish_json
 
 # ---------------------------------------------------------------- rows written
 
 
-def rows_table(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all") -> pa.Table:
-    """Return a shard's table of planes, uint64[R, 77], and the other columns.
+def rows_table(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form = "all") -> pa.Table:
+    """Return a shard's table of packed positions (pipeline/dataset/files/stored_planes.py) and the other columns.
 
     BATCH_SENTINELS stand for null. `visits` and `root_value` are null if they are not given; optional columns are left out.
     """
-    packed_with = {name: columns[name].astype(BY_NAME[name].type.to_pandas_dtype()) for name in PACKED_WITH}
-    return _table(plane_arrays(form, planes_RP, packed_with), columns, len(planes_RP), form)
-
-
-def packed_table(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form) -> pa.Table:
-    """Return the table that `rows_table` returns, from packed positions (pipeline/dataset/files/stored_planes.py)."""
-    return _table(packed_arrays(packed_RW, form), columns, len(packed_RW), form)
-
-
-def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: int, form: Form) -> pa.Table:
-    """Return a shard's table of the arrays of its planes and the other columns."""
+    arrays = plane_arrays(packed_RW, form)
     wanted = schema(form, columns.keys())
     for field in list(wanted)[len(arrays) :]:
         if field.name not in columns:
             assert field.nullable, f"column {field.name} is missing"
-            arrays.append(pa.nulls(rows, field.type))
+            arrays.append(pa.nulls(len(packed_RW), field.type))
             continue
         values = columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
         missing = BATCH_SENTINELS.get(field.name)
@@ -81,19 +64,19 @@ def _table(arrays: list[pa.Array], columns: Mapping[str, NDArray[Any]], rows: in
     return pa.Table.from_arrays(arrays, schema=wanted)
 
 
-def write_rows(table: pa.Table, path: Any, compression_level: int = 1) -> None:
+def write_rows(table: pa.Table, path: Any) -> None:
     """Write a shard's table as Parquet to a path or an open file."""
-    pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema, compression_level))
+    pq.write_table(table, path, row_group_size=ROW_GROUP, **writer_options(table.schema))
 
 
 def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
-    """Write what `write_rows` writes of `packed_table`, one row group at a time."""
+    """Write what `write_rows` writes of `rows_table`, one row group at a time."""
     stored = schema(form, columns.keys())
     with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         for first in range(0, len(packed_RW), ROW_GROUP):
             rows = slice(first, first + ROW_GROUP)
             mine = {name: values[rows] for name, values in columns.items()}
-            writer.write_table(packed_table(packed_RW[rows], mine, form))
+            writer.write_table(rows_table(packed_RW[rows], mine, form))
 
 
 MOST_GAMES = 1 << 32
@@ -246,27 +229,3 @@ def read_note(path: Path) -> dict[str, Any]:
     hint = f": it is damaged; delete {path.parents[2]} and ingest again"
     check(path, note, ChunkNote, DatasetError, hint=hint)
     return note  # type: ignore[no-any-return]
-
-
-def verify(directory: Path) -> list[str]:
-    """Compare every file with the manifest; return a line for each that is missing or differs in size, hash, rows or form."""
-    manifest, wrong = read_manifest(directory), []
-    for entry in manifest["files"]:
-        path = directory / entry["name"]
-        if not path.is_file():
-            wrong.append(f"{path.name}: missing")
-        elif path.stat().st_size != entry["bytes"] or file_hash(path) != entry["sha256"]:
-            wrong.append(f"{path.name}: differs from its hash")
-        elif (footer := _footer(path)) is None or footer.num_rows != entry["rows"]:
-            wrong.append(f"{path.name}: differs in rows")
-        elif entry["split"] is not None and (form := form_of(footer.schema.names)) != manifest["planes"]:
-            wrong.append(f"{path.name}: its planes are of the form {form}, and the manifest says {manifest['planes']}")
-    return wrong
-
-
-def _footer(path: Path) -> pq.FileMetaData | None:
-    """Return the footer of a Parquet file; None if it cannot be read."""
-    try:
-        return pq.read_metadata(opened(path))
-    except (OSError, ValueError, pa.ArrowException):
-        return None

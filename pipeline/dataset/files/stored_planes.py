@@ -39,7 +39,6 @@ from pipeline.dataset.files.plane_kernels import (
     join_planes,
     pack_columns,
     pack_positions,
-    split_planes,
     split_positions,
     unpack_positions,
     unpack_to_positions,
@@ -95,30 +94,17 @@ def _words(array: pa.Array, words: int) -> NDArray[np.uint64]:
 # ---------------------------------------------------------------- planes to columns
 
 
-def plane_arrays(form: Form, planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> list[pa.Array]:
-    """Return the columns of PLANE_COLUMNS for planes; `columns` holds PACKED_WITH."""
-    if form == "compact":
-        return packed_arrays(pack(planes_RP, columns), form)
-    pieces_CR, groups = _empty_columns(len(planes_RP))
-    split_planes(np.ascontiguousarray(planes_RP, dtype=np.uint64), pieces_CR, groups)
-    return [*map(number_array, pieces_CR), *map(_binary, groups)]
-
-
-def packed_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
+def plane_arrays(packed_RW: NDArray[np.uint64], form: Form) -> list[pa.Array]:
     """Return the columns of PLANE_COLUMNS for packed positions."""
+    rows = len(packed_RW)
     if form == "all":
-        pieces_CR, groups = _empty_columns(len(packed_RW))
+        pieces_CR = np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64)
+        groups = tuple(np.empty((rows, words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
         split_positions(packed_RW, pieces_CR, groups)
         return [*map(number_array, pieces_CR), *map(_binary, groups)]
     black = pa.py_buffer(np.packbits((packed_RW[:, BOARDS] & np.uint64(1)).astype(np.bool_), bitorder="little"))
     boards = [number_array(packed_RW[:, board]) for board in range(BOARDS)]
-    return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), len(packed_RW), [None, black])]
-
-
-def _empty_columns(rows: int) -> tuple[NDArray[np.uint64], tuple[NDArray[np.uint64], ...]]:
-    """Allocate the columns of the form `all`."""
-    groups = tuple(np.empty((rows, words), dtype=np.uint64) for words in MOVE_COLUMNS.values())
-    return np.empty((len(PIECE_COLUMNS), rows), dtype=np.uint64), groups
+    return [*boards, pa.BooleanArray.from_buffers(pa.bool_(), rows, [None, black])]
 
 
 # ---------------------------------------------------------------- packed positions
@@ -128,7 +114,8 @@ def pack(planes_RP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> 
     """Pack planes; `columns` holds PACKED_WITH."""
     out_RW = np.empty((len(planes_RP), PACKED), dtype=np.uint64)
     planes_RP = np.ascontiguousarray(planes_RP, dtype=np.uint64)
-    pack_positions(planes_RP, columns["castling"], columns["ep_file"], out_RW)
+    castling_R, ep_file_R = (columns[name].astype(np.uint8, copy=False) for name in PACKED_WITH)
+    pack_positions(planes_RP, castling_R, ep_file_R, out_RW)
     return out_RW
 
 

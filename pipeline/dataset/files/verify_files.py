@@ -8,11 +8,11 @@ folder, never in the dataset, which may be read-only. Without a cache, or with a
 import hashlib
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,26 +34,6 @@ BLOCK = 1 << 20
 
 Entry = Mapping[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """Size and version tag of a file."""
-
-    size: int
-    tag: str
-    """Empty if nothing tells one version from another of the same size."""
-    changed: float = 0.0
-    """Time of the last change, for files of this machine."""
-
-    def is_of(self, row: object) -> bool:
-        """Return whether a cached row, [size, tag, hash], is of this version."""
-        return isinstance(row, list) and len(row) == 3 and bool(self.tag) and row[:2] == [self.size, self.tag]
-
-    def can_be_cached(self) -> bool:
-        """Return whether a later change would show."""
-        return bool(self.tag) and time.time() - self.changed > SETTLED
-
-
 _verified: set[tuple[str, str]] = set()
 """Datasets in stores that this process has verified, with their manifests' hashes: listing a store costs requests."""
 
@@ -67,16 +47,20 @@ def verify_files(directory: Path, manifest: Mapping[str, Any], progress: Progres
     key = (str(directory), hashlib.sha256("".join(entry["sha256"] for entry in entries).encode()).hexdigest())
     if key in _verified:
         return
-    versions = _versions(directory, [entry["name"] for entry in entries])
+    versions = _versions(directory, {entry["name"] for entry in entries})
     for entry in entries:
-        _check_size(directory, entry, versions.get(entry["name"]))
+        size, _ = versions.get(entry["name"], (None, ""))
+        if size is None:
+            raise _refusal(directory, entry, "it is not on disk")
+        if size != entry["bytes"]:
+            raise _refusal(directory, entry, f"it has {size:,} bytes, not {entry['bytes']:,}")
     cached = _read_cache(directory)
-    hashes = {name: cached[name][2] for name, version in versions.items() if version.is_of(cached.get(name))}
+    hashes = {name: cached[name][2] for name, version in versions.items() if _is_cached(cached.get(name), version)}
     hashes |= _hash_files(directory, [entry for entry in entries if entry["name"] not in hashes], progress, stop)
     for entry in entries:
         if hashes[entry["name"]] != entry["sha256"]:
             raise _refusal(directory, entry, "its hash differs")
-    rows = {name: [it.size, it.tag, hashes[name]] for name, it in versions.items() if it.can_be_cached()}
+    rows = {name: [size, tag, hashes[name]] for name, (size, tag) in versions.items() if tag}
     if rows != cached:
         _write_cache(directory, rows)
     if not is_local(directory):
@@ -92,35 +76,29 @@ def _refusal(directory: Path, entry: Entry, why: str) -> DatasetError:
     )
 
 
-def _check_size(directory: Path, entry: Entry, version: Version | None) -> None:
-    if version is None:
-        raise DatasetError(
-            f"{directory / entry['name']} is in the manifest and not on disk",
-            remedy="ingest the dump again",
-            code="damaged",
-        )
-    if version.size != entry["bytes"]:
-        raise _refusal(directory, entry, f"it has {version.size:,} bytes, not {entry['bytes']:,}")
+def _is_cached(row: object, version: tuple[int, str]) -> bool:
+    """Return whether a cached row, [size, tag, hash], is of a version of a file."""
+    return isinstance(row, list) and len(row) == 3 and version[1] != "" and row[:2] == [*version]
 
 
-def _versions(directory: Path, names: Sequence[str]) -> dict[str, Version]:
-    """Return the versions of those files of a folder that exist."""
-    found: dict[str, Version] = {}
+def _versions(directory: Path, names: set[str]) -> dict[str, tuple[int, str]]:
+    """Return the size and the version tag of those files of a folder that exist; "" where a later change may not show."""
+    found: dict[str, tuple[int, str]] = {}
     if not is_local(directory):
-        wanted, store = set(names), cast("Any", directory)
+        store = cast("Any", directory)
         with reached(directory), suppress(FileNotFoundError):
             for info in store.fs.ls(store.path, detail=True, refresh=True):
                 name = str(info["name"]).rstrip("/").rpartition("/")[2]
-                if name in wanted and info.get("type") != "directory":
+                if name in names and info.get("type") != "directory":
                     tags = (info.get(key) for key in ("ETag", "etag", "md5Hash", "generation", "created"))
-                    found[name] = Version(int(info["size"] or 0), str(next(filter(None, tags), "")))
+                    found[name] = int(info["size"] or 0), str(next(filter(None, tags), ""))
         return found
     for name in names:
         with suppress(FileNotFoundError, NotADirectoryError):
             about = (directory / name).stat()
-            if (directory / name).is_file():  # ctime, unlike mtime, cannot be set by a program
+            if stat.S_ISREG(about.st_mode):  # ctime, unlike mtime, cannot be set by a program
                 tag = f"{about.st_ino}:{about.st_mtime_ns}:{about.st_ctime_ns}"
-                found[name] = Version(about.st_size, tag, about.st_ctime)
+                found[name] = about.st_size, tag if time.time() - about.st_ctime > SETTLED else ""
     return found
 
 

@@ -5,7 +5,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import subprocess
 import termios
 from pathlib import Path
@@ -13,14 +12,11 @@ from typing import Any
 
 import chess
 import pytest
-from filelock import FileLock
 
-from engine.temporaries import machine
 from pipeline.cli.parsing import parse
 from pipeline.dataset.files.shards import read_manifest
 from tests.pipeline.cli.conftest import COMMAND, SAMPLE, STEPS, call
 from tests.pipeline.datasets import dump as random_dump
-from tests.processes import NOBODY
 
 FINETUNE = ["finetune", "--checkpoint", "{net}", "--positions", "{positions}", "--out", "x", "--generations", "1"]
 
@@ -296,29 +292,3 @@ def test_the_help_says_what_exit_statuses_mean(
     told = " ".join(re.sub("[^0-9a-zA-Z ]", " ", out).split())
     for words in ("0 success", "2 an error", "130 stopped by Ctrl C", "143 by SIGTERM"):
         assert words in told
-
-
-def test_sweep_finds_datasets_below_and_always_says_what_it_did(
-    journey: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(journey["folder"] / "positions", tmp_path / "lichess" / "2013" / "01")
-    shutil.copytree(journey["folder"] / "positions", tmp_path / "otb")
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "manifest.json").write_text('{"of": "something else"}')
-    (tmp_path / "tuned" / "val-00077-0.parquet").write_text("of somebody else")
-    code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
-    assert (code, out) == (0, f"{tmp_path}: nothing to remove\n")
-    name = f".val-00077-0.parquet.fianchetto-{machine()}-{NOBODY}-0123abcd.tmp"
-    left = tmp_path / "lichess" / "2013" / "01" / name
-    left.write_bytes(b"")
-    code, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path), "--dry-run", "--json")
-    found = {"found": [f"lichess/2013/01/{name}"], "busy": [], "removed": False}
-    assert json.loads(out) == {str(tmp_path): found}
-    assert left.exists()
-    (tmp_path / "otb" / ".building").mkdir()
-    with FileLock(tmp_path / "otb" / ".lock"):
-        _, out, _ = call(capsys, monkeypatch, "sweep", str(tmp_path))
-    assert "1 leftover(s) deleted" in out
-    assert "otb is being written: left alone" in out
-    assert not left.exists()
-    assert (tmp_path / "tuned" / "val-00077-0.parquet").exists()

@@ -21,13 +21,12 @@ from pipeline.dataset.files.shards import (
     publish,
     publish_json,
     read_manifest,
-    rows_table,
     write_rows,
 )
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from tests.pipeline.datasets import plain_manifest, random_game, with_planes
+from tests.pipeline.datasets import plain_manifest, planes_table, random_game, with_planes
 
 COLUMNS = {
     "label": np.uint16, "promotion": np.uint8, "castling": np.uint8, "ep_file": np.uint8, "halfmove": np.uint8,
@@ -52,7 +51,7 @@ def shard(directory: Path, name: str, first: int, rows: int) -> dict[str, object
     for key in columns.keys() & BATCH_SENTINELS.keys():
         columns[key][::3] = BATCH_SENTINELS[key]
     columns["game"] = np.arange(first, first + rows, dtype=np.uint32)
-    done = publish(directory, name, rows, lambda target: write_rows(rows_table(planes, columns), target))
+    done = publish(directory, name, rows, lambda target: write_rows(planes_table(planes, columns), target))
     return {"name": name, "split": name.partition("-")[0], "rows": rows, "bytes": done.bytes, "sha256": done.sha256}
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ def server() -> Iterator[Server]:
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin with a wait that does not slow the tests down."""
     monkeypatch.setattr(http, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(http, "STALL_SECONDS", LONG)
+
+
+@contextmanager
+def tries(count: int) -> Iterator[None]:
+    """Give a server up after so many requests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http, "ATTEMPTS", count)
+        yield
 
 
 @pytest.fixture
@@ -57,7 +67,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def config(server: Server, **more: Any) -> FetchConfig:
-    return FetchConfig(base=f"{server.url}/standard", **{"stall_seconds": LONG} | more)
+    return FetchConfig(base=f"{server.url}/standard", **more)
 
 
 def names(folder: Path) -> list[str]:
@@ -91,12 +101,13 @@ def test_a_connection_that_breaks_goes_on_from_its_byte(server: Server, tmp_path
     assert ticks[-1].values["breaks"] == 4
 
 
-def test_a_connection_that_stalls_goes_on(server: Server, tmp_path: Path) -> None:
+def test_a_connection_that_stalls_goes_on(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(), Fault(send=100_000, stall=True)]
     ticks = []
-    patient = config(server, stall_seconds=1.0, attempts=1000)  # a busy machine may stall it more than once
-    fetch(["2013-01"], tmp_path, patient, progress=ticks.append)
+    monkeypatch.setattr(http, "STALL_SECONDS", 1.0)
+    with tries(1000):  # a busy machine may stall it more than once
+        fetch(["2013-01"], tmp_path, config(server), progress=ticks.append)
     assert (tmp_path / NAME).read_bytes() == DATA
     assert ticks[-1].values["breaks"] >= 1
 
@@ -106,8 +117,8 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
 ) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(), Fault(send=100_000), *[Fault(send=0)] * 4]
-    with pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
-        fetch(["2013-01"], tmp_path, config(server, attempts=4))
+    with tries(4), pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
+        fetch(["2013-01"], tmp_path, config(server))
     assert waits == [1.0, 2.0, 4.0]
     assert names(tmp_path) == [f"{NAME}.part", f"{NAME}.part.json", f"{NAME}.part.sums"]
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 100_000
@@ -153,8 +164,8 @@ def test_a_length_that_is_too_long_is_seen_through(server: Server, tmp_path: Pat
     fetch(["2013-01"], tmp_path, config(server))
     assert (tmp_path / NAME).read_bytes() == DATA
     file.ranges, file.faults = False, [Fault(lie=5000)] * 20
-    with pytest.raises(FetchError, match="given up at byte 300,000"):
-        fetch([f"{server.url}/standard/{NAME}"], tmp_path / "b", config(server, attempts=3))
+    with tries(3), pytest.raises(FetchError, match="given up at byte 300,000"):
+        fetch([f"{server.url}/standard/{NAME}"], tmp_path / "b", config(server))
 
 
 def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Server, tmp_path: Path) -> None:
@@ -172,8 +183,8 @@ def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Serve
 def test_a_file_replaced_between_two_runs_is_begun_again(server: Server, tmp_path: Path) -> None:
     address = f"{server.url}/a.pgn"  # no hash tells, only what the server says
     server.files["/a.pgn"] = File(DATA, faults=[Fault(), Fault(send=100_000), Fault(status=503)])
-    with pytest.raises(FetchError):
-        fetch([address], tmp_path, config(server, attempts=1))
+    with tries(1), pytest.raises(FetchError):
+        fetch([address], tmp_path, config(server))
     assert (tmp_path / "a.pgn.part").stat().st_size == 100_000
     server.files["/a.pgn"] = File(OTHER, etag='"two"')
     assert fetch([address], tmp_path, config(server))["files"]["a.pgn"]["verified"] is False
@@ -188,7 +199,7 @@ def test_a_file_replaced_while_it_is_read_is_begun_again(server: Server, tmp_pat
     fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
     assert (tmp_path / "a.pgn").read_bytes() == OTHER
     server.files["/a.pgn"] = File(DATA, faults=[Fault(send=100_000, then=replaced)])
-    reading = WebFile(f"{server.url}/a.pgn", config(server))
+    reading = WebFile(f"{server.url}/a.pgn")
     with pytest.raises(ChangedError, match="was replaced"):
         list(iter(lambda: reading.read(1 << 20), b""))
 
@@ -206,8 +217,8 @@ def test_what_is_here_of_an_unknown_version_is_not_joined(server: Server, tmp_pa
 def test_a_piece_that_rotted_is_fetched_again(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
     file.faults += [Fault(), Fault(send=100_000), Fault(status=503)]
-    with pytest.raises(FetchError):
-        fetch(["2013-01"], tmp_path, config(server, attempts=1))
+    with tries(1), pytest.raises(FetchError):
+        fetch(["2013-01"], tmp_path, config(server))
     with (tmp_path / f"{NAME}.part").open("r+b") as part:
         part.write(b"rot")
     fetch(["2013-01"], tmp_path, config(server))
@@ -219,8 +230,8 @@ def test_a_tail_that_a_power_cut_left_as_zeros_is_fetched_again(server: Server, 
     """The system keeps the length of a file and loses what it had not written; no hash is published for a URL."""
     data = random.Random(9).randbytes(2_000_000)
     server.files["/a.pgn"] = File(data, faults=[Fault(), Fault(send=1_500_000), Fault(status=503)])
-    with pytest.raises(FetchError):
-        fetch([f"{server.url}/a.pgn"], tmp_path, config(server, attempts=1))
+    with tries(1), pytest.raises(FetchError):
+        fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
     part, sums = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.sums"
     assert part.read_bytes() == data[:1_500_000]
     kept = {"tail": 900_000, "all": 0}.get(cut, 1_500_000)
@@ -337,9 +348,8 @@ def test_urls_have_the_hash_that_is_said_and_no_query_in_their_name(server: Serv
     with pytest.raises(FetchError, match=r"answers 404: there is no such file") as told:
         fetch([f"{server.url}/nothing.pgn?secret=1"], tmp_path, config(server))
     assert "secret" not in str(told.value)
-    gone = FetchConfig(attempts=2)
-    with pytest.raises(FetchError, match=r"given up at byte 0 after 2 tries in a row \(Connection refused\)"):
-        fetch(["http://127.0.0.1:9/x.pgn"], tmp_path, gone)
+    with tries(2), pytest.raises(FetchError, match=r"given up at byte 0 after 2 tries in a row \(Connection refused\)"):
+        fetch(["http://127.0.0.1:9/x.pgn"], tmp_path, FetchConfig())
 
 
 @pytest.mark.parametrize(

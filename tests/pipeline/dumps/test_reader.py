@@ -111,3 +111,16 @@ def test_a_chunk_holds_a_bounded_number_of_games(chunk_bytes: int, monkeypatch: 
     assert [len(chunk.starts) for chunk in found] == [1000] * 12 + [345]
     assert [chunk.first_game for chunk in found] == list(range(0, 12_345, 1000))
     assert b"".join(bytes(chunk.text) for chunk in found) == text
+
+
+def test_a_named_pipe_is_read_and_can_be_stopped_while_nothing_writes_to_it(tmp_path: Path) -> None:
+    pipe = tmp_path / "games.pgn"
+    os.mkfifo(pipe)
+    require(str(pipe))
+    with pytest.raises(Stopped):
+        next(chunks([Source(str(pipe), stop=lambda: True)], 1 << 20))
+    writer = threading.Thread(target=lambda: pipe.write_bytes(GAME * 3))
+    writer.start()
+    (chunk,) = chunks([Source(str(pipe))], 1 << 20)
+    writer.join()
+    assert len(chunk.starts) == 3

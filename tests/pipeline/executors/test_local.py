@@ -90,7 +90,7 @@ def test_a_worker_killed_from_outside_is_replaced() -> None:
 
 def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_others_are_not(tmp_path: Path) -> None:
     items = [(number, str(tmp_path)) for number in range(10)]
-    results = {index: (status, value) for index, status, value in LocalEngine(2, attempts=3).map(jobs.poison, items)}
+    results = {index: (status, value) for index, status, value in LocalEngine(2).map(jobs.poison, items)}
     tries = [path.name.partition("-")[0] for path in tmp_path.iterdir()]
     assert results.pop(5) == ("lost", None)
     assert tries.count("5") == 3

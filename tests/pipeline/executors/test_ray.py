@@ -139,7 +139,7 @@ def test_items_are_taken_a_window_at_a_time() -> None:
 
 def test_the_item_of_a_killed_worker_is_done_again_and_poison_is_lost(tmp_path: Path) -> None:
     (tmp_path / "tries").mkdir()
-    engine = RayEngine(workers=2, attempts=3)
+    engine = RayEngine(workers=2)
     items = [(number, str(tmp_path / "two") if number == 2 else "") for number in range(6)]
     results = sorted(engine.map(jobs.die_once, items))
     assert (tmp_path / "two").exists(), "no worker was killed"

@@ -22,7 +22,6 @@ from model.checkpoint import load, read_card
 from model.training.config import TrainConfig
 from model.training.loop import train
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import verify
 from pipeline.evaluation.report import Rule, report
 from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
 from pipeline.finetune.loop import finetune
@@ -30,6 +29,7 @@ from pipeline.finetune.strength import strength
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import ExploreConfig
+from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
 from tests.model.synthetic import TINY
 from tests.pipeline.datasets import dump
@@ -97,7 +97,7 @@ def test_everything_is_there(looped: tuple[Path, dict[str, Any]]) -> None:
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
     for number in ("001", "002"):
         place = out / "generations" / number
-        assert verify(place / "selfplay") == []
+        assert files_differ(place / "selfplay") == []
         manifest = json.loads((place / "selfplay" / "manifest.json").read_text())
         assert manifest["lineage"]["seed_weights_sha256"] == read_card(out / "seed")["files"]["weights"]["sha256"]
         for games in (place / "selfplay" / "games.pgn", place / "arena" / "best" / "games.pgn"):

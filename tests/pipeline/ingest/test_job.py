@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.dataset.files.shards import verify
 from pipeline.dumps import reader
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest, with_chunk_size
 from pipeline.samples.shipped import SAMPLE
+from pipeline.validation.verify import files_differ
 from tests.conftest import shared_data
 from tests.pipeline import by_python_chess, datasets
 
@@ -86,7 +86,7 @@ def test_the_counts_add_up(made: Path, dump: Path) -> None:
     assert manifest["sources"][0]["bytes"] == manifest["sources"][0]["text_bytes"] == dump.stat().st_size
     assert "copies" not in manifest, "a share of a sample is no count: an audit counts"
     assert "are copies" not in (made / "CARD.md").read_text()
-    assert verify(made) == []
+    assert files_differ(made) == []
 
 
 def test_no_game_is_in_two_splits_and_copies_stay_together(made: Path) -> None:

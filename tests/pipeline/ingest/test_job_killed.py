@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipeline.dataset.files.shards import verify
 from pipeline.errors import IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
+from pipeline.validation.verify import files_differ
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets
@@ -83,7 +83,7 @@ def undisturbed(dump: Path, form: str) -> tuple[dict[str, str], float]:
     out = dump.parent / f"undisturbed-{form}"
     began = time.monotonic()
     ingest([str(dump)], out, CONFIG, workers=1)
-    assert verify(out) == []
+    assert files_differ(out) == []
     return datasets.content(out), time.monotonic() - began
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset.files.shards import verify
 from pipeline.errors import ConfigError, DamagedError, DatasetError, Stopped
 from pipeline.executors.local import LocalEngine
 from pipeline.ingest import replacing
@@ -15,6 +14,7 @@ from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.ingest.replacing import recover, replace
 from pipeline.storage.stores import place
+from pipeline.validation.verify import files_differ
 from tests.pipeline.datasets import content, dump, manifest
 
 OLD, NEW = (IngestConfig(chunk_mib=1, seed=seed) for seed in (0, 1))
@@ -104,7 +104,7 @@ def test_killed_while_it_swaps_it_ends_where_an_undisturbed_one_does(
             anew(source, out, NEW)
     assert (out if out.exists() else out.with_name(".small.replaced")).is_dir()
     recover(out)
-    assert verify(out) == []
+    assert files_differ(out) == []
     assert content(out) in (before, undisturbed)
     recover(out)
     anew(source, out, NEW)
@@ -191,7 +191,7 @@ def test_a_build_of_a_dump_that_changed_is_begun_again(source: Path, out: Path, 
         anew(other, out, NEW, stop=lambda: True)
     anew(source, out, NEW)
     assert [path.name for path in out.parent.iterdir()] == ["small"]
-    assert verify(out) == []
+    assert files_differ(out) == []
 
 
 def test_what_ingest_ignores_is_kept(source: Path, out: Path, undisturbed: dict[str, str]) -> None:
@@ -229,7 +229,7 @@ def test_of_a_damaged_dump_what_is_before_the_damage_takes_its_place(source: Pat
     with pytest.raises(DamagedError):
         anew(tmp_path / "small.pgn.gz", out, NEW)
     assert manifest(out)["sources"][0]["damage"]
-    assert verify(out) == []
+    assert files_differ(out) == []
 
 
 def test_a_dataset_in_a_store_is_not_replaced(source: Path) -> None:

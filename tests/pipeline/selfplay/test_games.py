@@ -17,14 +17,14 @@ from engine.encoding.planes import label_of, move_of
 from engine.progress import Tick
 from engine.selfplay import generate
 from pipeline.dataset.batches import HUMAN_COLUMNS, Batches
-from pipeline.dataset.files.shards import read_manifest, verify
+from pipeline.dataset.files.shards import read_manifest
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay.config import VAL_SHARE
 from pipeline.selfplay.job import explore
-from pipeline.validation.verify import verify_dataset
+from pipeline.validation.verify import files_differ, verify_dataset
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, told
 
@@ -63,7 +63,7 @@ def boards(record: dict[str, Any]) -> list[chess.Board]:
 
 
 def test_a_generation_is_a_whole_dataset_and_nothing_else_is_left(made: Path) -> None:
-    assert verify(made) == []
+    assert files_differ(made) == []
     names = {path.name for path in made.iterdir() if not path.name.endswith(".parquet")}
     assert names == {".lock", "CARD.md", "explore.json", "games.jsonl", "games.pgn", "manifest.json"}
     assert [record["number"] for record in records(made)] == list(range(CONFIG.games))

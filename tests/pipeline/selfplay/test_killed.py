@@ -14,11 +14,11 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from pipeline.dataset.files.shards import verify
 from pipeline.errors import Stopped
 from pipeline.selfplay import spread
 from pipeline.selfplay.config import ExploreError
 from pipeline.selfplay.job import explore
+from pipeline.validation.verify import files_differ
 from tests.model.test_checkpoint import make
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import journalled, records, small, start, told
@@ -193,7 +193,7 @@ def test_a_hundred_kills_lose_no_finished_game(tmp_path: Path) -> None:
         assert before <= finished <= journalled(out)
     assert killed >= 60
     explore(None, config, out, workers=2)
-    assert verify(out) == []
+    assert files_differ(out) == []
     explore(None, config, tmp_path / "whole", workers=2)
     assert told(out) == told(tmp_path / "whole")
     assert len(records(out)) == 10_000

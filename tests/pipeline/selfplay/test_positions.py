@@ -19,7 +19,6 @@ from engine.progress import Tick
 from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
 from pipeline.cli.main import main
-from pipeline.dataset.files.shards import verify
 from pipeline.errors import ConfigError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -27,7 +26,7 @@ from pipeline.selfplay import draw
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.storage.stores import file_hash
-from pipeline.validation.verify import verify_dataset
+from pipeline.validation.verify import files_differ, verify_dataset
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import edit, make
 from tests.pipeline import datasets
@@ -70,7 +69,7 @@ def boards_of(positions: Path) -> dict[tuple[int, int], chess.Board]:
 
 
 def test_rows_are_the_datasets_rows_with_a_policy_on_legal_moves(made: Path, sources: tuple[Path, Path]) -> None:
-    assert verify(made) == []
+    assert files_differ(made) == []
     boards, games = boards_of(sources[1]), datasets.games(made)
     theirs = datasets.games(sources[1])
     rows = {(theirs[row["game"]]["identity"], row["ply"]): row for row in datasets.table(sources[1]).to_pylist()}
@@ -230,7 +229,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(
                 reanalyse(sources, config, tmp_path / "out")
         assert not (tmp_path / "out" / "manifest.json").exists()
     reanalyse(sources, config, tmp_path / "out")
-    assert verify(tmp_path / "out") == []
+    assert files_differ(tmp_path / "out") == []
     reanalyse(sources, config, tmp_path / "whole")
     assert told(tmp_path / "out") == told(tmp_path / "whole")
 
@@ -242,7 +241,7 @@ def test_an_exported_network_searches_and_the_dataset_says_so(sources: tuple[Pat
     manifest = datasets.manifest(tmp_path / "out")
     assert manifest["selfplay"]["timing"]["devices"] == ["cpu onnxruntime int8"]
     assert manifest["lineage"]["checkpoint"]["onnx_sha256"] == file_hash(embedded / "model.onnx")
-    assert verify(tmp_path / "out") == []
+    assert files_differ(tmp_path / "out") == []
     reanalyse((embedded, sources[1]), config, tmp_path / "again")
     assert told(tmp_path / "again") == told(tmp_path / "out")
     with pytest.raises(OnnxError, match=r"checkpoint: there is no model\.onnx; `fianchetto export"):

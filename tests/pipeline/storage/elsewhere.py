@@ -14,7 +14,6 @@ def taken(store: str, here: Path, dump: str) -> dict[str, list[str]]:
         "ingest": ["ingest", dump, "--out", made, *settings],
         "train": ["train", "--positions", made, "--out", str(here / "trained"), *TRAINING],
         "report": ["report", "--checkpoint", str(here / "net"), "--positions", made, "--out", str(here / "report")],
-        "sweep": ["sweep", made],
     }
 
 

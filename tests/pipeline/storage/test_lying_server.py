@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.errors import ChangedError, FetchError
 from pipeline.storage import http
-from pipeline.storage.http import Patience, WebFile
+from pipeline.storage.http import WebFile
 from tests.pipeline.loopback import Fault, File, Server, serving
 
 OLD = random.Random(1).randbytes(400_000)
@@ -30,7 +30,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 
 def read(server: Server) -> bytes:
-    file = WebFile(f"{server.url}/a.pgn", Patience(attempts=3, stall_seconds=10.0))
+    file = WebFile(f"{server.url}/a.pgn")
     try:
         return b"".join(iter(lambda: file.read(1 << 16), b""))
     finally:

@@ -71,7 +71,7 @@ def test_a_name_that_is_not_utf8_is_refused_before_any_work(tmp_path: Path, plac
         ingest([str(tmp_path / source)], tmp_path / out)
 
 
-@pytest.mark.parametrize("words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"], ["sweep"]])
+@pytest.mark.parametrize("words", [["audit"], ["rows"], ["fetch"], ["report", "--checkpoint"], ["arena"]])
 def test_no_command_takes_a_name_that_is_not_utf8(tmp_path: Path, words: list[str]) -> None:
     done = call(tmp_path, [*words, NOT_UTF8])
     assert done.returncode == 2

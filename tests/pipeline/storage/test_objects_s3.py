@@ -16,13 +16,13 @@ import zstandard
 
 from pipeline.dataset.batches import Batches
 from pipeline.dataset.files import verify_files
-from pipeline.dataset.files.shards import publish, read_manifest, verify
-from pipeline.dataset.files.sweep import sweep
+from pipeline.dataset.files.shards import publish, read_manifest
 from pipeline.errors import ChangedError, DatasetError, FetchError, IngestError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.storage import objects
 from pipeline.storage.stores import place
+from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets, hostile
 from tests.pipeline.storage import elsewhere, swift
@@ -96,7 +96,7 @@ def test_a_dataset_in_a_store_is_that_of_a_folder(store: Any, dump: Path, made: 
     manifest = ingest([str(dump)], out, CONFIG, workers=2)
     assert content(out) == made
     assert manifest == read_manifest(out)
-    assert verify(out) == []
+    assert files_differ(out) == []
     assert ingest([str(dump)], out, CONFIG) == manifest
     for there, here in zip(Batches([out]).once(), Batches([dump.parent / "made"]).once(), strict=True):
         assert all((there[name] == here[name]).all() for name in here)
@@ -216,22 +216,6 @@ def test_a_large_file_goes_in_parts_and_a_killed_one_is_never_seen(store: Any) -
     assert killed.returncode == -signal.SIGKILL
     assert content(store / "killed") == {}
     assert not (store / "killed" / "large").exists()
-    assert sweep("s3://chess/other").found == []
-    (name,) = sweep("s3://chess/killed", dry_run=True).found
-    assert name.startswith("large (upload of ")
-    assert sweep("s3://chess/killed").found == [name]
-    assert sweep("s3://chess/killed").found == []
-
-
-def test_uploads_are_swept_page_after_page(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.dataset.files.sweep.PAGE", 2)
-    for number in range(5):
-        store.fs.call_s3("create_multipart_upload", Bucket="chess", Key=f"many/{number}")
-    store.fs.call_s3("create_multipart_upload", Bucket="chess", Key="many-others/0")
-    swept = sweep("s3://chess/many").found
-    assert [name.partition(" ")[0] for name in swept] == ["0", "1", "2", "3", "4"]
-    assert sweep("s3://chess/many").found == []
-    assert len(sweep("s3://chess/many-others").found) == 1, "another prefix is another's"
 
 
 def test_a_killed_ingest_is_continued_to_the_same_objects(store: Any, dump: Path, made: dict[str, str]) -> None:

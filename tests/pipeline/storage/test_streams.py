@@ -10,14 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from engine.temporaries import machine, temporary_name
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import publish, read_manifest, verify
-from pipeline.dataset.files.sweep import sweep
+from pipeline.dataset.files.shards import publish, read_manifest
 from pipeline.dumps import archives, reader
 from pipeline.dumps.reader import Source, chunks
 from pipeline.errors import (
@@ -34,12 +31,12 @@ from pipeline.ingest.chunk import ChunkTask, IngestConfig, encode_chunk
 from pipeline.ingest.job import ingest
 from pipeline.ingest.manifest import read_notes
 from pipeline.storage import http, objects
-from pipeline.storage.building import BUILDING, PARTS, begin
+from pipeline.storage.building import BUILDING, PARTS
 from pipeline.storage.objects import open_remote
 from pipeline.storage.stores import SETTLING, Published, Publisher, place
+from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
-from tests.processes import NOBODY
 from tests.waiting import LONG
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.2, val_share=0.1)
@@ -160,10 +157,6 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
         ingest([str(dump)], out, CONFIG, workers=1, stop=stop)
     assert not (out / "manifest.json").exists()
     fs = out.fs  # type: ignore[attr-defined]
-    (out / "train-00008-0.parquet").write_bytes(b"of somebody else")
-    assert sweep(str(out)).found == []
-    assert (out / "train-00008-0.parquet").read_bytes() == b"of somebody else"
-    (out / "train-00008-0.parquet").unlink()
     real, failing = fs.put_file, iter([True])
 
     def flaky(here: str, path: str, **more: object) -> None:
@@ -178,7 +171,7 @@ def test_a_store_holds_what_a_folder_would(dump: Path, made: dict[str, str], mon
     assert {name.rpartition("/")[2] for name in fs.find(out.path)} == {*made, "manifest.json"}  # type: ignore[attr-defined]
     assert {name: datasets.hashlib.sha256((out / name).read_bytes()).hexdigest() for name in made} == made
     assert manifest == read_manifest(out) == read_manifest(dump.parent / "made")
-    assert verify(out) == []
+    assert files_differ(out) == []
     assert ingest([str(dump)], out, CONFIG, workers=1) == manifest
     for there, here in zip(Batches([out], "test").once(), Batches([dump.parent / "made"], "test").once(), strict=True):
         assert all((there[name] == here[name]).all() for name in here)
@@ -371,38 +364,3 @@ def test_objects_are_read_whole_and_in_order(monkeypatch: pytest.MonkeyPatch) ->
 def test_places_that_are_none_are_refused(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         place(name)
-
-
-def test_sweeping_a_folder_takes_only_what_killed_writers_left(
-    dump: Path, made: dict[str, str], tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    ingest([str(dump)], out, CONFIG, workers=1)
-    begin(out, {})
-    here = f"fianchetto-{machine()}-{NOBODY}-00000000.tmp"
-    left = [f".train-00000-0.parquet.{here}", f"{PARTS}/.00001.json.{here}", BUILDING]
-    for name in left[:2]:
-        (out / name).write_bytes(b"")
-    mine = ["notes.txt", ".mine.tmp", temporary_name("games.parquet"), f".x.{here.replace(machine(), '0' * 8)}"]
-    mine += ["val-00078-0.parquet", "lichess-2013-01.parquet", "train-00000-of-00016.parquet", f".y.{NOBODY}.tmp"]
-    for name in mine:
-        (out / name).write_text("of somebody who lives")
-    assert sweep(out, dry_run=True).found == left
-    assert (out / left[0]).exists()
-    assert sweep(out).found == left
-    assert sweep(out).found == []
-    for name in mine:
-        assert (out / name).read_text() == "of somebody who lives"
-        (out / name).unlink()
-    assert rows_of(out) == made
-    with pytest.raises(ConfigError, match="is not a directory"):
-        sweep(tmp_path / "nothing")
-
-
-def test_shards_of_a_stopped_ingest_that_a_note_names_are_kept(dump: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="run the same command"):
-        ingest([str(dump)], tmp_path / "out", CONFIG, workers=1, stop=lambda: True)
-    note = json.loads((tmp_path / "out" / PARTS / "00000.json").read_bytes())
-    assert sweep(tmp_path / "out").found == []
-    for entry in note["files"]:
-        assert pq.read_metadata(tmp_path / "out" / BUILDING / entry["name"]).num_rows == entry["rows"]
