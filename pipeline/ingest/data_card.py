@@ -1,13 +1,10 @@
 """The data card of a dataset: its content for people, from `games.parquet` and the manifest."""
 
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.dataset.files.layout import CARD, GAMES
@@ -46,79 +43,73 @@ def markdown_table(frame: "pl.DataFrame") -> str:
     return "\n".join(lines)
 
 
-class _Games:
-    """Counts of a dataset's games, made some row groups at a time to bound memory."""
+def _count_games(directory: Path) -> "dict[str, pl.DataFrame]":
+    """Return the numbers of used games by each key of COUNTED, and of dropped games by reason, with the places of the first.
 
-    def __init__(self, directory: Path) -> None:
-        self.counts: dict[str, Counter[Any]] = {name: Counter() for name in COUNTED}
-        self.dropped: Counter[str] = Counter()
-        self.first: dict[str, list[tuple[int, int]]] = {}
-        """(number of the dump, byte offset in its text) of the first dropped games by reason."""
-        with pq.ParquetFile(opened(directory / GAMES)) as file:
-            for begin in range(0, file.num_row_groups, GROUPS):
-                groups = range(begin, min(begin + GROUPS, file.num_row_groups))
-                columns = [*COLUMNS, "dropped", "source", "offset"]
-                self._add(file.read_row_groups(groups, columns=columns, use_threads=False))
+    The table is read some row groups at a time to bound memory.
+    """
+    import polars as pl
 
-    def _add(self, games: pa.Table) -> None:
-        used = games.filter(pc.is_null(games["dropped"]))
-        for name, columns in COUNTED.items():
-            for column in columns:
-                values, counts = pc.value_counts(used[column]).flatten()
-                self.counts[name].update(dict(zip(values.to_pylist(), counts.to_pylist(), strict=True)))
-        for reason in pc.unique(games["dropped"]).drop_null().to_pylist():
-            refused = games.filter(pc.equal(games["dropped"], reason))
-            self.dropped[reason] += len(refused)
-            places = refused.slice(0, FIRST).select(["source", "offset"]).to_pylist()  # games are in the dumps' order
-            first = self.first.setdefault(reason, [])
-            first += [(place["source"], place["offset"]) for place in places[: FIRST - len(first)]]
+    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in (*COUNTED, "dropped")}
+    first = pl.struct("source", "offset").head(FIRST).alias("first")
+    with pq.ParquetFile(opened(directory / GAMES)) as file:
+        for begin in range(0, file.num_row_groups, GROUPS):
+            groups = range(begin, min(begin + GROUPS, file.num_row_groups))
+            table = file.read_row_groups(groups, columns=[*COLUMNS, "dropped", "source", "offset"], use_threads=False)
+            games = pl.DataFrame(pl.from_arrow(table))
+            used = games.filter(pl.col("dropped").is_null())
+            for name, columns in COUNTED.items():
+                values = pl.concat([used[column].alias(name) for column in columns])
+                parts[name].append(values.value_counts(name="games"))
+            dropped = games.drop_nulls("dropped").group_by("dropped")
+            parts["dropped"].append(dropped.agg(pl.len().alias("games"), first))
+    places = pl.col("first").list.explode().head(FIRST)
+    return {
+        name: pl.concat(frames)
+        .group_by(name, maintain_order=True)
+        .agg(pl.col("games").sum(), *([places] if name == "dropped" else []))
+        .sort(name)
+        for name, frames in parts.items()
+    }
 
-    def count(self, name: str) -> "pl.DataFrame":
-        """Return the numbers of used games by a key of COUNTED, its values ascending."""
-        import polars as pl
 
-        counted = self.counts[name]
-        return pl.DataFrame({name: list(counted), "games": list(counted.values())}).sort(name)
+def _shares(counted: "pl.DataFrame", rows: int) -> "pl.DataFrame":
+    """Return the numbers and shares of games by the first column, the most frequent first."""
+    import polars as pl
 
-    def shares(self, name: str, rows: int) -> "pl.DataFrame":
-        """Return the numbers and shares of used games by a key of COUNTED, the most frequent first."""
-        import polars as pl
+    share = (pl.col("games") * 100 / pl.col("games").sum()).round(1).alias("%")
+    return counted.with_columns(share).sort("games", counted.columns[0], descending=[True, False]).head(rows)
 
-        share = (pl.col("games") * 100 / pl.col("games").sum()).round(1).alias("%")
-        return self.count(name).with_columns(share).sort("games", name, descending=[True, False]).head(rows)
 
-    def quantiles(self, name: str) -> list[int | None]:
-        """Return the QUANTILES of a column of numbers, each the nearest value; None without any."""
-        counted = self.count(name).drop_nulls()
-        if not len(counted):
-            return [None] * len(QUANTILES)
-        ends = counted["games"].cum_sum().to_numpy()
-        at = np.searchsorted(ends, np.rint(np.array(QUANTILES) * (ends[-1] - 1)), side="right")
-        return [int(value) for value in counted[name].to_numpy()[at]]
+def _quantiles(counted: "pl.DataFrame") -> list[int | None]:
+    """Return the QUANTILES of the first column, each the nearest value; None without any."""
+    counted = counted.drop_nulls()
+    if not len(counted):
+        return [None] * len(QUANTILES)
+    ends = counted["games"].cum_sum().to_numpy()
+    at = np.searchsorted(ends, np.rint(np.array(QUANTILES) * (ends[-1] - 1)), side="right")
+    return [int(value) for value in counted[counted.columns[0]].to_numpy()[at]]
 
-    def dropped_games(self, dumps: list[str]) -> "pl.DataFrame":
-        """Return the numbers of dropped games by reason, and the places of the first, with the dump if there are several."""
-        import polars as pl
 
-        places = [
-            ", ".join(
-                f"{dumps[dump]}: {offset}" if len(dumps) > 1 else str(offset) for dump, offset in self.first[reason]
-            )
-            for reason in self.dropped
-        ]
-        columns = {"dropped": list(self.dropped), "games": list(self.dropped.values()), "first at byte": places}
-        return pl.DataFrame(columns).sort("games", "dropped", descending=[True, False])
+def _dropped_games(counted: "pl.DataFrame", dumps: list[str]) -> "pl.DataFrame":
+    """Return the numbers of dropped games by reason, and the places of the first, with the dump if there are several."""
+    import polars as pl
+
+    def write(place: dict[str, int]) -> str:
+        return f"{dumps[place['source']]}: {place['offset']}" if len(dumps) > 1 else str(place["offset"])
+
+    places = [", ".join(map(write, first)) for first in counted["first"].to_list()]
+    columns = counted.select("dropped", "games").with_columns(pl.Series("first at byte", places, dtype=pl.String))
+    return columns.sort("games", "dropped", descending=[True, False])
 
 
 def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
     """Return a description of a dataset in Markdown: counts, splits, ratings, time controls, results, dropped games."""
     import polars as pl
 
-    games = _Games(directory)
-    spread = pl.DataFrame(
-        {"quantile": QUANTILES, "rating": games.quantiles("rating"), "plies": games.quantiles("plies")}
-    )
-    dropped = games.dropped_games([source["name"] for source in manifest["sources"]])
+    games = _count_games(directory)
+    spread = pl.DataFrame({"quantile": QUANTILES} | {name: _quantiles(games[name]) for name in ("rating", "plies")})
+    dropped = _dropped_games(games["dropped"], [source["name"] for source in manifest["sources"]])
     positions = (
         pl.col("split").replace_strict(manifest["positions"], default=0, return_dtype=pl.Int64).alias("positions")
     )
@@ -130,11 +121,11 @@ def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
         f"Of {manifest['games']['read']:,} games read, {sum(manifest['games']['dropped'].values()):,} were dropped.",
         f"{manifest['label_collisions']:,} moves are under-promotions, which share the label of the queen's. `fianchetto "
         "audit` counts duplicate positions, and those of a test that train holds too.",
-        "## Splits, by a hash of each game's moves\n\n" + markdown_table(games.count("split").with_columns(positions)),
+        "## Splits, by a hash of each game's moves\n\n" + markdown_table(games["split"].with_columns(positions)),
         "## Ratings of players, lengths of games\n\n" + markdown_table(spread),
-        "## Results (White's)\n\n" + markdown_table(games.shares("result", 3)),
-        "## Time controls\n\n" + markdown_table(games.shares("time_control", 12)),
-        "## Terminations\n\n" + markdown_table(games.shares("termination", 8)),
+        "## Results (White's)\n\n" + markdown_table(_shares(games["result"], 3)),
+        "## Time controls\n\n" + markdown_table(_shares(games["time_control"], 12)),
+        "## Terminations\n\n" + markdown_table(_shares(games["termination"], 8)),
         "## Dropped games\n\n" + (markdown_table(dropped) if len(dropped) else "None."),
         *([f"## Dropped positions of used games\n\n{refused}"] if refused else []),
     ]

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,24 +29,6 @@ from pipeline.storage.stores import opened
 
 READERS = 8
 """Notes that are read at a time: each is a request if they are in a store."""
-
-
-class Described(Protocol):
-    """A dump that was read."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
-
-    @property
-    def damage(self) -> str:
-        """What was wrong with it, "" if nothing was."""
-        ...
-
-    def describe(self) -> Mapping[str, Any]:
-        """Return its entry of the manifest."""
-        ...
 
 
 def read_notes(parts: Path) -> list[dict[str, Any]]:
@@ -92,13 +74,13 @@ def plain_config(config: IngestConfig) -> dict[str, Any]:
 
 def build_manifest(
     out: Path,
-    sources: Sequence[Described],
+    sources: Sequence[Mapping[str, Any]],
     config: IngestConfig,
     more: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Publish `games.parquet` and then the manifest, with the entries of `more`, and return it.
 
-    Raises DatasetError if there is no position.
+    `sources` are the entries of the dumps. Raises DatasetError if there is no position.
     """
     notes = read_notes(out / PARTS)
     made_by = {(note["config"], note["rows_version"]) for note in notes if "config" in note}  # self-play has no config
@@ -113,8 +95,8 @@ def build_manifest(
     rows = sum(note["rows"] for note in notes)
     dropped = {name: status[name] for name in GAME_STATUS[1:] if status[name]}
     if not rows:
-        named = ", ".join(source.name for source in sources)
-        damage = "; ".join(source.damage for source in sources if source.damage)
+        named = ", ".join(source["name"] for source in sources)
+        damage = "; ".join(source["damage"] for source in sources if source["damage"])
         reasons = "; ".join(f"{name}: {count}" for name, count in (*dropped.items(), *rows_dropped.items()))
         counts = reasons or damage or "no game was found"
         raise DatasetError(f"no positions in {named}: {read} games read ({counts})")
@@ -131,7 +113,7 @@ def build_manifest(
         "planes": config.planes,
         "row_group": shard_format.ROW_GROUP,
         "rows_version": ROWS_VERSION,
-        "sources": [source.describe() for source in sources],
+        "sources": list(sources),
         "config": plain_config(config),
         "games": {"read": read, "used": status["used"], "dropped": dropped},
         "positions": {"total": rows, **positions},

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -62,13 +61,10 @@ def build(
     discard(out)  # an earlier build that was killed
     begin(out, {"items": len(found.places)})
     if config.plays:
-        sources: list[Any] = _encode_games(out, found, config)
+        sources = [_encode_games(out, found, config).describe()]
     else:
         _encode_positions(out, found, config.ingest())
-        sources = [
-            SimpleNamespace(name=entry["name"], damage=entry["damage"], describe=lambda entry=entry: entry)
-            for entry in drawn["sources"]
-        ]
+        sources = drawn["sources"]
     manifest = build_manifest(out, sources, config.ingest(), more)
     clear(out)
     return manifest
@@ -83,7 +79,7 @@ def clear(out: Path) -> None:
 # ---------------------------------------------------------------- games
 
 
-def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> list[Source]:
+def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> Source:
     """Write games.pgn, games.jsonl and the shards of the games in the journal; return the source of the rows."""
     lines = [found.places[number] for number in sorted(found.places)]
 
@@ -101,7 +97,7 @@ def _encode_games(out: Path, found: Journals, config: ExploreConfig) -> list[Sou
     for chunk in chunks([source], CHUNK_BYTES):
         entries = [line.read() for line in lines[chunk.first_game : chunk.first_game + len(chunk.starts)]]
         _encode_chunk(ChunkTask(chunk, str(out), config.ingest()), entries, config.draw_penalty)
-    return [source]
+    return source
 
 
 def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_penalty: float) -> None:
