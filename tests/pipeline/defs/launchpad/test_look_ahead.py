@@ -37,10 +37,10 @@ def test_a_choice_that_is_none_is_refused_at_launch(root: Path) -> None:
         register(instance, Datasets())
         for ops in (
             {"accuracy_report": {"split": "tets"}},
-            {"positions": {"ingest": {"order": "shufled"}}},
+            {"positions": {"ingest": {"planes": "compat"}}},
             {"checkpoint": {"preset": "chesmarro"}},
         ):
-            with pytest.raises(dg.DagsterInvalidConfigError, match=r"got (tets|shufled|chesmarro)"):
+            with pytest.raises(dg.DagsterInvalidConfigError, match=r"got (tets|compat|chesmarro)"):
                 execute("everything", instance, {"checkpoint": STEPS} | ops, "small")
 
 
