@@ -10,12 +10,12 @@ import pytest
 
 from engine.progress import never, silent
 from model.training.config import TrainConfigError
-from pipeline.dataset.files.shards import verify
 from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig, TuneConfig
 from pipeline.finetune.loop import require
 from pipeline.finetune.stages import StageContext, explore_stage, train_stage
 from pipeline.selfplay.config import ExploreConfig
+from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
 from tests.pipeline.selfplay.generations import prepare, searched
 
@@ -52,7 +52,7 @@ def test_a_generation_may_search_positions_in_place_of_games(
         spent={},
     )
     figures = explore_stage(context, silent, never)
-    assert verify(tmp_path / "selfplay") == []
+    assert files_differ(tmp_path / "selfplay") == []
     manifest = datasets.manifest(tmp_path / "selfplay")
     assert (checkpoint / "model.onnx").exists() == (device == "onnx")
     (worker,) = manifest["selfplay"]["timing"]["devices"]
