@@ -1,4 +1,4 @@
-"""Rows as people and other programs read them: the position as FEN, the move as UCI, and columns of the game.
+"""Rows for people and other programs: the position as FEN, the move as UCI, and columns of the game.
 
 Axes: R rows.
 """

@@ -43,7 +43,7 @@ EXAMPLES = 5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinConfig:
-    """How datasets become a training set; it is in the set's page, and a set joined otherwise is not mixed."""
+    """Settings of a training set; its page records them, and a join with other settings is refused."""
 
     hold_out: str = "latest"
     """Datasets held out whole: latest (those of the last month, if there are several months), none, or a dataset's name."""

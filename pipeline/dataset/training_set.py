@@ -32,7 +32,7 @@ ALL_SPLITS = (*SPLITS, LATEST)
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file of rows, with what its manifest says of it."""
+    """A file of rows and its entry in the manifest."""
 
     path: Path
     rows: int

@@ -1,1 +1,1 @@
-"""A dump into a dataset: chunks, filters, shards, manifest and data card."""
+"""Turn dumps into a dataset: chunks, filters, shards, manifest and data card."""

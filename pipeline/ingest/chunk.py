@@ -1,4 +1,4 @@
-"""One chunk of a dump into shards: what a worker does.
+"""Turn one chunk of a dump into shards: the work of one worker.
 
     text -> tags -> filters -> replay -> filters of rows -> splits -> shuffle -> shards
     then the games' table, and a note of what was done

@@ -1,4 +1,4 @@
-"""The data card of a dataset: its content for people, from `games.parquet` and the manifest."""
+"""The data card of a dataset, written from `games.parquet` and the manifest."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ COUNTED = {
     "rating": ("white_elo", "black_elo"),
     "plies": ("plies",),
 }
-"""What used games are counted by, and the columns of the games' table that hold it."""
+"""Keys that used games are counted by, with their columns in the games' table."""
 COLUMNS = sorted({column for columns in COUNTED.values() for column in columns})
 
 

@@ -1,4 +1,4 @@
-"""An estimate of an ingest from a few megabytes of the dump: games, positions, bytes and minutes, with intervals.
+"""Estimate an ingest from a few megabytes of the dump: games, positions, bytes and minutes, with intervals.
 
     pieces of the dump --the same ingest, into a temporary folder--> rates per byte of text --x length--> the whole
 
@@ -169,7 +169,7 @@ def _bytes(figures: Mapping[str, Interval], manifest: Mapping[str, Any]) -> Inte
 
 
 def _minutes(read: Sequence[Pieces], bytes_per_second: float, workers: int) -> Interval:
-    """Return the minutes that the workers will take, by the speed of one in this run."""
+    """Return the minutes that the workers will take, from the speed of one worker in this run."""
     text = sum(pieces.text_bytes for pieces in read)
     error = max(pieces.error for pieces in read) + (0.0 if all(pieces.whole for pieces in read) else DRIFT)
     best, expected, busy = (text / bytes_per_second / 60 / (1 + each * (workers - 1)) for each in SPEED_UPS)

@@ -34,7 +34,7 @@ SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """What is kept of a dump; every default keeps all. The manifest counts what each filter dropped."""
+    """Which games and positions of a dump are kept; by default all. The manifest counts what each filter dropped."""
 
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""
@@ -110,7 +110,7 @@ class GameColumns:
         return np.maximum(self.tagged.white_elo, self.tagged.black_elo)
 
     def is_rated(self) -> NDArray[np.bool_]:
-        """Return whether the Event says so."""
+        """Return whether the Event begins with "Rated"."""
         return self._matches(tags.EVENT, lambda event: event.lower().startswith("rated"))
 
     def has_bot(self) -> NDArray[np.bool_]:
@@ -246,9 +246,9 @@ ROW_FILTERS = (
     ),
 )
 GAME_STATUS = tuple(dict.fromkeys((*replay.STATUS, *(row.reason for row in GAME_FILTERS))))
-"""What becomes of a game: used, or the reason it is dropped for, by number."""
+"""Outcome of a game by number: used, or the reason it is dropped."""
 ROW_STATUS = ("kept", "not a labelled move", *(row.reason for row in ROW_FILTERS))
-"""What becomes of a row, by number."""
+"""Outcome of a row by number: kept, or the reason it is dropped."""
 KEPT, NOT_LABELLED = 0, 1
 
 

@@ -1,4 +1,4 @@
-"""The tags of a chunk's games as rows of `games.parquet`.
+"""Turn the tags of a chunk's games into rows of `games.parquet`.
 
 Axes: G games.
 """

@@ -1,4 +1,4 @@
-"""A dump into a dataset: chunks distributed over workers, shards published as they are done, the manifest last.
+"""Turn dumps into a dataset: chunks are distributed over workers, shards published as they finish, the manifest last.
 
     dump -> chunks of whole games -> [worker: tags, replay, shuffle, shards] -> games.parquet, manifest.json
 
@@ -124,7 +124,7 @@ def with_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | No
 
 
 def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:
-    """Return the manifest of a finished dataset, None if it is unfinished; raises DatasetError if it is of anything else."""
+    """Return the manifest of a finished dataset, None if it is unfinished; raises DatasetError if its sources, settings or code differ."""
     if not finish_dataset(out):
         return None
     manifest = read_manifest(out)

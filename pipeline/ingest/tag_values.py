@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.pgn import replay, tags
 
 NO_LABELS = 255
-"""Parity of a game, all of whose moves are labels."""
+"""Parity of a game whose moves are all labels."""
 
 
 class Tagged(NamedTuple):

@@ -1,1 +1,1 @@
-"""Whether a dataset is what it says: hashes, rows encoded again, audits."""
+"""Check datasets: hashes, rows encoded again, audits."""

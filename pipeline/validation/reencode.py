@@ -1,7 +1,7 @@
 """Encode the dumps of a dataset again with ingest, and compare every row and every game with what is stored.
 
 Files with the same hash are the same. Others are compared column by column, in any order of rows, so that a dataset written by
-another version of the Parquet library passes if it says the same.
+another version of the Parquet library passes if its content is the same.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Convert planes to columns and back, compiled. Nothing here reads files, so that edits of what does recompile nothing.
+"""Convert planes to columns and back, compiled. This module reads no files, so an edit of the readers recompiles nothing.
 
 Axes: R rows, P planes, C columns, W words of a row or of a packed position.
 """

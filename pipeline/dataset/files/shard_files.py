@@ -52,7 +52,7 @@ def reading(path: Path, what: str = "a shard") -> Iterator[None]:
 
 
 def check_footer(path: Path, footer: pq.FileMetaData, rows: int | None = None) -> None:
-    """Raise DatasetError for a file whose columns, encoding or sizes are not a shard's, or that has not `rows` rows."""
+    """Raise DatasetError for a file whose columns, encoding or sizes are not a shard's, or that does not have `rows` rows."""
     found = footer.schema.to_arrow_schema()
     stamp = (footer.metadata or {}).get(b"moves_hash", b"").decode("ascii", "replace")
     if not found.equals(schema(form_of(found.names), found.names), check_metadata=False) or stamp != moves_hash():
@@ -139,7 +139,7 @@ class ShardReader:
         return self.file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
-        """Return those of some columns that the file has, planes left out."""
+        """Return the named columns that the file has, without planes."""
         return [name for name in columns if name != "planes" and (name in self.optional or name not in OPTIONAL)]
 
     def _missing(self, group: int, columns: Sequence[str]) -> Batch:
@@ -218,7 +218,7 @@ GAMES_COLUMNS: Mapping[str, pa.DataType] = {
 }
 """The columns of `games.parquet` that this program reads."""
 KNOWN_GAMES = ("source", "offset", "length", "plies", "identity")
-"""Those of them without nulls."""
+"""Columns of the games' table without nulls."""
 GAMES_AT_ONCE = 1 << 16
 """Games that are read together."""
 MOST_TEXT = 1 << 28

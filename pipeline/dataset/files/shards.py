@@ -70,7 +70,7 @@ def write_rows(table: pa.Table, path: Any) -> None:
 
 
 def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]], form: Form, target: Any) -> None:
-    """Write what `write_rows` writes of `rows_table`, one row group at a time."""
+    """Write packed rows as `rows_table` and `write_rows` would, one row group at a time."""
     stored = schema(form, columns.keys())
     with pq.ParquetWriter(target, stored, **writer_options(stored)) as writer:
         for first in range(0, len(packed_RW), ROW_GROUP):
@@ -212,7 +212,7 @@ def publish_dataset(out: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def finish_dataset(out: Path) -> bool:
-    """Return whether a dataset is finished; one whose build was killed while its files got their names is finished now."""
+    """Return whether a dataset is finished; a build that was killed during its renames is finished first."""
     if is_local(out) and (out / BUILDING / MANIFEST).is_file():
         finish(out, MANIFEST, DatasetError)
     if not (out / MANIFEST).exists():

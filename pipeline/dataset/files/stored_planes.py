@@ -128,7 +128,7 @@ _REASONS = {
 
 
 class InvalidRowError(ValueError):
-    """A row whose position or label no shard of this project has."""
+    """The position or the label of a row is invalid."""
 
     def __init__(self, row: int, why: int) -> None:
         super().__init__(f"{_REASONS[why]}, in row {row} of a row group")

@@ -120,7 +120,7 @@ def _read_cache(directory: Path) -> dict[str, Any]:
 
 
 def _write_cache(directory: Path, rows: Mapping[str, Any]) -> None:
-    """Cache the rows of a dataset's files, if the user has a place for it."""
+    """Cache the rows of a dataset's files, if a cache folder is available."""
     with suppress(OSError, RuntimeError):
         path = _cache_path(directory)
         path.parent.mkdir(parents=True, exist_ok=True)
