@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from pipeline.dataset.files.layout import CARD, GAMES
-from pipeline.storage.stores import opened, publish
+from pipeline.storage.stores import open_for_arrow, publish
 
 if TYPE_CHECKING:
     import polars as pl
@@ -52,7 +52,7 @@ def _count_games(directory: Path) -> "dict[str, pl.DataFrame]":
 
     parts: dict[str, list[pl.DataFrame]] = {name: [] for name in (*COUNTED, "dropped")}
     first = pl.struct("source", "offset").head(FIRST).alias("first")
-    with pq.ParquetFile(opened(directory / GAMES)) as file:
+    with pq.ParquetFile(open_for_arrow(directory / GAMES)) as file:
         for begin in range(0, file.num_row_groups, GROUPS):
             groups = range(begin, min(begin + GROUPS, file.num_row_groups))
             table = file.read_row_groups(groups, columns=[*COLUMNS, "dropped", "source", "offset"], use_threads=False)

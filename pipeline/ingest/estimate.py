@@ -25,7 +25,7 @@ from pipeline.dumps.sampling import Pieces, read_pieces
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.executors.local import available_cores
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest, with_chunk_size
+from pipeline.ingest.job import choose_chunk_size, ingest
 
 SAMPLE_MIB = 24
 DRIFT = 0.10
@@ -60,7 +60,7 @@ def estimate(
         raise ConfigError("name at least one dump, or - for standard input")
     if sample_mib < 1:
         raise ConfigError(f"sample_mib must be at least 1, got {sample_mib}")
-    config, workers = with_chunk_size(config, sources), workers or available_cores()
+    config, workers = choose_chunk_size(config, sources), workers or available_cores()
     read = [read_pieces(name, (sample_mib << 20) // len(sources)) for name in sources]
     with tempfile.TemporaryDirectory(prefix="fianchetto-estimate-") as folder:
         manifest, seconds = _ingest_pieces(read, Path(folder), config, progress, stop)

@@ -39,7 +39,7 @@ from pipeline.storage.building import BUILDING, PARTS, RUN, begin, discard, requ
 from pipeline.storage.claims import DATASET, require_own
 from pipeline.storage.objects import look
 from pipeline.storage.preflight import require_utf8
-from pipeline.storage.stores import alone, is_url, make_folder, reached, temporaries
+from pipeline.storage.stores import alone, catch_store_errors, is_url, make_folder, temporaries
 
 ELSEWHERE = "choose another --out"
 MOST_SOURCES = 1 << 16
@@ -80,15 +80,15 @@ def ingest(
     for name in sources:
         require(name)
     try:
-        with reached(out):
+        with catch_store_errors(out):
             require_own(out, DATASET, DatasetError)
             make_folder(out)
     except OSError as error:
         raise IngestError(f"{out} cannot be made: {error.strerror or error}") from error
     try:
         busy = IngestError(f"another ingest is writing {out}: wait for it, or choose another --out")
-        with alone(out, busy), reached(out):
-            config = with_chunk_size(config, sources, out)
+        with alone(out, busy), catch_store_errors(out):
+            config = choose_chunk_size(config, sources, out)
             manifest = _finished(out, sources, config) or _ingest(
                 sources, out, config, engine or LocalEngine(workers), progress, stop
             )
@@ -102,7 +102,7 @@ def ingest(
     return manifest
 
 
-def with_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:
+def choose_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | None = None) -> IngestConfig:
     """Return the configuration with a number for `chunk_mib`: what `out` was begun with, or one chosen by the dumps' size.
 
     The choice is the smallest of CHUNK_SIZES that cuts the dumps into at most MOST_CHUNKS; memory grows with a chunk by a few
@@ -124,7 +124,7 @@ def with_chunk_size(config: IngestConfig, sources: Sequence[str], out: Path | No
 
 
 def _finished(out: Path, sources: Sequence[str], config: IngestConfig) -> dict[str, Any] | None:
-    """Return the manifest of a finished dataset, None if it is unfinished; raises DatasetError if its sources, settings or code differ."""
+    """Return the manifest of a finished dataset, else None; raises DatasetError if its sources, settings or code differ."""
     if not finish_dataset(out):
         return None
     manifest = read_manifest(out)

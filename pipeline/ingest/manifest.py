@@ -25,7 +25,7 @@ from pipeline.ingest.chunk import OTHERS, ROWS_VERSION, IngestConfig, config_dig
 from pipeline.ingest.data_card import write_card
 from pipeline.ingest.filters import GAME_STATUS, ROW_STATUS
 from pipeline.storage.building import PARTS, files_folder
-from pipeline.storage.stores import opened
+from pipeline.storage.stores import open_for_arrow
 
 READERS = 8
 """Notes that are read at a time: each is a request if they are in a store."""
@@ -45,7 +45,7 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
     kinds: dict[str, pa.DataType] = {}  # puzzles have two more columns
     rows = 0
     for path in paths:
-        with pq.ParquetFile(opened(path)) as file:
+        with pq.ParquetFile(open_for_arrow(path)) as file:
             kinds |= {field.name: field.type for field in file.schema_arrow}
             rows += file.metadata.num_rows
     plain = pa.schema(
@@ -55,7 +55,8 @@ def _merge_games(out: Path, count: int) -> dict[str, Any]:
     def write(target: Any) -> None:
         with pq.ParquetWriter(target, plain, compression="zstd") as writer:
             for path in paths:
-                with pq.ParquetFile(opened(path)) as file:  # `pq.read_table` would import pandas, a quarter of a second
+                # `pq.read_table` would import pandas, a quarter of a second
+                with pq.ParquetFile(open_for_arrow(path)) as file:
                     table = file.read(use_threads=False)
                 for field in plain:
                     if field.name not in table.schema.names:

@@ -76,7 +76,7 @@ def is_local(where: object) -> bool:
     return isinstance(where, (str, Path))
 
 
-def opened(path: Path) -> Any:
+def open_for_arrow(path: Path) -> Any:
     """Open a file for pyarrow, by bytes: it takes the path `run:1/x` for an address, and refuses names that are not UTF-8."""
     if not is_local(path):
         return path.open("rb")
@@ -142,7 +142,7 @@ def store_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def reached(where: Path) -> Iterator[None]:
+def catch_store_errors(where: Path) -> Iterator[None]:
     """Turn the errors of a store into a StoreError of one line; errors of this machine pass."""
     try:
         yield
@@ -203,7 +203,7 @@ def _write(directory: Path, name: str, rows: int, write: Callable[[Any], None]) 
 
     def upload() -> None:
         store = cast("Any", path)
-        with held, reached(path):
+        with held, catch_store_errors(path):
             store.fs.put_file(file.name, store.path)
 
     return published, upload

@@ -22,7 +22,7 @@ from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import DamagedError, DatasetError, IngestError, Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.storage.stores import opened
+from pipeline.storage.stores import open_for_arrow
 
 if TYPE_CHECKING:
     import polars as pl
@@ -111,7 +111,7 @@ def _read(path: Path) -> "pl.DataFrame":
     """Return the rows of a shard, or a table of games with their numbers."""
     import polars as pl
 
-    with reading(path), opened(path) as source:
+    with reading(path), open_for_arrow(path) as source:
         frame = pl.read_parquet(source, use_pyarrow=True)
     return frame.with_row_index("game") if path.name == GAMES else frame
 

@@ -33,7 +33,7 @@ from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
 from pipeline.errors import ConfigError, DatasetError, Stopped
 from pipeline.evaluation.game_texts import read_texts, text_of
-from pipeline.storage.stores import opened
+from pipeline.storage.stores import open_for_arrow
 from pipeline.validation.reencode import compare_all, config_of
 
 LIMIT = 1 << 30
@@ -140,7 +140,7 @@ def files_differ(directory: Path) -> list[str]:
 def _footer(path: Path) -> pq.FileMetaData | None:
     """Return the footer of a Parquet file; None if it cannot be read."""
     try:
-        return pq.read_metadata(opened(path))
+        return pq.read_metadata(open_for_arrow(path))
     except (OSError, ValueError, pa.ArrowException):
         return None
 
@@ -248,7 +248,7 @@ def _games_before(directory: Path, manifest: Mapping[str, Any], chunks: int | No
     """Return how many games the dump's first `chunks` have, None for all: each is a row group of `games.parquet`."""
     if chunks is None:
         return int(manifest["games"]["read"])
-    with reading(directory / GAMES, "a table of games"), opened(directory / GAMES) as source:
+    with reading(directory / GAMES, "a table of games"), open_for_arrow(directory / GAMES) as source:
         footer = pq.read_metadata(source)
     return sum(footer.row_group(group).num_rows for group in range(min(chunks, footer.num_row_groups)))
 

@@ -45,7 +45,7 @@ class Ingest(Common):
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
-        from pipeline.storage.stores import place, reached
+        from pipeline.storage.stores import catch_store_errors, place
 
         stop = Interrupt()
         if self.estimate:
@@ -55,7 +55,7 @@ class Ingest(Common):
             raise ConfigError("--out DIR is missing (or give --estimate, which writes nothing)")
         out, engine = place(self.out), engine_of(self.engine, self.workers)
         with bar("ingest") as progress:
-            with reached(out):
+            with catch_store_errors(out):
                 already = (out / MANIFEST).exists()
             manifest = ingest(self.sources, out, self.ingest, engine=engine, progress=progress, stop=stop)
         result = {"out": str(out)} | {name: value for name, value in manifest.items() if name != "files"}

@@ -28,7 +28,7 @@ from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, SPLITS
 from pipeline.dataset.files.shards import Batch, batch_columns, check_values, null_column, require_valid
 from pipeline.dataset.files.stored_planes import packed_from, planes_from, read_columns, unpack
 from pipeline.errors import DatasetError
-from pipeline.storage.stores import opened
+from pipeline.storage.stores import open_for_arrow
 
 LARGEST_VALUE = 8 * max(MOVE_COLUMNS.values())
 """Bytes of the widest value of a shard, a column of move planes."""
@@ -154,7 +154,7 @@ def open_shard(path: Path, rows: int | None = None, metadata: pq.FileMetaData | 
 
     `rows` is the manifest's count; `metadata` its footer, if that has been read and checked before.
     """
-    with reading(path), opened(path) as source, pq.ParquetFile(source, metadata=metadata) as file:
+    with reading(path), open_for_arrow(path) as source, pq.ParquetFile(source, metadata=metadata) as file:
         if metadata is None:
             check_footer(path, file.metadata, rows)
         yield ShardReader(path, file)
@@ -235,7 +235,7 @@ def games_tables(
     """
     path, first = directory / GAMES, 0
     texts = [name for name in columns if pa.types.is_string(GAMES_COLUMNS[name])]
-    with reading(path, "a table of games"), opened(path) as source:
+    with reading(path, "a table of games"), open_for_arrow(path) as source:
         file = pq.ParquetFile(source, read_dictionary=texts)
         _check_games_footer(path, file, manifest["games"]["read"], columns)
         for batch in file.iter_batches(GAMES_AT_ONCE, columns=list(columns), use_threads=False):

@@ -20,7 +20,7 @@ from engine.json_files import read_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from engine.temporaries import new_file
 from pipeline.errors import DatasetError, Stopped
-from pipeline.storage.stores import is_local, reached
+from pipeline.storage.stores import catch_store_errors, is_local
 
 CACHE = "FIANCHETTO_CACHE"
 """Environment variable: the folder for cached hashes; else `fianchetto` in the user's cache folder."""
@@ -86,7 +86,7 @@ def _versions(directory: Path, names: set[str]) -> dict[str, tuple[int, str]]:
     found: dict[str, tuple[int, str]] = {}
     if not is_local(directory):
         store = cast("Any", directory)
-        with reached(directory), suppress(FileNotFoundError):
+        with catch_store_errors(directory), suppress(FileNotFoundError):
             for info in store.fs.ls(store.path, detail=True, refresh=True):
                 name = str(info["name"]).rstrip("/").rpartition("/")[2]
                 if name in names and info.get("type") != "directory":
@@ -151,7 +151,7 @@ def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, s
 def _hash_file(path: Path, stop: Stop) -> str:
     """Return a file's sha256 in hex; raises Stopped."""
     digest = hashlib.sha256()
-    with reached(path), path.open("rb") as file:
+    with catch_store_errors(path), path.open("rb") as file:
         while block := file.read(BLOCK):
             digest.update(block)
             if stop():

@@ -41,8 +41,8 @@ class Column:
     bin_rows: Callable[[Rows], NDArray[np.int64]]
 
 
-def _by_edges(name: str, edges: Sequence[int]) -> Column:
-    """Return a column of a shard that is binned between edges."""
+def _bin_by_edges(name: str, edges: Sequence[int]) -> Column:
+    """Make a column of an audit: a shard column, binned between edges."""
     bins = tuple(band_names(edges)[:-1])
     return Column(name, bins, lambda rows: np.searchsorted(edges, rows[name].astype(np.int64), side="right"))
 
@@ -80,8 +80,8 @@ def columns() -> tuple[Column, ...]:
         Column("rating", tuple(band_names(RATING)), lambda rows: rating_band(rows["elo"], RATING)),
         Column("rating_gap", gaps, _gap),
         Column("time_control", CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
-        _by_edges("ply", PLY),
-        _by_edges("plies", LENGTH),
+        _bin_by_edges("ply", PLY),
+        _bin_by_edges("plies", LENGTH),
         Column("result", ("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
         Column("pieces", tuple(band_names(PIECES)[:-1]), _pieces),
         Column("mover", ("White", "Black"), lambda rows: (rows["planes"][:, TURN_PLANE] != 0).astype(np.int64)),

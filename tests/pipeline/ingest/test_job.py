@@ -14,7 +14,7 @@ from pipeline.dumps import reader
 from pipeline.errors import ConfigError, DatasetError, IngestError, Stopped
 from pipeline.ingest import chunk
 from pipeline.ingest.chunk import IngestConfig
-from pipeline.ingest.job import ingest, with_chunk_size
+from pipeline.ingest.job import choose_chunk_size, ingest
 from pipeline.samples.shipped import SAMPLE
 from pipeline.validation.verify import files_differ
 from tests.conftest import shared_data
@@ -270,9 +270,9 @@ def test_chunks_grow_with_the_dump(name: str, size: int, chosen: int, tmp_path: 
     dump = tmp_path / name
     with dump.open("wb") as file:
         file.truncate(size)  # a hole, which takes no disk
-    assert with_chunk_size(IngestConfig(), [str(dump)]).chunk_mib == chosen
-    assert with_chunk_size(IngestConfig(chunk_mib=3), [str(dump)]).chunk_mib == 3
-    assert with_chunk_size(IngestConfig(), ["-"]).chunk_mib == 8
+    assert choose_chunk_size(IngestConfig(), [str(dump)]).chunk_mib == chosen
+    assert choose_chunk_size(IngestConfig(chunk_mib=3), [str(dump)]).chunk_mib == 3
+    assert choose_chunk_size(IngestConfig(), ["-"]).chunk_mib == 8
 
 
 def test_a_dataset_keeps_the_chunks_that_it_was_begun_with(tmp_path: Path) -> None:
