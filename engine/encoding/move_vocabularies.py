@@ -26,15 +26,13 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import PAWN
-from engine.encoding.planes import LABELS, legal_mask, steps, target_table
+from engine.encoding.planes import LABELS, steps, target_table
 from engine.encoding.views import view
 from engine.errors import UserError, did_you_mean
 
 UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 NONE = -1
 """In a table: no such move."""
-_SEVENTH = np.uint64(0x0000_0000_0000_FF00)
 
 
 class UnknownVocabularyError(UserError):
@@ -42,7 +40,7 @@ class UnknownVocabularyError(UserError):
 
 
 class MoveIndexError(UserError):
-    """An index that is not a move of its vocabulary."""
+    """A move without an index in a vocabulary."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -175,36 +173,3 @@ def index_of(
         at = int(np.flatnonzero(wrong_B)[0])
         raise MoveIndexError(f"label {labels[at]} with promotion {promotions[at]} is no move of {moves.name}")
     return np.where(turned_B, moves.turned[index_B], index_B)
-
-
-def label_of(
-    moves: Vocabulary, turned_B: NDArray[np.bool_], index_B: NDArray[np.integer], planes_BP: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the label in the mover's view and the promotion piece of each index, int64[B] both; planes are the stored ones.
-
-    A pawn's move to the last rank without an under-promotion's index promotes to a queen. Raises MoveIndexError for an index
-    outside the vocabulary, or one whose step leaves the board.
-    """
-    index = index_B.astype(np.int64)
-    wrong_B = (index < 0) | (index >= moves.size)
-    if not wrong_B.any():
-        index = np.where(turned_B, moves.turned[index], index)
-        wrong_B = moves.labels[index] == NONE
-    if wrong_B.any():
-        at = int(np.flatnonzero(wrong_B)[0])
-        raise MoveIndexError(f"{int(index_B[at])} is no move of {moves.name}")
-    labels_B, promotions_B = moves.labels[index], moves.promotions[index]
-    promoting_B = (planes_BP[:, PAWN] & _SEVENTH) >> (labels_B % 64).astype(np.uint64) & np.uint64(1)
-    return labels_B, np.where((promotions_B == 0) & (promoting_B != 0), chess.QUEEN, promotions_B)
-
-
-def legal(moves: Vocabulary, turned_B: NDArray[np.bool_], planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: as their move planes show."""
-    legal_BL = legal_mask(planes_BP)
-    out_BA: NDArray[np.bool_] = legal_BL[:, moves.labels] & (moves.labels != NONE)
-    if moves.under_promotions:
-        special = np.flatnonzero(moves.promotions)
-        pawns_B = planes_BP[:, PAWN] & _SEVENTH
-        from_A = (moves.labels[special] % 64).astype(np.uint64)
-        out_BA[:, special] &= (pawns_B[:, None] >> from_A & np.uint64(1)) != 0
-    return np.where(turned_B[:, None], out_BA[:, moves.turned], out_BA)
