@@ -1,15 +1,15 @@
 """Move vocabularies: how systems number their moves, as tables between an index and (label, promotion).
 
 name         index                                        size   under-promotions
-marro4096    type * 64 + from: this project's labels      4096   share the queen's index
-fromto4096   from * 64 + to                               4096   likewise
-factored     the same, predicted as from (64) and to given from (64 x 64)
-az4672       plane * 64 + from, 73 planes                 4672   each have an index
+marro4096    type * 64 + from: this project's labels      4096   share the queen's index.
+fromto4096   from * 64 + to                               4096   likewise.
+factored     the same, predicted as from (64) and to given from (64 x 64).
+az4672       plane * 64 + from, 73 planes                 4672   each have an index.
 
 The 73 planes are AlphaZero's (Silver et al. 2017, arXiv:1712.01815, "Representation"): 56 queen-like moves (a number of
 squares in a direction), 8 knight moves, 9 under-promotions; every other promotion is a queen's. The paper gives no order
-within each kind. Here the first 64 planes are this project's move types, which are of that form, and plane
-64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2) with a step of -1, 0, +1 files
+within each kind. Here the first 64 planes are this project's move types, which have that form. Plane
+64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2). Its step is -1, 0, +1 files
 (direction 0, 1, 2; -1 is towards the a-file for both sides).
 
 Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`). Functions take labels in
