@@ -61,7 +61,7 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
     found = [Judged(quiet.fen, {**quiet.scores, better: 0.9}), scored(MATE)]
     side = SideConfig(who="hand-written", simulations=8, options=("algorithm=gumbel", "gumbel_scale=0"))
     rows = weigh(searchers([side, side]), found)["players"]
-    assert [row["chosen_compare_first"] for row in rows] == [0.0, 0.0]
+    assert [row["chosen_against_first"] for row in rows] == [0.0, 0.0]
     assert rows[0]["player"] == "hand-written 8 algorithm=gumbel gumbel_scale=0"
     (ignorant,) = weigh(searchers([SideConfig(who="uniform")]), found[:1])["players"]
     assert ignorant["value_error"] == pytest.approx(
