@@ -79,11 +79,6 @@ class Game:
         return len(self.labels)
 
     @property
-    def samples(self) -> bool:
-        """Return whether the next move is drawn from the policy."""
-        return self.plies < self.sampled
-
-    @property
     def falsely_given_up(self) -> bool:
         """Return whether the side that would have resigned did not lose."""
         return self.given_up is not None and self.result != self._loss_after(self.given_up)
@@ -138,8 +133,6 @@ def draw_move(root: Root, drawn: float) -> tuple[int, int]:
     """Draw (label, promotion) from a root's priors at SAMPLED_TEMPERATURE by a number in 0..1; no proven loss if avoidable."""
     open_M = root.proven != -1
     weights_M = root.priors.astype(np.float64) ** (1.0 / SAMPLED_TEMPERATURE) * (open_M | ~open_M.any())
-    if not weights_M.sum() > 0.0:  # priors too small for the power
-        weights_M = (root.priors == root.priors[open_M | ~open_M.any()].max()).astype(np.float64)
     passed_M = np.cumsum(weights_M)
     index = min(int(np.searchsorted(passed_M, drawn * passed_M[-1], side="right")), len(passed_M) - 1)
     return int(root.labels[index]), int(root.promotions[index])

@@ -14,8 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS, HALFMOVE_MASK, Position, from_fen
+from engine.encoding.planes import planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.handwritten import evaluate
+from engine.evaluation.move_features import legal_move_features
 from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import (
@@ -113,6 +116,14 @@ def play_games(
             yield from slots.begin(slot, waiting)
 
 
+def warm_up_games() -> None:
+    """Load the kernels of search, self-play and move features, or compile them, before time is measured."""
+    legal_move_features(planes_of([chess.Board()]))
+    for algorithm in ("puct", "gumbel"):
+        search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)
+        next(play_games(evaluate, search, SelfPlayConfig(width=2, most_plies=2), games=2))
+
+
 class _Slots:
     """The games in progress, by slot of the search."""
 
@@ -137,7 +148,9 @@ class _Slots:
     def move(self) -> Iterator[tuple[int, Game]]:
         """Search and play a move in every game; yield those that end by it, with their slots."""
         slots = np.array(sorted(self.games), dtype=np.int64)
-        samples = np.array([self.games[slot].samples for slot in slots.tolist()], dtype=np.bool_)
+        samples = np.array(
+            [self.games[slot].plies < self.games[slot].sampled for slot in slots.tolist()], dtype=np.bool_
+        )
         simulations = np.where(samples, 1, self.search.config.simulations)
         self.search.run(slots, simulations=simulations, noise=~samples)
         labels, promotions = self._choose(slots)

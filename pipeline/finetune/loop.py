@@ -36,7 +36,7 @@ from pipeline.finetune.state import (
     publish_state,
     read_state,
 )
-from pipeline.selfplay.evaluators import ONNX
+from pipeline.selfplay.worker import ONNX
 from pipeline.storage import claims
 from pipeline.storage.stores import alone, temporaries
 

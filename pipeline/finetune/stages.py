@@ -67,7 +67,7 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 def _export(context: StageContext, device: str, progress: Progress) -> None:
     """Export the best network in 8-bit integers if onnxruntime runs it and it has no export yet."""
-    from pipeline.selfplay.evaluators import ONNX
+    from pipeline.selfplay.worker import ONNX
 
     if device != ONNX:
         return

@@ -44,6 +44,7 @@ from pipeline.pgn import replay as pgn
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.selfplay.draw import POSITIONS, read_drawn
 from pipeline.selfplay.journal import FOLDER, Journals
+from pipeline.selfplay.records import RESULTS
 from pipeline.storage.building import BUILDING, PARTS, begin, discard
 
 PGN, RECORDS = "games.pgn", "games.jsonl"
@@ -51,7 +52,6 @@ CHUNK_BYTES = 4 << 20
 """PGN text that becomes shards at a time: about 300,000 half-moves, 185 MB of planes."""
 SHARD_ROWS = 1 << 16
 MOST_SIMULATIONS = np.iinfo(np.uint16).max
-DRAWN_RESULT = "1/2-1/2"
 
 
 def build(
@@ -112,7 +112,7 @@ def _encode_chunk(task: ChunkTask, entries: Sequence[Mapping[str, Any]], draw_pe
     first_G = np.searchsorted(rows.game[:filled], np.arange(len(entries)))
     searches: list[list[Any]] = []
     for first, entry in zip(first_G.tolist(), entries, strict=True):
-        penalty = draw_penalty if entry["record"]["result"] == DRAWN_RESULT else 0.0
+        penalty = draw_penalty if entry["record"]["result"] == RESULTS[0] else 0.0
         for ply, value, best_value, *others in entry["searches"]:
             searches.append([first + ply, value - penalty, best_value - penalty, *others])
     rows_S = np.array([search[0] for search in searches], dtype=np.int64)

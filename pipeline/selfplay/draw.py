@@ -103,7 +103,6 @@ def draw(
     counts = np.bincount(chosen["phase"], minlength=len(PHASES)).tolist()
     drawn = {
         "positions": len(chosen),
-        "games": len(games),
         "phases": dict(zip(PHASES, counts, strict=True)),
         "sources": sources,
     }

@@ -4,8 +4,8 @@
 
 explore.json identifies the generation; a directory that was started with anything else is refused, with the setting that
 differs. Until the manifest exists, `.journal/` holds what is finished. A game or search depends on the seed, its number, the
-settings and the evaluator, so a killed generation ends with the files of an uninterrupted one, except for `selfplay.timing` in
-the manifest. (A network's answer may differ in its last bits with the size of its batch, and a game with it.)
+settings and the evaluator. So a killed generation ends with the files of an uninterrupted one; only `selfplay.timing` in the
+manifest differs. (A network's answer may differ in its last bits with the size of its batch, and a game with it.)
 """
 
 import os
@@ -24,11 +24,10 @@ from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.dataset import build, clear
 from pipeline.selfplay.draw import DRAWN, draw, identify_datasets
-from pipeline.selfplay.evaluators import ONNX, checkpoint_identity
 from pipeline.selfplay.journal import FOLDER, Journals, read_journals
 from pipeline.selfplay.spread import complete, tidy
 from pipeline.selfplay.statistics import count_games, count_searches, timing
-from pipeline.selfplay.worker import Task
+from pipeline.selfplay.worker import ONNX, Task
 from pipeline.storage.claims import SELFPLAY, claim, require_apart, require_own
 from pipeline.storage.stores import alone
 
@@ -54,9 +53,9 @@ def explore(
     core, or one where the network runs on a GPU. `engine` is what they run on, as in pipeline.executors.by_name: Ray's
     processes run on CPUs, one per core, and all its nodes see `out` and the checkpoint.
 
-    Raises ExploreError (another checkpoint or other settings than the directory was started with, a checkpoint without a
-    value, datasets without positions, two jobs at once, a full disk), DatasetError, CheckpointError, OnnxError, ConfigError
-    (no such engine), IngestError (Ray was lost), and Stopped.
+    Raises ExploreError for other settings than the directory was started with, a checkpoint without a value, datasets without
+    positions, two jobs at once, and a full disk. Also DatasetError, CheckpointError, OnnxError, ConfigError (no such engine),
+    IngestError (Ray was lost), and Stopped.
     """
     if workers < 0:
         raise ConfigError("workers must be 0 or more")
@@ -120,10 +119,19 @@ def _identify(
             raise ExploreError(f"the explorer {config.explorer} needs a checkpoint: name its directory")
         from model.checkpoint import load
 
-        network, card = load(checkpoint)  # loaded here, so that an error is reported once, and not by every process
+        # the checkpoint is opened here, so that an error is reported once, and not by every process
+        network, card = load(checkpoint)
         if network.preset.value == "none":
             raise ExploreError(f"{checkpoint} has no value head: a search needs a network with a value")
-        player = checkpoint_identity(checkpoint, card, config.device)
+        player = {
+            "weights_sha256": card["files"]["weights"]["sha256"],
+            "preset": card["preset"]["name"],
+            "step": card["step"],
+        }
+        if config.device == ONNX:
+            from model.inference.onnx_evaluator import open_export
+
+            player["onnx_sha256"] = open_export(checkpoint).sha256
     identity = {
         "format_version": FORMAT_VERSION,
         "encoding_version": ENCODING_VERSION,
@@ -150,9 +158,8 @@ def _describe(
 ) -> dict[str, Any]:
     """Return the manifest's entries beside those of an ingest."""
     figures = count_games(found) if config.plays else count_searches(found, drawn["phases"])
-    origin = {name: identity[name] for name in ("checkpoint", "datasets")}
     return {
         "config": identity["config"],
-        "lineage": {**identity["lineage"], **origin, "seed": config.seed},
+        "lineage": {**identity["lineage"], "checkpoint": identity["checkpoint"], "datasets": identity["datasets"]},
         "selfplay": {**figures, "timing": timing(found.work, found.damaged)},
     }

@@ -1,6 +1,6 @@
 """The journal of a generation in progress: each process appends what it has finished to its own file.
 
-.journal/00000.jsonl ...   lines CRC32 JSON, where JSON is {"record", "searches"} and more for a finished item, a game
+.journal/UUID.jsonl   lines CRC32 JSON, where JSON is {"record", "searches"} and more for a finished item, a game
                            (records.py) or a group of positions (positions.py), or {"work"}: what the process has done so far
 
 A killed process loses no line that it has written, since the system has it; fsync, every few seconds, is for power cuts.
@@ -15,7 +15,8 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import uuid4
 
 from engine.temporaries import name_path
 
@@ -32,7 +33,7 @@ class Journal:
     """The file of one process."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = _open_new(folder)
+        self.file = (folder / f"{uuid4().hex}.jsonl").open("xb")
         self.synced = time.monotonic()
 
     def add(self, entry: Mapping[str, Any]) -> None:
@@ -58,29 +59,17 @@ class Journal:
         self.file.close()
 
 
-def _open_new(folder: Path) -> Any:
-    """Create the file with the next free number."""
-    number = len(list(folder.glob("*.jsonl")))
-    while True:
-        try:
-            return (folder / f"{number:05d}.jsonl").open("xb")
-        except FileExistsError:
-            number += 1
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where an item's line is."""
 
     path: Path
     offset: int
-    length: int
 
     def read(self) -> dict[str, Any]:
         """Read the line."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            entry: dict[str, Any] = json.loads(file.read(self.length)[CHECKSUM:])
+            entry: dict[str, Any] = json.loads(file.readline()[CHECKSUM:])
         return entry
 
 
@@ -91,7 +80,7 @@ class Journals:
     places: dict[int, Place] = field(default_factory=dict)
     """Finished items by number."""
     work: list[dict[str, Any]] = field(default_factory=list)
-    """What each process had done at its last sync."""
+    """The work of each process up to its last sync."""
     damaged: int = 0
     """Lines with a wrong checksum."""
 
@@ -109,7 +98,7 @@ def read_journals(folder: Path) -> Journals:
                 elif "work" in entry:
                     work = entry["work"]
                 else:
-                    found.places.setdefault(entry["record"]["number"], Place(path, offset, len(line)))
+                    found.places.setdefault(entry["record"]["number"], Place(path, offset))
                 offset += len(line)
         if work is not None:
             found.work.append(work)

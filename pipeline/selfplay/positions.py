@@ -42,19 +42,18 @@ def search_groups(
         16
     )
     for number in numbers:
-        first = number * config.width
-        entry = _search_group(evaluator, config, positions_NW[first : first + config.width], first, stop)
+        entry = _search_group(evaluator, config, positions_NW, number, stop)
         if entry is None:
             return
-        entry["record"] = {"number": number, **entry["record"]}
         yield entry
 
 
 def _search_group(
-    evaluator: Evaluator, config: ExploreConfig, positions_NW: NDArray[np.uint64], first: int, stop: Stop
+    evaluator: Evaluator, config: ExploreConfig, positions_NW: NDArray[np.uint64], number: int, stop: Stop
 ) -> dict[str, Any] | None:
-    """Search a group whose first position is row `first`, and return its line; None if it was stopped."""
-    stopped = False
+    """Search a group and return its line; None if it was stopped."""
+    first, stopped = number * config.width, False
+    positions_NW = positions_NW[first : first + config.width]
 
     def halted() -> bool:
         nonlocal stopped
@@ -74,4 +73,4 @@ def _search_group(
         searches.append([first + slot, *search_fields(read_search(root, label, promotion))])
         changed += int(root.labels[root.priors.argmax()]) != label
     counts = {"searched": len(slots), "over": len(positions_NW) - len(slots), "changed": changed}
-    return {"record": counts, "searches": searches}
+    return {"record": {"number": number, **counts}, "searches": searches}

@@ -1,7 +1,7 @@
 """A finished game as a line of the journal: its record, its searches, and its PGN.
 
-record     the line of games.jsonl: number, moves (UCI), result, ending, given_up (half-moves after which a side would have
-           resigned, had resigning not been off in this game), false (whether that side did not lose)
+record     the line of games.jsonl: number, moves (UCI), result, ending, and of games without resignation: given_up
+           (half-moves after which a side would have resigned) and false (whether that side did not lose)
 searches   a list for each searched move: half-move, then `search_fields`
 pgn        the game, with the search's value after each move from White's view, in -1..1, as [%value 0.25]: not as [%eval],
            which holds an engine's centipawns in people's games, and which ingest reads
@@ -60,11 +60,9 @@ def _pgn(game: Game, moves: list[chess.Move], explorer: str, seed: int) -> str:
     tree.setup(to_board(game.start))
     tree.headers["Event"] = f"self-play of {explorer}"
     tree.headers["Site"] = f"{SITE}{seed}-{game.number}"
-    tree.headers["Round"] = str(game.number + 1)
     tree.headers["White"] = tree.headers["Black"] = explorer
     tree.headers["Result"] = RESULTS[game.result]
     tree.headers["Termination"] = "adjudication" if game.ending in (TOO_LONG, UNEVENTFUL) else "normal"
-    tree.headers["PlyCount"] = str(len(moves))
     node: chess.pgn.GameNode = tree
     for move, search in zip(moves, game.searches, strict=True):
         white = node.turn() == chess.WHITE

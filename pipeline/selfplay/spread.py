@@ -15,9 +15,8 @@ from engine.progress import Progress, Stop, Tick
 from pipeline.errors import Stopped
 from pipeline.executors.local import Engine, Failure, LocalEngine, Result, available_cores, one_thread_each
 from pipeline.selfplay.config import ExploreError
-from pipeline.selfplay.evaluators import ONNX
 from pipeline.selfplay.journal import Journals, Watch, read_journals
-from pipeline.selfplay.worker import Task, work_on
+from pipeline.selfplay.worker import ONNX, Task, work_on
 from pipeline.storage.stores import temporaries
 
 LATE_SECONDS = 10.0
@@ -46,9 +45,16 @@ def complete(
     or this one does not see what others have finished.
     """
     found, wanted = read_journals(task.journal), len(task.numbers)
-    if len(found.places) < wanted:
-        missing = tuple(number for number in task.numbers if number not in found.places)
-        _spread(replace(task, numbers=missing), wanted, engine, workers, progress, stop, show)
+    missing = tuple(number for number in task.numbers if number not in found.places)
+    if missing:
+        began, watch, before = time.perf_counter(), Watch(task.journal), wanted - len(missing)
+
+        def report() -> None:
+            done = min(watch.count(), len(missing))
+            tick, rate = show(before + done), show(done).done / max(time.perf_counter() - began, 1e-9)
+            progress(replace(tick, values={f"{tick.unit}/h": 3600.0 * rate}))
+
+        _run(replace(task, numbers=missing), engine, workers, report, stop)
         until = time.monotonic() + LATE_SECONDS
         while len((found := read_journals(task.journal)).places) < wanted and not stop() and time.monotonic() < until:
             time.sleep(0.5)
@@ -63,28 +69,11 @@ def complete(
     return found
 
 
-def _spread(
-    task: Task,
-    wanted: int,
-    engine: Engine | None,
-    workers: int,
-    progress: Progress,
-    stop: Stop,
-    show: Callable[[int], Tick],
-) -> None:
-    """Do a task's items, the last of `wanted`; returns early when `stop` returns True."""
-    missing = len(task.numbers)
+def _run(task: Task, engine: Engine | None, workers: int, report: Callable[[], None], stop: Stop) -> None:
+    """Do a task's items in as many processes as suit; return early when `stop` returns True."""
+    items = len(task.numbers)
     for left in task.journal.glob("go-on-*"):  # processes of a job that is gone stop without it
         left.unlink(missing_ok=True)
-    began, done, watch = time.perf_counter(), 0, Watch(task.journal)
-
-    def report() -> None:
-        nonlocal done
-        done = min(max(done, watch.count()), missing)
-        tick, now = show(wanted - missing + done), show(done)
-        rate = 3600.0 * now.done / max(time.perf_counter() - began, 1e-9)
-        progress(replace(tick, values={f"{tick.unit}/h": rate}))
-
     task.go_on.touch()
     announce_to_workers("simulate")
     try:
@@ -92,8 +81,8 @@ def _spread(
             with one_thread_each(), engine.connected():
                 device = ONNX if task.config.device == ONNX else "cpu"
                 there = replace(task, owner=None, config=replace(task.config, device=device))
-                _run_many(_parts(there, min(engine.slots(), missing)), engine, report, stop)
-        elif (processes := min(workers or _suited(task), missing)) == 1:
+                _run_many(_parts(there, min(engine.slots(), items)), engine, report, stop)
+        elif (processes := min(workers or _suited(task), items)) == 1:
             with _one_thread(task):
                 work_on(task, report, stop)
         else:

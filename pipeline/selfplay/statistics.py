@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.selfplay.journal import Journals
-
-DRAW = "1/2-1/2"
+from pipeline.selfplay.records import RESULTS
 
 
 def count_games(found: Journals) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def count_games(found: Journals) -> dict[str, Any]:
     return {
         "games": games,
         "results": dict(sorted(results.items())),
-        "decisive_share": round(1.0 - results[DRAW] / games, 6),
+        "decisive_share": round(1.0 - results[RESULTS[0]] / games, 6),
         "mean_plies": round(plies / games, 3),
         "endings": dict(sorted(endings.items())),
         "resignations": endings["resignation"],
@@ -92,11 +91,8 @@ def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
     evaluating = sum(each["evaluator_seconds"] for each in work)
     return {
         "seconds": round(seconds, 3),
-        "process_seconds": round(working, 3),
-        "evaluator_seconds": round(evaluating, 3),
         "search_efficiency": round(evaluating / working, 4) if working else 0.0,
         "evaluations": sum(each["evaluations"] for each in work),
-        "batches": sum(each["batches"] for each in work),
         "runs": len(work),
         "devices": sorted({each["device"] for each in work}),
         "damaged_lines": damaged,

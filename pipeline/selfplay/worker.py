@@ -1,8 +1,8 @@
 """One process's part of a generation: games or searches, each written to the journal when it is finished.
 
-Before every move or search it checks that the file `go_on` exists (deleting a file works on a full disk too) and, on the
-same machine, that the process that started it is alive. So no process works for a job that is gone. Ray ends the tasks of a
-dead driver by itself.
+Before every move or search it checks that the file `go_on` exists: deleting a file works on a full disk too. On the same
+machine it also checks that the process that started it is alive. So no process works for a job that is gone. Ray itself ends
+the tasks of a dead driver.
 """
 
 import multiprocessing
@@ -14,16 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from engine.evaluation.cache import Cached
+from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.handwritten import evaluate
 from engine.progress import Stop, never
 from engine.selfplay.generate import play_games
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.draw import POSITIONS
-from pipeline.selfplay.evaluators import TimedEvaluator, open_evaluator
 from pipeline.selfplay.journal import Journal, read_journals
 from pipeline.selfplay.positions import search_groups
 from pipeline.selfplay.records import game_entry
 
+ONNX = "onnx"
+"""The device of a network that onnxruntime runs, from the file beside the checkpoint's card."""
 CACHE_MIB = 32
 """Evaluation cache of a process that plays with a network; the hand-written evaluator is as fast as a cache."""
 
@@ -43,27 +49,61 @@ class Task:
     """Process that the work is done for; None on another machine, where Ray ends it."""
 
     @property
-    def wanted(self) -> bool:
+    def is_wanted(self) -> bool:
         """Return whether the job still waits for the work."""
         parent = multiprocessing.parent_process()  # the driver, also where a server forked this process for it
         driven = parent is not None and parent.pid == self.owner and parent.is_alive()
         alive = driven or self.owner is None or self.owner == os.getpid()
         return alive and self.go_on.exists()
 
-    def missing(self) -> list[int]:
-        """Return the unfinished numbers, none if the work is not wanted; ExploreError if the journal cannot be seen."""
-        if not self.journal.is_dir():
-            raise ExploreError(
-                f"{socket.gethostname()} does not see {self.journal}: name an --out that all nodes share"
-            )
-        return sorted(set(self.numbers) - read_journals(self.journal).places.keys()) if self.wanted else []
+
+class TimedEvaluator:
+    """An evaluator that counts its rows, and the seconds that they take."""
+
+    def __init__(self, evaluator: Evaluator) -> None:
+        self.evaluator = evaluator
+        self.seconds, self.rows = 0.0, 0
+
+    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Evaluate a batch."""
+        began = time.perf_counter()
+        answers = self.evaluator(planes_BP)
+        self.seconds += time.perf_counter() - began
+        self.rows += len(planes_BP)
+        return answers
+
+
+def _open_evaluator(task: Task) -> tuple[Evaluator, str]:
+    """Return the evaluator of a task, and its device with its arithmetic."""
+    if not task.config.uses_network:
+        return evaluate, "compiled"
+    assert task.checkpoint is not None, "a network needs a checkpoint"
+    if task.config.device == ONNX:
+        from model.inference.onnx_evaluator import open_export
+
+        graph = open_export(task.checkpoint)
+        return graph, f"cpu onnxruntime {graph.card.get('arithmetic', 'float32')}"
+    import torch
+
+    from model.inference.evaluator import evaluator
+
+    if os.getpid() != task.owner:
+        torch.set_num_threads(1)
+    network = evaluator(task.checkpoint, device=task.config.device)
+    return network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
 
 
 def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> int:
-    """Do the unfinished items of a task and return how many were done; `report` is called after each."""
-    if not (missing := task.missing()):
+    """Do the unfinished items of a task and return how many were done; `report` is called after each.
+
+    Raises ExploreError where the journal cannot be seen.
+    """
+    if not task.journal.is_dir():
+        raise ExploreError(f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes share")
+    missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())
+    if not (missing and task.is_wanted):
         return 0
-    evaluator, device = open_evaluator(task.config, task.checkpoint, task.owner)
+    evaluator, device = _open_evaluator(task)
     timed, began, clock = TimedEvaluator(evaluator), time.time(), time.perf_counter()
     journal, done = Journal(task.journal), 0
 
@@ -74,12 +114,11 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
             "seconds": round(time.perf_counter() - clock, 3),
             "evaluator_seconds": round(timed.seconds, 3),
             "evaluations": timed.rows,
-            "batches": timed.batches,
             "device": device,
         }
 
     try:
-        for entry in _entries(task, timed, missing, lambda: stop() or not task.wanted):
+        for entry in _entries(task, timed, missing, lambda: stop() or not task.is_wanted):
             journal.add(entry)
             done += 1
             report()

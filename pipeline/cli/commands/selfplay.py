@@ -73,7 +73,7 @@ class SelfPlay(Common):
 class Finetune(Common):
     """Fine-tune a checkpoint by its own search, generation by generation; the same command continues a loop that was stopped.
 
-    In a generation the best network searches positions of --positions, a candidate is trained on these and on people's moves,
+    In a generation the best network searches positions of --positions. A candidate is trained on these and on people's moves,
     and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
     supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With `--explorer
     network` the best network plays games instead; with `--explorer hand-written` the hand-written player does, from which a
