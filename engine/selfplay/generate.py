@@ -14,11 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS, HALFMOVE_MASK, Position, from_fen
-from engine.encoding.planes import planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
-from engine.evaluation.handwritten import evaluate
-from engine.evaluation.move_features import legal_move_features
 from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
 from engine.selfplay.game import (
@@ -114,14 +111,6 @@ def play_games(
         for slot, game in slots.move():
             yield game
             yield from slots.begin(slot, waiting)
-
-
-def warm_up_games() -> None:
-    """Load the kernels of search, self-play and move features, or compile them, before time is measured."""
-    legal_move_features(planes_of([chess.Board()]))
-    for algorithm in ("puct", "gumbel"):
-        search = SearchConfig(algorithm=algorithm, simulations=16, nodes=1024)
-        next(play_games(evaluate, search, SelfPlayConfig(width=2, most_plies=2), games=2))
 
 
 class _Slots:
