@@ -3,6 +3,7 @@
 `load("datasets/checkpoints/xs").choose(board)` gives a move, the probabilities of all moves and a value.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,11 @@ if TYPE_CHECKING:
     from model.inference.player import Player
 
 __all__ = ["load"]
+
+# Where another process uses the cores, torch's threads spend nine tenths of their time spinning until the others arrive. The
+# OpenMP library reads this limit once, when torch is imported.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def load(directory: str | Path, *, device: str = "auto", amp: str = "auto") -> "Player":

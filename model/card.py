@@ -65,13 +65,6 @@ class Monitor(BaseModel):
     without: Count = 0
 
 
-class Reference(Schema):
-    """The checkpoint that a run stayed near."""
-
-    name: str
-    weights_sha256: str
-
-
 class Card(Schema):
     """checkpoint.json; `model.checkpoint` checks the versions."""
 
@@ -88,7 +81,6 @@ class Card(Schema):
     finished: bool
     metrics: dict[str, Number]
     monitor: Monitor | None = None
-    reference: Reference | None = None
     config: dict[str, Any]
     data: Data
     files: dict[str, Any]

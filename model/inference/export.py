@@ -9,13 +9,9 @@ Axes: B batch, L label (4096), M legal move, F feature.
 """
 
 import importlib.util
-import io
 import json
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +32,7 @@ from model.data.inputs import Batch, column_defaults, input_columns, network_inp
 from model.data.outputs import marro_logits
 from model.inference.evaluator import NetworkEvaluator
 from model.inference.onnx_evaluator import METADATA, OnnxEvaluator
-from model.inference.quantization import quantize
+from model.inference.quantization import quantize, quiet
 from model.network.blocks import Exact
 from model.network.network import Network
 from model.network.preset import Preset
@@ -44,8 +40,6 @@ from model.training.objective import VALUE_FORMS
 
 OPSET = 18
 UINT64 = 13  # onnx.TensorProto.UINT64
-EXPORTERS = ("torch.onnx", "onnx_ir")
-"""Loggers of the exporter, which warn of a missing torchvision and of the type of an empty list."""
 TOLERANCE = 1e-3
 """Largest difference in float32, of a legal move's log-probability in nats and of a probability of win, draw or loss."""
 INT8_DIVERGENCE, INT8_VALUE = 0.02, 0.03
@@ -103,23 +97,6 @@ def _shifts() -> dict[Any, Any]:
     }
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the exporter's own logging, warnings and prints."""
-    loggers = [logging.getLogger(name) for name in EXPORTERS]
-    levels = [logger.level for logger in loggers]
-    # onnxscript 0.6 prints how many of its rules applied, which would spoil a command's JSON
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.filterwarnings("ignore", module=r"(torch|onnxscript|onnx_ir|copyreg)\b")
-        try:
-            for logger in loggers:
-                logger.setLevel(logging.ERROR)
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
-
-
 def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     """Write a network as an ONNX file."""
     import onnx
@@ -129,7 +106,7 @@ def _graph(network: Network, card: Mapping[str, Any], path: Path) -> None:
     whole(*examples.values())  # fills the caches of tables with real tensors, not with those of the tracing
     batch, moves = torch.export.Dim("batch", min=1), torch.export.Dim("moves", min=1)
     sizes = tuple({0: moves if name in ("moves", "move_features") else batch} for name in examples)
-    with _quiet(), torch.inference_mode(False):
+    with quiet(), torch.inference_mode(False):
         program = torch.onnx.export(
             whole,
             tuple(examples.values()),
@@ -211,7 +188,7 @@ def _quantize_graph(network: Network, path: Path, calibration: Batch) -> Path:
     exact = {f"network.{name}.layer.weight" for name, layer in network.named_modules() if isinstance(layer, Exact)}
     exact |= {f"network.{name}.0.weight" for name in ("stem", "value_stem")}
     try:
-        quantize(path, out, lambda rows: evaluator.inputs(rows["planes"], rows), calibration, exact)
+        quantize(path, out, evaluator.inputs, calibration, exact)
     except (UserError, OSError, MemoryError):  # a full disk or memory has nothing to do with the integers
         raise
     except Exception as error:  # onnxruntime and onnx raise many kinds

@@ -80,15 +80,14 @@ class OnnxEvaluator:
         check(path, self.card, Exported, OnnxError, hint=": export it again")
         if (self.card["encoding_version"], self.card["moves_hash"]) != (ENCODING_VERSION, moves_hash()):
             raise OnnxError(f"{path} was exported for other planes or labels than this version's: export it again")
-        self.reads_features = self.card.get("move_features_version", 0)
-        if self.reads_features not in (0, FEATURES_VERSION):
+        if self.card["move_features_version"] not in (0, FEATURES_VERSION):
             raise OnnxError(f"{path} was exported for other move features than this version's: train it again")
         self.pool: ThreadPoolExecutor | None = None
-        if self.reads_features and threads > 1:
+        self.names = {given.name for given in self.session.get_inputs()}
+        if "moves" in self.names and threads > 1:
             # onnxruntime's own threads race when they add to one square: microsoft/onnxruntime#18048
             self.session, self.pool = open_session(1), ThreadPoolExecutor(threads, "rows")
         self.threads = threads
-        self.reads_attacks = any(given.name == "attacks" for given in self.session.get_inputs())
         self.columns: dict[str, int] = dict(self.card["columns"])
         self._path, self._refusals = path, refusals
         check_conditions(str(path), self.columns, conditions or {})
@@ -101,18 +100,14 @@ class OnnxEvaluator:
         """
         return evaluate_in_batches(self._run, fill_columns(planes_BP, columns or {}, self.columns), str(self._path))
 
-    def inputs(self, planes_BP: NDArray[np.uint64], columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """Return the graph's inputs of one batch, by name."""
-        return self._inputs(fill_columns(planes_BP, columns, self.columns))
-
-    def _inputs(self, rows: Rows) -> dict[str, NDArray[Any]]:
-        """Return planes and attacks as bytes, other columns as int64; move features."""
-        read = {n: _bytes(rows[n]) if n == "planes" else np.asarray(rows[n], dtype=np.int64) for n in rows}
-        if self.reads_attacks:
+    def inputs(self, rows: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the graph's inputs of one batch by name: planes and attacks as bytes, other columns as int64."""
+        columns = fill_columns(rows["planes"], rows, self.columns)
+        read: Rows = {name: np.asarray(column, dtype=np.int64) for name, column in columns.items() if name != "planes"}
+        read["planes"] = _bytes(rows["planes"])
+        if "attacks" in self.names:
             read["attacks"] = _bytes(attack_planes(rows["planes"]))
-        if self.reads_features:
-            read |= legal_move_features(rows["planes"])
-        return read
+        return read | (legal_move_features(rows["planes"]) if "moves" in self.names else {})
 
     def _run(self, rows: Rows) -> Any:
         """Run the network on one batch."""
@@ -127,7 +122,7 @@ class OnnxEvaluator:
 
     def _on_one_thread(self, rows: Rows) -> Any:
         try:
-            logits_BL, wdl_B3 = self.session.run(None, self._inputs(rows))
+            logits_BL, wdl_B3 = self.session.run(None, self.inputs(rows))
         except (*self._refusals, ValueError) as error:  # ValueError: other inputs or outputs than an export's
             raise OnnxError(f"{self._path} cannot be run: {shown(str(error), 200)}") from error
         return logits_BL, wdl_B3

@@ -7,6 +7,7 @@ weights would overflow.
 
 import io
 import logging
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -50,7 +51,7 @@ def quantize(
             return None if batch is None else inputs(batch)
 
     convolutions = [node for node in onnx.load(path).graph.node if node.op_type == "Conv"]
-    with _quiet(), _one_thread():
+    with quiet(), _one_thread():
         quantize_static(
             str(path),
             str(out),
@@ -75,12 +76,13 @@ def _batches(rows: Batch) -> Iterator[Batch]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence onnxruntime's logging and prints."""
+def quiet() -> Iterator[None]:
+    """Silence the logging, warnings and prints of torch's exporter and of onnxruntime, which would spoil a command's JSON."""
     before = logging.root.manager.disable
     logging.disable(max(before, logging.WARNING))
     try:
-        with redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.filterwarnings("ignore", module=r"(torch|onnxscript|onnx_ir|copyreg)\b")
             yield
     finally:
         logging.disable(before)

@@ -1,7 +1,7 @@
 """Conditioning on both players' ratings and the mover's clock, any of which may be unknown.
 
-A number is encoded as soft membership of fixed steps (shared by two neighbors), and one more place means "unknown". A rating
-between two steps is so between what the network learned of them.
+Each number is interpolated between two of its fixed steps, and one more entry stands for unknown. So the network treats a
+rating between two steps as a mix of both.
 
 column                    steps                                             unknown
 elo, opponent_elo         600, 750 ... 3000 (17)                            0

@@ -50,27 +50,6 @@ class FactoredPolicy(nn.Module):
         return planes_BPS[:, 0], planes_BPS[:, 1:]
 
 
-class AttentionPolicy(nn.Module):
-    """Score each pair of squares by a query of the from-square and a key of the to-square; index = from * 64 + to.
-
-    Source: the source-destination head of Chessformer, arXiv:2605.19091, without its promotion part.
-    """
-
-    def __init__(self, row: Preset) -> None:
-        super().__init__()
-        self.query = Exact(nn.Linear(row.width, row.policy_width))
-        self.key = Exact(nn.Linear(row.width, row.policy_width))
-        self.scale = row.policy_width**-0.5
-
-    def forward(self, x_BCYX: Tensor) -> Tensor:
-        """Return logits `[B, F * T]`, in float32 under any autocast."""
-        tokens_BSC = x_BCYX.permute(0, 2, 3, 1).flatten(1, 2)
-        query_BFC, key_BTC = self.query(tokens_BSC), self.key(tokens_BSC)
-        with torch.autocast(x_BCYX.device.type, enabled=False):
-            logits_BFT = torch.bmm(query_BFC * self.scale, key_BTC.transpose(1, 2))
-        return logits_BFT.flatten(1)
-
-
 class Pool(nn.Module):
     """Average over the board, `[B, C]`."""
 

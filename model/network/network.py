@@ -10,11 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from engine.encoding.views import view
-from model.network.attention import AttentionBlock, LastNorm, Squares
 from model.network.blocks import ACTIVATIONS, PostBlock, PreBlock, conv3
 from model.network.conditioning import CONDITIONS, Condition, scale_and_shift
 from model.network.heads import (
-    AttentionPolicy,
     FactoredPolicy,
     NoValue,
     Policy,
@@ -26,12 +24,11 @@ from model.network.heads import (
 from model.network.move_head import MoveFeatureStem, MoveHead, Moves
 from model.network.preset import Preset
 
-BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock, "attention": AttentionBlock}
+BLOCKS: Mapping[str, Callable[[Preset], nn.Module]] = {"post": PostBlock, "pre": PreBlock}
 POLICY_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "planes": planes_policy,
     "linear": linear_policy,
     "factored": FactoredPolicy,
-    "attention": AttentionPolicy,
 }
 VALUE_HEADS: Mapping[str, Callable[[Preset], nn.Module]] = {
     "wdl": lambda row: value_head(row, 3, nn.Identity()),
@@ -50,19 +47,15 @@ def input_names(row: Preset) -> tuple[str, ...]:
 
 
 def _stem(row: Preset) -> nn.Sequential:
-    """Build the layers before the blocks; pre-activation and pre-norm blocks start with a norm."""
-    planes = view(row.view).planes
-    if row.block == "attention":
-        return nn.Sequential(Squares(planes, row.width))
-    convolution = conv3(planes, row.width)
+    """Build the layers before the blocks; pre-activation blocks start with a norm."""
+    convolution = conv3(view(row.view).planes, row.width)
     if row.block == "pre":
         return nn.Sequential(convolution)
     return nn.Sequential(convolution, nn.BatchNorm2d(row.width), ACTIVATIONS[row.activation]())
 
 
 def _blocks(row: Preset) -> nn.Sequential:
-    last = [LastNorm(row.width)] if row.block == "attention" else []
-    return nn.Sequential(*(BLOCKS[row.block](row) for _ in range(row.blocks)), *last)
+    return nn.Sequential(*(BLOCKS[row.block](row) for _ in range(row.blocks)))
 
 
 class Network(nn.Module):

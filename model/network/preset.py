@@ -11,7 +11,7 @@ from engine.json_files import shown
 
 
 class PresetError(UserError):
-    """A field of a preset has a value that it cannot have."""
+    """A field of a preset is invalid."""
 
 
 LARGEST = 4096
@@ -22,7 +22,7 @@ MOST_BLOCKS = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preset:
-    """One network: the view it reads, its trunk, its heads and their sizes.
+    """A network: its view, trunk and heads, and their sizes.
 
     The words in `block`, `activation`, `gate`, `policy`, `value` and the like are keys of the tables that
     `model.network.network` builds from.
@@ -38,8 +38,8 @@ class Preset:
     """Channels of the trunk."""
     blocks: int
     """Blocks in the trunk."""
-    block: Literal["post", "pre", "attention"]
-    """Kind of block: `post` or `pre` activation residual, or `attention` over the 64 squares."""
+    block: Literal["post", "pre"]
+    """Kind of residual block: `post` or `pre` activation."""
     towers: int = 1
     """Trunks: 1 for all heads, or 2, one for the policy and one for the value."""
     activation: Literal["relu", "mish"]
@@ -48,14 +48,10 @@ class Preset:
     """End of each residual branch: `none`, `scale` (squeeze-and-excitation) or `affine` (the same, with a shift)."""
     squeeze: int
     """Hidden units of the gate, 0 with none."""
-    heads: int = 0
-    """Attention heads of an attention block, 0 for other blocks."""
-    feedforward: int = 0
-    """Hidden units of an attention block's second half, 0 for other blocks."""
-    policy: Literal["planes", "linear", "factored", "attention"]
-    """Policy head: `planes` (one for each type of move), `linear`, `factored` or `attention`."""
+    policy: Literal["planes", "linear", "factored"]
+    """Policy head: `planes` (one for each type of move), `linear` or `factored`."""
     policy_width: int
-    """Channels of the policy head's hidden convolution, bottleneck or queries; 0 for no hidden convolution."""
+    """Channels of the policy head's hidden convolution or bottleneck; 0 for no hidden convolution."""
     value: Literal["wdl", "tanh", "none"]
     """Value head: `wdl` (logits of win, draw, loss), `tanh` (one expected score from -1 to 1) or `none`."""
     value_neck: Literal["flat", "pool"] = "flat"
@@ -86,9 +82,7 @@ class Preset:
         for name, known in choices.items():
             if getattr(self, name) not in known:
                 there = ", ".join(sorted(known))
-                raise PresetError(
-                    f"preset {label}: no {name} is called {shown(getattr(self, name))}; there are {there}"
-                )
+                raise PresetError(f"preset {label}: {name} must be one of {there}, got {shown(getattr(self, name))}")
         view(self.view)
         self._check_sizes()
         self._check_policy()
@@ -103,8 +97,6 @@ class Preset:
             ("towers", 1, 2),
             ("squeeze", 0, LARGEST),
             ("policy_width", 0, LARGEST),
-            ("heads", 0, LARGEST),
-            ("feedforward", 0, 4 * LARGEST),
             ("moves_left", 0, LARGEST),
             ("condition_width", 0, LARGEST),
             ("move_features_width", 0, LARGEST),
@@ -115,21 +107,18 @@ class Preset:
             raise PresetError(f"preset {label}: a gate of kind {self.gate} needs squeeze, its hidden units")
         if self.condition != "none" and not self.condition_width:
             raise PresetError(f"preset {label}: a condition needs condition_width, its hidden units")
-        if self.block == "attention" and (not self.feedforward or not self.heads or self.width % self.heads):
-            raise PresetError(f"preset {label}: attention needs feedforward, and heads that divide its width")
 
     def _check_policy(self) -> None:
         label = shown(self.name, quote=False)
         moves = vocabulary(self.moves)
-        if self.policy in ("linear", "attention") and not self.policy_width:
-            raise PresetError(f"preset {label}: a {self.policy} policy needs policy_width")
+        if self.policy == "linear" and not self.policy_width:
+            raise PresetError(f"preset {label}: a linear policy needs policy_width")
         if self.move_features_width and (moves.name != "marro4096" or view(self.view).absolute):
             raise PresetError(f"preset {label}: move features are of moves in marro4096 and the mover's view")
         answers = {
             "planes": moves.planes > 0,
             "linear": not moves.factored,
             "factored": moves.factored,
-            "attention": moves.name == "fromto4096",
         }
         if not answers[self.policy]:
             raise PresetError(f"preset {label}: a {self.policy} policy cannot answer in {moves.name}")

@@ -54,23 +54,7 @@ def _fianchetto() -> tuple[Preset, ...]:
     )
     m = replace(s, name="fianchetto-m", width=192, blocks=12, squeeze=48, value_hidden=256, condition_width=128)
     large = replace(m, name="fianchetto-l", width=320, blocks=15, squeeze=64)
-    # A transformer over the squares with about as many parameters as m.
-    squares = replace(
-        m,
-        name="fianchetto-squares",
-        width=256,
-        blocks=10,
-        block="attention",
-        activation="mish",
-        gate="none",
-        squeeze=0,
-        heads=8,
-        feedforward=768,
-        moves="fromto4096",
-        policy="attention",
-        policy_width=128,
-    )
-    return xs, rated, human, s, m, large, squares
+    return xs, rated, human, s, m, large
 
 
 def _chessmarro() -> tuple[Preset, ...]:

@@ -9,12 +9,12 @@ from engine.errors import UserError
 
 
 class TrainConfigError(UserError):
-    """A setting has a value that it cannot have."""
+    """A training setting is invalid."""
 
 
 OptimizerName = Literal["auto", "adamw", "sgd", "muon"]
 Decay = Literal["cosine", "linear", "step", "none"]
-Precision = Literal["auto", "bf16", "fp16", "off"]
+Precision = Literal["auto", "bf16", "off"]
 Device = Literal["auto", "cpu", "cuda"]
 ValueLoss = Literal["auto", "mse", "huber"]
 
@@ -23,7 +23,7 @@ DEFAULT_PRESET = "fianchetto-human"
 BY_MUON = frozenset({"fianchetto-human", "fianchetto-rated"})
 """Presets that `auto` trains by Muon, as docs/benchmarks.md does."""
 
-FREE_TO_CHANGE = frozenset({"threads", "device", "compile", "save_every_seconds", "report_every_steps"})
+FREE_TO_CHANGE = frozenset({"threads", "device"})
 """Settings that a resumed run may change: they change the weights by rounding at most."""
 
 
@@ -40,8 +40,8 @@ class TrainConfig:
     batch_size: int = 256
     """Positions in one step, over all processes."""
     norm_rows: int = 128
-    """Rows that a batch norm takes its statistics from. A batch is cut into equal microbatches of at least this many rows, and
-    their gradients are added up. A GPU is faster with more rows, which need more memory."""
+    """Rows of a batch norm's statistics: a batch is cut into equal microbatches of at least this many rows. More rows are
+    faster on a GPU and need more memory."""
     optimizer: OptimizerName = "auto"
     """Optimizer: adamw, sgd (Nesterov momentum), muon (for convolutions and linear layers, and AdamW for the rest), or auto:
     muon for fianchetto-human and fianchetto-rated, adamw for other networks."""
@@ -62,27 +62,22 @@ class TrainConfig:
     ema: float = 0.999
     """Decay per step of the averaged weights, which a checkpoint keeps for use; 0 keeps the last weights."""
     label_smoothing: float = 0.0
-    """Share of the policy's target that is spread evenly over the legal moves."""
+    """Share of the policy's target that is spread evenly over all legal moves."""
     visits_temperature: float = 1.0
-    """Temperature of a search's visits, which are the policy's target in rows that have them: below 1 sharpens them."""
+    """Temperature of a search's visits, the policy's target in searched rows; below 1 sharpens them."""
     legality_weight: float = 0.02
-    """Weight of minus the logarithm of the legal moves' total probability; 1 makes the policy's loss the unmasked
-    cross-entropy."""
+    """Weight of minus the log of the legal moves' total probability; 1 makes the policy's loss the unmasked cross-entropy."""
     value_weight: float = 0.25
     """Weight of the value loss beside the policy's cross-entropy among legal moves."""
     value_loss: ValueLoss = "auto"
     """Value loss: mse or huber of the score, or auto: cross-entropy for win, draw and loss, squared error for one number."""
     eval_blend: float = 0.0
-    """Share of the value's target that is the engine's evaluation, in rows that have one; the rest is the game's result."""
+    """Share of the engine's evaluation in the value's target, where a row has one; the rest is the game's result."""
     search_value_share: float = 0.0
-    """Share of the value's target that is a search's value, in rows that have one. In searched rows without a game it is the
-    whole target, or with 0 they have no value loss."""
+    """Share of a search's value in the value's target, where a row has one. Searched rows without a game have no other
+    target, and with 0 no value loss."""
     frozen_norms: bool = False
-    """Use the batch norms' running statistics and leave them unchanged: for a few steps on rows unlike those before."""
-    reference_kl_weight: float = 0.0
-    """Weight of the KL divergence from the reference policy: that of --start, or of the supervised checkpoint."""
-    reference_kl_final: float = 0.0
-    """That weight at the end of the run; in between it changes linearly."""
+    """Keep the batch norms' running statistics fixed, for short fine-tuning on unusual rows."""
     seed: int = 0
     """Seed of the initial weights and of the order of batches."""
     threads: int = 0
@@ -90,21 +85,15 @@ class TrainConfig:
     device: Device = "auto"
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
     amp: Precision = "auto"
-    """Mixed precision: auto (bf16 where the device gains by it), bf16, fp16 (with a scaled loss) or off."""
-    compile: bool = False
-    """Compile the network with torch.compile: a minute or so at the start, for faster steps on a GPU."""
-    save_every_seconds: float = 60.0
-    """Seconds between saves; a killed run loses at most this much."""
-    report_every_steps: int = 50
-    """Steps averaged in one line of metrics.jsonl."""
+    """Mixed precision: auto (bf16 where the device gains by it), bf16 or off."""
     validation_every_steps: int = 0
     """Steps between validations; 0 for as often as they take 2 % of the training time."""
     patience: int = 0
-    """Stop early after this many validations without a lower cross-entropy, and keep the best weights; 0 never stops early."""
+    """Stop after this many validations without a lower cross-entropy, and keep the best weights; 0 never stops early."""
 
     def __post_init__(self) -> None:
         if sum(length is not None for length in (self.minutes, self.steps, self.epochs)) != 1:
-            raise TrainConfigError("say how long to train: either minutes or steps or epochs, and just one of them")
+            raise TrainConfigError("set the length of the run by exactly one of minutes, steps and epochs")
         for name, choices in words().items():
             if getattr(self, name) not in choices:
                 raise TrainConfigError(f"{name} is {getattr(self, name)!r}, and must be one of {', '.join(choices)}")
@@ -148,12 +137,8 @@ LIMITS: dict[str, tuple[float, float]] = {
     "value_weight": (0.0, 1e3),
     "eval_blend": (0.0, 1.0),
     "search_value_share": (0.0, 1.0),
-    "reference_kl_weight": (0.0, 1e3),
-    "reference_kl_final": (0.0, 1e3),
     "seed": (0, 2**63 - 1),
     "threads": (0, 4096),
-    "save_every_seconds": (0.0, 1e6),
-    "report_every_steps": (1, 10**6),
     "validation_every_steps": (0, 10**9),
     "patience": (0, 10**6),
 }

@@ -56,18 +56,12 @@ def read_world() -> World:
 
 @contextmanager
 def process_group(place: World, device: torch.device) -> Iterator[None]:
-    """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
-
-    A group that the launcher has made is used and left open.
-    """
+    """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions."""
     if place.size == 1:
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if dist.is_initialized():
-        yield
-        return
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
     try:
         yield

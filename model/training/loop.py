@@ -1,13 +1,13 @@
 """The training loop: steps, and when to report, validate, save and stop.
 
-It knows nothing of dataset files: its caller passes a function that opens batches at a step. Under torchrun it is one process
-of several, and is passed its share of each batch.
+It reads no dataset files: the caller passes a function that opens batches at a step. Under torchrun, each process is passed
+its share of each batch.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,28 +23,29 @@ from model.data.prefetch import Prefetcher
 from model.network.memory import memory_errors
 from model.network.preset import Preset
 from model.training.config import TrainConfig, TrainConfigError, resolve_optimizer
-from model.training.curves import draw
 from model.training.distributed import World, broadcast, process_group, read_world, run_on_first
-from model.training.metrics_log import MetricsLog
+from model.training.metrics_log import MetricsLog, draw
 from model.training.monitor import RunMonitor, validate
 from model.training.precision import device_for, keep_freed_memory
-from model.training.reference import load_reference
 from model.training.save import find_run, load_start, read_run, restore, save_run
 from model.training.schedules import fraction_done, learning_rate, total_steps
-from model.training.step import DivergedError, Run, check_finite, new_run, prepare, take_step
+from model.training.step import COLUMNS, DivergedError, Run, check_finite, new_run, prepare, take_step
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
 
 Batches = Callable[[int], Iterator[Batch]]
 Validation = Callable[[], Iterator[Batch]]
 
 TICK_SECONDS = 0.5
+SAVE_SECONDS = 60.0
+"""Seconds between saves; a killed run loses at most this much."""
+REPORT_STEPS = 50
+"""Steps averaged in one line of metrics.jsonl."""
 VALIDATION_POSITIONS = 16384
 """Unseen positions of each validation."""
 VALIDATION_SHARE = 0.02
 """Largest share of the training time that validations take; the last one is not counted."""
 GO, DONE, STOPPED, EXHAUSTED = range(4)
 """Decisions of process 0 before each step."""
-LOG = logging.getLogger(__name__)
 
 
 class TrainingDataError(UserError):
@@ -63,7 +64,6 @@ def train(
     stop: Stop,
     epoch_rows: int | None = None,
     start: Path | None = None,
-    reference: Path | None = None,
     check_output: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Train a preset until its minutes, steps or epochs are over and return the checkpoint's card, with a `message`.
@@ -71,9 +71,8 @@ def train(
     A run found in `out` continues from its last save, and a finished one is returned as it is. `stop` is polled before each
     step and inside it; when it says True, the run is saved as of its last whole step and returned unfinished. Minutes exclude
     the first step, in which kernels are compiled. `epoch_rows` is the number of training rows of an epoch, in all processes.
-    A new run begins with the weights of the checkpoint `start`, if any; where the configuration says so, its policy stays near
-    that of the checkpoint `reference`, which the card names. `check_output` is called before anything is written, and raises
-    where `out` belongs to something else.
+    A new run begins with the weights of the checkpoint `start`, if any. `check_output` is called before anything is written,
+    and raises where `out` belongs to something else.
 
     Raises:
         TrainingMismatchError: `out` holds another run, or `start` is of another preset.
@@ -88,12 +87,11 @@ def train(
     if config.patience and validation is None:
         raise TrainConfigError("patience counts validations, and there are no validation positions")
     config = resolve_optimizer(config, preset.name)
-    near = load_reference(config, preset, reference)
     place = read_world()
     device = device_for(config.device, place.local if place.size > 1 else None)
     memory = memory_errors(f"training {preset.name}", "choose a smaller norm_rows, or free some")
     with memory, process_group(place, device), _alone(out, place, check_output):
-        card = run_on_first(place, lambda: find_run(config, preset, out, data, near))
+        card = run_on_first(place, lambda: find_run(config, preset, out, data))
         if card is not None and card["finished"]:
             run_on_first(place, partial(delete_superseded, out, card))
             did = f"{card['step']} steps, {card['positions']} positions"
@@ -107,7 +105,7 @@ def train(
             # Files are compared with the preset before a network is built, which would need memory for whatever a card says
             tensors = None if card is None else read_run(out, card)
             weights = None if start is None or card is not None else load_start(start, preset)
-            run = new_run(config, preset, place, near)
+            run = new_run(config, preset, place)
             if card is not None and tensors is not None:
                 restore(run, card, tensors, str(out))
             elif weights is not None:
@@ -156,7 +154,7 @@ class Loop:
         """That of the last save."""
         self.unsaved = True
         self.began = time.perf_counter() - run.seconds
-        self.sums = torch.zeros(len(run.columns), device=run.device)
+        self.sums = torch.zeros(len(COLUMNS), device=run.device)
         self.mark = (run.step, run.positions, run.seconds)  # where the next line of metrics begins
         self.validated = float(card.get("validation_seconds", 0.0)) if card else 0.0
         self.validated_at = -1
@@ -170,13 +168,16 @@ class Loop:
         self.stop_check = StopCheck(stop, inside=run.world.size == 1)
         if not self.resumed:
             run_on_first(run.world, lambda: self._save(finished=False))  # finds out now that a directory is unwritable
-        if run.config.compile:
-            LOG.warning("compiling the network (torch.compile, once a run): this takes a minute or so")
-        else:
-            for network in (run.network, run.ema):
-                check_in_layers(network, self.stop_check.check)
+        for network in (run.network, run.ema):
+            check_in_layers(network, self.stop_check.check)
         try:
-            verdict, card = self._take_steps(open_batches)
+            with Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed:
+                try:
+                    reason = self._step_until_over(feed)
+                except WorkInterrupted:
+                    reason = STOPPED
+                # inside, so that the run is saved before a thread that still reads rows is waited for
+                verdict, card = run_on_first(run.world, lambda: self._end(reason))
         except DivergedError as error:
             raise DivergedError(f"{error}; {self.out} keeps the state of its last save") from None
         if verdict == STOPPED:
@@ -187,19 +188,6 @@ class Loop:
             why = "finished" if verdict == DONE else f"finished early, best at step {self.monitor.best_step}"
             message = f"{why}: {run.step} steps, {run.positions} positions in {run.seconds:.0f} s"
         return {**card, "message": message}
-
-    def _take_steps(self, open_batches: Batches) -> tuple[int, dict[str, Any]]:
-        """Take steps; return why they ended, and the card of the save.
-
-        The run is saved before a thread that still reads rows is waited for.
-        """
-        run = self.run
-        with Prefetcher(open_batches(run.step), partial(prepare, run), run.device) as feed:
-            try:
-                verdict = self._step_until_over(feed)
-            except WorkInterrupted:
-                verdict = STOPPED
-            return run_on_first(run.world, lambda: self._end(verdict))
 
     def _step_until_over(self, feed: Prefetcher) -> int:
         run, first = self.run, True
@@ -238,13 +226,13 @@ class Loop:
     def _after_step(self, fraction: float) -> None:
         run, config, now = self.run, self.run.config, time.perf_counter()
         run.seconds = now - self.began
-        if run.step - self.mark[0] >= config.report_every_steps:
+        if run.step - self.mark[0] >= REPORT_STEPS:
             self._report(learning_rate(config, fraction))
         if now - self.ticked >= TICK_SECONDS:
             self._tick()
         if self._is_validation_due():
             self._validate()
-        if now - self.saved >= config.save_every_seconds:
+        if now - self.saved >= SAVE_SECONDS:
             self._save(finished=False)
 
     def _end(self, verdict: int) -> tuple[int, dict[str, Any]]:
@@ -295,7 +283,7 @@ class Loop:
         rows = run.positions - positions
         if rows == 0:
             return {}
-        means = dict(zip(run.columns, (self.sums / rows).tolist(), strict=True))
+        means = dict(zip(COLUMNS, (self.sums / rows).tolist(), strict=True))
         return means | {"positions_per_second": rows / max(1e-9, run.seconds - seconds)}
 
     def _report(self, rate: float) -> None:
@@ -346,7 +334,7 @@ class Loop:
         more = {
             "validation_seconds": round(self.validated, 3),
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
-            "monitor": self.monitor.row(),
+            "monitor": asdict(self.monitor),
             "data": self.data,
         }
         self.card = save_run(run, self.out, finished=finished, more=more)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 
@@ -35,10 +34,6 @@ class RunMonitor:
     """Its step."""
     without: int = 0
     """Validations since then."""
-
-    def row(self) -> dict[str, Any]:
-        """Return the card's entry, which the constructor takes."""
-        return asdict(self)
 
     def find_spike(self, loss: float) -> str | None:
         """Return what is wrong with a line's mean loss, None when it is fine; update the lowest."""

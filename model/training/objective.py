@@ -29,8 +29,6 @@ PLIES_A_UNIT = 20.0
 """Unit of the moves-left error in half-moves, as Leela's."""
 MOVES_LEFT_WEIGHT = 0.05
 """Weight of the moves-left loss."""
-ILLEGAL_LOGIT = -1e9
-"""Logit of an illegal move in a divergence: its probability is zero, and its term is zero and not NaN."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,16 +117,6 @@ def moves_left_loss(plies_B: Tensor, plies_left_B: Tensor) -> Tensor:
     """Return each row's Huber loss of the half-moves left, in units of PLIES_A_UNIT, linear from half a unit."""
     error_B = (plies_B.float() - plies_left_B) / PLIES_A_UNIT
     return F.huber_loss(error_B, torch.zeros_like(error_B), reduction="none", delta=0.5)
-
-
-def divergence(reference_BA: Tensor, logits_BA: Tensor, legal_BA: Tensor) -> Tensor:
-    """Return each row's KL divergence from the reference to the network's policy among legal moves, in nats `[B]`.
-
-    It is the sum of p log(p / q), p the reference's: moves that the reference plays must not be forgotten.
-    """
-    log_p_BA = F.log_softmax(reference_BA.float().masked_fill(~legal_BA, ILLEGAL_LOGIT), 1)
-    log_q_BA = F.log_softmax(logits_BA.float().masked_fill(~legal_BA, ILLEGAL_LOGIT), 1)
-    return (log_p_BA.exp() * (log_p_BA - log_q_BA)).sum(1)
 
 
 def wdl_from_centipawns(evals_B: Tensor) -> Tensor:

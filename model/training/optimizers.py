@@ -1,13 +1,12 @@
 """Optimizers as rows of a table, and one object that runs the chosen ones.
 
-Weights are of two kinds: those of convolutions and linear layers decay; norms, biases, embeddings and tables of positions do
-not. A row says how each kind is stepped, and which state a rule keeps of a weight between steps. That state is made at once
-and not at the first step, so that a run can be saved and restored at any step.
+Weights are of two kinds: those of convolutions and linear layers decay; norms, biases and embeddings do not. A row says how
+each kind is stepped, and which state a rule keeps of a weight between steps. That state is made at once and not at the first
+step, so that a run can be saved and restored at any step.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,23 +14,11 @@ from torch import Tensor, nn
 from model.training.config import TrainConfig
 from model.training.muon import Muon
 
-State = Callable[[Tensor], dict[str, Tensor]]
-"""Makes the state that a rule keeps of a weight, by the names that torch's optimizer gives it."""
 Group = dict[str, Any]
+Rule = Callable[[TrainConfig, list[Group]], torch.optim.Optimizer]
+"""Makes the optimizer of some weights."""
 
 BETAS = (0.9, 0.99)
-
-
-def _adam_state(weight: Tensor) -> dict[str, Tensor]:
-    return {
-        "step": torch.zeros((), device=weight.device),
-        "exp_avg": torch.zeros_like(weight),
-        "exp_avg_sq": torch.zeros_like(weight),
-    }
-
-
-def _momentum_state(weight: Tensor) -> dict[str, Tensor]:
-    return {"momentum_buffer": torch.zeros_like(weight)}
 
 
 def _adamw(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
@@ -47,18 +34,16 @@ def _muon(config: TrainConfig, groups: list[Group]) -> torch.optim.Optimizer:
     return Muon(groups, lr=config.learning_rate, momentum=config.momentum, weight_decay=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """One way to step weights."""
-
-    make: Callable[[TrainConfig, list[Group]], torch.optim.Optimizer]
-    state: State
-
-
-ADAMW, SGD, MUON = Rule(_adamw, _adam_state), Rule(_sgd, _momentum_state), Rule(_muon, _momentum_state)
-
-OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {"adamw": (ADAMW, ADAMW), "sgd": (SGD, SGD), "muon": (MUON, ADAMW)}
+OPTIMIZERS: Mapping[str, tuple[Rule, Rule]] = {"adamw": (_adamw, _adamw), "sgd": (_sgd, _sgd), "muon": (_muon, _adamw)}
 """By the setting `optimizer`: the rule of convolutions and linear layers, and that of all other weights."""
+
+
+def _initial_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Tensor]:
+    """Return the state that an optimizer keeps of a weight, by torch's names."""
+    if isinstance(optimizer, torch.optim.AdamW):
+        step = torch.zeros((), device=weight.device)
+        return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
+    return {"momentum_buffer": torch.zeros_like(weight)}
 
 
 def flatten_to_matrix(weight: Tensor) -> Tensor:
@@ -78,12 +63,10 @@ def _decayed(network: nn.Module) -> set[str]:
 
 
 class CombinedOptimizer:
-    """The optimizers of a network. A gradient scaler sees one optimizer over all weights."""
+    """The optimizers of a network, stepped as one."""
 
     def __init__(self, config: TrainConfig, network: nn.Module) -> None:
-        named = list(network.named_parameters())
         decayed = _decayed(network)
-        self.param_groups: list[Group] = [{"params": [weight for _, weight in named]}]
         self.stepped: dict[str, Tensor] = {}  # by name: the weight, or the matrix that stands for it
         self.matrices: list[tuple[Tensor, Tensor]] = []
         rules = OPTIMIZERS[config.optimizer]
@@ -91,32 +74,27 @@ class CombinedOptimizer:
             {"params": [], "weight_decay": config.weight_decay},
             {"params": [], "weight_decay": 0.0},
         )
-        for name, weight in named:
+        for name, weight in network.named_parameters():
             other = name not in decayed
             self.stepped[name] = weight
-            if rules[other] is MUON:
+            if rules[other] is _muon:
                 self.stepped[name] = nn.Parameter(flatten_to_matrix(weight.data))
                 self.matrices.append((weight, self.stepped[name]))
             groups[other]["params"].append(self.stepped[name])
         if rules[0] is rules[1]:
-            self.optimizers = [(rules[0], rules[0].make(config, list(groups)))]
+            self.optimizers = [rules[0](config, list(groups))]
         else:
-            self.optimizers = [(rule, rule.make(config, [group])) for rule, group in zip(rules, groups, strict=True)]
-        for rule, optimizer in self.optimizers:
+            self.optimizers = [rule(config, [group]) for rule, group in zip(rules, groups, strict=True)]
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 for weight in group["params"]:
-                    optimizer.state[weight] = rule.state(weight)
+                    optimizer.state[weight] = _initial_state(optimizer, weight)
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate of the next steps."""
-        for _, optimizer in self.optimizers:
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = rate
-
-    def zero_grad(self) -> None:
-        """Clear the gradients."""
-        for weight in self.param_groups[0]["params"]:
-            weight.grad = None
 
     def step(self) -> None:
         """Step every weight."""
@@ -124,19 +102,15 @@ class CombinedOptimizer:
             if weight.grad is not None:
                 layout = torch.channels_last if not weight.is_contiguous() else torch.contiguous_format
                 matrix.grad = flatten_to_matrix(weight.grad.contiguous(memory_format=layout))
-        for _, optimizer in self.optimizers:
+        for optimizer in self.optimizers:
             optimizer.step()
         for _, matrix in self.matrices:
             matrix.grad = None
 
-    def torch_optimizer(self) -> torch.optim.Optimizer:
-        """Return this object typed for torch.amp.GradScaler, which uses only `param_groups` and `step`."""
-        return cast("torch.optim.Optimizer", self)
-
     def tensors(self) -> dict[str, Tensor]:
         """Return the state between steps by `<weight>.<name>`; writing to these tensors restores it."""
         states: dict[Tensor, dict[str, Tensor]] = {}
-        for _, optimizer in self.optimizers:
+        for optimizer in self.optimizers:
             states |= optimizer.state
         return {
             f"{name}.{moment}": tensor

@@ -1,8 +1,6 @@
 """Device and arithmetic: bf16 only where the processor gains by it."""
 
 import ctypes
-import os
-import shutil
 import sys
 
 import torch
@@ -14,7 +12,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 
 
 class DeviceError(UserError):
-    """The machine lacks the requested device or compiler."""
+    """The machine lacks the requested device."""
 
 
 def device_for(name: str, number: int | None = None) -> torch.device:
@@ -46,9 +44,7 @@ def gains_by_bf16(device: torch.device) -> bool:
 
 
 def dtype_for(amp: str, device: torch.device) -> torch.dtype:
-    """Return the arithmetic of convolutions for auto, bf16, fp16 or off; weights stay float32."""
-    if amp == "fp16":
-        return torch.float16
+    """Return the arithmetic of convolutions for auto, bf16 or off; weights stay float32."""
     if amp == "bf16" or (amp == "auto" and gains_by_bf16(device)):
         return torch.bfloat16
     return torch.float32
@@ -56,15 +52,7 @@ def dtype_for(amp: str, device: torch.device) -> torch.dtype:
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
     """Return the autocast of one forward pass."""
-    half = dtype != torch.float32
-    return torch.autocast(device.type, dtype=dtype if half else torch.bfloat16, enabled=half)
-
-
-def check_compiler() -> None:
-    """Raise DeviceError where torch.compile would find no C++ compiler."""
-    named = os.environ.get("CXX")
-    if not any(shutil.which(name) for name in ([named] if named else ["g++", "clang++", "c++"])):
-        raise DeviceError("compile was asked for, and there is no C++ compiler here: install g++, or leave it off")
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
 
 
 def keep_freed_memory() -> None:

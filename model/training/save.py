@@ -1,7 +1,10 @@
 """Save a run, and find and restore the run of a directory."""
 
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,10 @@ from model.checkpoint import (
 from model.network.network import parameters
 from model.network.preset import Preset, changed_fields, preset_row
 from model.training.config import TrainConfig, changed_settings
-from model.training.provenance import commit, dtype_name
-from model.training.reference import ReferencePolicy
 from model.training.step import Run
 
+ROOT = Path(__file__).resolve().parents[2]
+"""Folder of this code's packages."""
 Tensors = dict[str, dict[str, Tensor]]
 """Tensors by kind: `weights` and `training`."""
 
@@ -47,7 +50,6 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
         "finished": finished,
         **more,
         "config": asdict(run.config),
-        "reference": run.reference.row() if run.reference is not None else None,
         "device": run.device.type,
         "dtype": dtype_name(run.dtype, run.config.amp),
         "threads": torch.get_num_threads(),
@@ -66,15 +68,10 @@ def _training_tensors(run: Run) -> dict[str, Tensor]:
     tensors = {f"network.{name}": tensor for name, tensor in run.network.state_dict().items()}
     tensors |= {f"optimizer.{name}": tensor for name, tensor in run.optimizer.tensors().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in run.best.items()}
-    if run.scaler.is_enabled():
-        state = run.scaler.state_dict()
-        tensors["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
     return tensors
 
 
-def find_run(
-    config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any], reference: ReferencePolicy | None
-) -> dict[str, Any] | None:
+def find_run(config: TrainConfig, preset: Preset, out: Path, data: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the card of the run in a directory, None where there is none; TrainingMismatchError for another run."""
     if not (out / CARD).exists():
         return None
@@ -82,8 +79,6 @@ def find_run(
     changes = [f"preset field {name} differs" for name in changed_fields(preset, card["preset"])]
     changes += changed_settings(config, card["config"])
     changes += [] if card["data"] == dict(data) else ["the data are others"]
-    was = (card.get("reference") or {}).get("weights_sha256")
-    changes += [] if was == (reference and reference.weights_sha256) else ["the reference policy is another"]
     if changes:
         raise TrainingMismatchError(
             f"{out} holds another run ({'; '.join(changes[:4])})",
@@ -103,11 +98,7 @@ def read_run(out: Path, card: Mapping[str, Any]) -> Tensors:
 def restore(run: Run, card: Mapping[str, Any], tensors: Tensors, where: str) -> None:
     """Copy the state of a save into a new run."""
     fit(run.ema.state_dict(), tensors["weights"], where)
-    training = _training_tensors(run)
-    fit(training, tensors["training"], where)
-    if run.scaler.is_enabled():
-        scale, growth = training["scaler"].tolist()
-        run.scaler.load_state_dict(run.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(growth)})
+    fit(_training_tensors(run), tensors["training"], where)
     run.step, run.positions, run.seconds = card["step"], card["positions"], float(card["seconds"])
 
 
@@ -119,3 +110,26 @@ def load_start(start: Path, preset: Preset) -> dict[str, Tensor]:
             f"{start} is of another preset ({', '.join(changes)} differ): start from one of this"
         )
     return network.state_dict()
+
+
+@cache
+def commit(root: Path = ROOT) -> str | None:
+    """Return a checkout's commit, with `-dirty` when tracked files were changed; None without a checkout or git."""
+    git = shutil.which("git")
+    if git is None or not (root / ".git").exists():
+        return None
+
+    def ask(*words: str) -> str:
+        command = [git, "--no-optional-locks", "-C", str(root), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    head = ask("rev-parse", "--verify", "--quiet", "HEAD")
+    changed = ask("status", "--porcelain", "--untracked-files=no")
+    return f"{head}-dirty" if head and changed else head or None
+
+
+def dtype_name(dtype: torch.dtype, amp: str) -> str:
+    """Return the name of the arithmetic and why it was chosen."""
+    name = str(dtype).removeprefix("torch.")
+    why = {"auto": "the device gains by bf16" if name == "bfloat16" else "the device gains nothing by bf16"}
+    return f"{name} ({why.get(amp, 'as configured')})"

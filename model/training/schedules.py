@@ -1,7 +1,6 @@
-"""Learning rate, decay of the averaged weights and weight of the reference policy, as functions of a run's progress."""
+"""Learning rate and decay of the averaged weights, as functions of a run's progress."""
 
 import math
-from collections.abc import Callable, Mapping
 
 from model.training.config import TrainConfig
 
@@ -22,31 +21,15 @@ def fraction_done(config: TrainConfig, steps: int | None, step: int, seconds: fl
     return min(1.0, seconds / (60 * config.minutes))
 
 
-def _cosine(config: TrainConfig, after: float) -> float:
-    return config.final_rate + (1 - config.final_rate) * ((1 + math.cos(math.pi * after)) / 2)
-
-
-def _linear(config: TrainConfig, after: float) -> float:
-    return config.final_rate + (1 - config.final_rate) * (1 - after)
-
-
-def _step(config: TrainConfig, after: float) -> float:
-    """Fall by the same factor at each drop; a final rate of zero is taken as a thousandth."""
-    fallen = min(config.drops, int(after * (config.drops + 1) + 1e-9))
-    return float(max(config.final_rate, 1e-3) ** (fallen / config.drops))
-
-
-def _none(config: TrainConfig, after: float) -> float:
-    return 1.0
-
-
-DECAYS: Mapping[str, Callable[[TrainConfig, float], float]] = {
-    "cosine": _cosine,
-    "linear": _linear,
-    "step": _step,
-    "none": _none,
-}
-"""Share of the highest rate, by the fraction 0 to 1 of the run after the warm-up."""
+def decayed_share(config: TrainConfig, after: float) -> float:
+    """Return the learning rate's share of the highest when the fraction `after` of the time since the warm-up is over."""
+    if config.decay == "none":
+        return 1.0
+    if config.decay == "step":  # fall by the same factor at each drop; a final rate of zero is taken as a thousandth
+        fallen = min(config.drops, int(after * (config.drops + 1) + 1e-9))
+        return float(max(config.final_rate, 1e-3) ** (fallen / config.drops))
+    left = (1 + math.cos(math.pi * after)) / 2 if config.decay == "cosine" else 1 - after
+    return config.final_rate + (1 - config.final_rate) * left
 
 
 def learning_rate(config: TrainConfig, fraction: float) -> float:
@@ -54,12 +37,7 @@ def learning_rate(config: TrainConfig, fraction: float) -> float:
     if fraction < config.warmup:
         return config.learning_rate * max(fraction / config.warmup, 0.01)
     after = (fraction - config.warmup) / max(1e-9, 1 - config.warmup)
-    return config.learning_rate * DECAYS[config.decay](config, after)
-
-
-def reference_kl_weight(config: TrainConfig, fraction: float) -> float:
-    """Return the weight of the divergence from the reference policy when that fraction of the run is done."""
-    return config.reference_kl_weight + (config.reference_kl_final - config.reference_kl_weight) * fraction
+    return config.learning_rate * decayed_share(config, after)
 
 
 def ema_decay(config: TrainConfig, step: int) -> float:

@@ -12,10 +12,9 @@ Axes: B batch, A label.
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,20 +27,17 @@ from model.network.network import Network, build
 from model.network.preset import Preset
 from model.training.config import TrainConfig, resolve_optimizer
 from model.training.distributed import World, WorldError, all_reduce, average_over_processes
-from model.training.objective import VALUE_FORMS, divergence, row_losses
+from model.training.objective import VALUE_FORMS, row_losses
 from model.training.optimizers import CombinedOptimizer
-from model.training.precision import autocast, check_compiler, device_for, dtype_for
-from model.training.reference import ReferencePolicy
-from model.training.schedules import ema_decay, learning_rate, reference_kl_weight
+from model.training.precision import autocast, device_for, dtype_for
+from model.training.schedules import ema_decay, learning_rate
 from model.training.stopping import NEVER_STOP, StopCheck
 from model.training.targets import inputs_and_targets, step_columns
 
 COLUMNS = ("loss", "policy_loss", "value_loss", "top1", "legal_mass")
-"""Figures that are summed over the rows of each step; with a reference policy `reference_kl` too."""
+"""Figures that are summed over the rows of each step."""
 CLIP = 1.0
 """Largest norm of the gradient; longer ones are scaled down to it."""
-SMALLEST_SCALE = 2.0**-14
-"""A loss that overflows fp16 even when scaled by this is not finite itself."""
 
 
 class DivergedError(UserError):
@@ -62,24 +58,14 @@ class Run:
     """The network as it is called: by itself, or in DistributedDataParallel."""
     ema: Network
     optimizer: CombinedOptimizer
-    scaler: torch.amp.GradScaler
-    reference: ReferencePolicy | None = None
-    """The policy that this one stays near, where the configuration says so."""
     best: dict[str, Tensor] = field(default_factory=dict)
     """The averaged weights with the lowest validation cross-entropy, kept where `patience` may return to them."""
     step: int = 0
     positions: int = 0
     seconds: float = 0.0
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the figures that are summed over the rows of each step."""
-        return (*COLUMNS, "reference_kl") if self.reference is not None else COLUMNS
 
-
-def new_run(
-    config: TrainConfig, preset: Preset, world: World | None = None, reference: ReferencePolicy | None = None
-) -> Run:
+def new_run(config: TrainConfig, preset: Preset, world: World | None = None) -> Run:
     """Make a run at step 0; WorldError where the processes cannot share the microbatches of a batch equally."""
     config = resolve_optimizer(config, preset.name)
     world = world or World()
@@ -95,22 +81,16 @@ def new_run(
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
     ema = copy.deepcopy(network).eval().requires_grad_(False)
-    if config.compile:
-        check_compiler()
-        network.compile()
-    dtype = dtype_for(config.amp, device)
     return Run(
         config=config,
         preset=preset,
         device=device,
-        dtype=dtype,
+        dtype=dtype_for(config.amp, device),
         world=world,
         network=network,
         model=network if world.size == 1 else nn.parallel.DistributedDataParallel(network, broadcast_buffers=False),
         ema=ema,
         optimizer=CombinedOptimizer(config, network),
-        scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
-        reference=None if reference is None else reference.on(device, dtype),
         best={name: tensor.clone() for name, tensor in ema.state_dict().items()} if config.patience else {},
     )
 
@@ -133,32 +113,30 @@ def _deal(batch: Batch, count: int) -> Iterator[Batch]:
 def take_step(
     run: Run, microbatches: Sequence[DeviceBatch], fraction: float, stop_check: StopCheck = NEVER_STOP
 ) -> Tensor:
-    """Do one optimizer step and return the sums of `run.columns` over its rows; DivergedError if it would not be finite.
+    """Do one optimizer step and return the sums of COLUMNS over its rows; DivergedError if it would not be finite.
 
     Raises WorkInterrupted when `stop_check` says so; the run is then as it was before the step.
     """
     config = run.config
-    totals = _add_gradients(run, microbatches, reference_kl_weight(config, fraction), stop_check)
-    run.scaler.unscale_(run.optimizer.torch_optimizer())
+    totals = _add_gradients(run, microbatches, stop_check)
     norm = nn.utils.clip_grad_norm_(run.network.parameters(), CLIP)
     totals = all_reduce(totals)
-    if run.device.type == "cpu" and not _is_finite(run, totals, norm):  # a GPU would stall
+    if run.device.type == "cpu" and not math.isfinite(float(totals[0]) + float(norm)):  # a GPU would stall
         raise DivergedError(_why_not_finite(run, microbatches))
     run.optimizer.set_rate(learning_rate(config, fraction))
-    run.scaler.step(run.optimizer.torch_optimizer())
-    run.scaler.update()
+    run.optimizer.step()
     run.step += 1
     run.positions += sum(len(columns["planes"]) for columns in microbatches) * run.world.size
     _average(run)
     return totals
 
 
-def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], kl_weight: float, stop_check: StopCheck) -> Tensor:
-    """Add up the gradients of all microbatches and return the sums of `run.columns` over their rows.
+def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], stop_check: StopCheck) -> Tensor:
+    """Add up the gradients of all microbatches and return the sums of COLUMNS over their rows.
 
     The norms' running statistics become the mean over the microbatches. Whatever is raised leaves the run as it was.
     """
-    run.optimizer.zero_grad()
+    run.network.zero_grad()
     buffers = list(run.network.buffers())
     before, means = [buffer.clone() for buffer in buffers], list[Tensor]()
     totals: list[Tensor] = []
@@ -169,7 +147,7 @@ def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], kl_weight: flo
             is_last = len(totals) == len(microbatches) - 1
             alone = nullcontext() if is_last or run.model is run.network else run.model.no_sync()  # type: ignore[operator]
             with alone:
-                totals.append(backward(run, run.model, columns, kl_weight))
+                totals.append(_backward(run, columns))
             if not means:
                 means = [buffer.clone() for buffer in buffers]
             else:
@@ -177,7 +155,7 @@ def _add_gradients(run: Run, microbatches: Sequence[DeviceBatch], kl_weight: flo
                     mean += buffer
     except BaseException:
         _copy(before, buffers)
-        run.optimizer.zero_grad()
+        run.network.zero_grad()
         raise
     if statistics := _floats(means):
         torch._foreach_mul_(statistics, 1 / len(microbatches))
@@ -196,19 +174,16 @@ def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor for tensor in tensors if tensor.is_floating_point()]
 
 
-def backward(run: Run, model: Callable[..., Any], columns: DeviceBatch, kl_weight: float) -> Tensor:
-    """Add the gradients of a microbatch, and return the sums of `run.columns` over its rows."""
+def _backward(run: Run, columns: DeviceBatch) -> Tensor:
+    """Add the gradients of a microbatch, and return the sums of COLUMNS over its rows."""
     draw = draw_of(run.config.seed, run.step)
     read, targets = inputs_and_targets(run.preset, columns, run.dtype, draw=draw)
     with autocast(run.device, run.dtype):
-        outputs = model(read)
+        outputs = run.model(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
-    if run.reference is not None:
-        losses["reference_kl"] = divergence(run.reference.logits(read), flatten_policy(outputs[0]), targets.legal)
-        losses["loss"] = losses["loss"] + kl_weight * losses["reference_kl"]
     loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
     loss = loss_B.mean() / (run.config.microbatches // run.world.size)
-    run.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
         figures = losses | {
@@ -216,14 +191,7 @@ def backward(run: Run, model: Callable[..., Any], columns: DeviceBatch, kl_weigh
             "top1": (best_B == targets.labels).float(),
             "legal_mass": torch.exp(-losses["illegal"]),
         }
-        return torch.stack([figures[name].detach().sum() for name in run.columns])
-
-
-def _is_finite(run: Run, totals: Tensor, norm: Tensor) -> bool:
-    """Return whether the step's loss and gradient are finite; a scaled gradient may overflow, and its step is skipped."""
-    if run.scaler.is_enabled():
-        return math.isfinite(float(totals[0])) and run.scaler.get_scale() >= SMALLEST_SCALE
-    return math.isfinite(float(totals[0]) + float(norm))
+        return torch.stack([figures[name].detach().sum() for name in COLUMNS])
 
 
 def _why_not_finite(run: Run, microbatches: Sequence[DeviceBatch]) -> str:

@@ -34,7 +34,7 @@ from model.training.policy_loss import Visits
 def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
     """Return all that a step needs of a batch, on the device: the columns of `move_to_device`, and the other targets.
 
-    The columns `visits` (as `visit_entries` takes it), `weight` (float32 `[B]`) and, with a share of the value's target,
+    The columns `visits`, `weight` (float32 `[B]`) and, with a share of the value's target,
     `eval`, `root_value` and `best_value` are used where the batch has them. Rows whose `plies` is 0 belong to no game:
     `has_game` bool `[B]` is false for them. It is left out where all are True. Visits are `visited_rows`,
     `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
@@ -87,25 +87,20 @@ def _search_values(batch: Batch) -> NDArray[Any]:
     return np.where(np.isnan(batch["best_value"]), batch["root_value"], batch["best_value"])
 
 
-def visit_entries(visits: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return a column of visits as flat rows, labels and shares `[N]`, without moves whose share is 0.
-
-    A row is None, or its moves as records with `label` (this project's, mover's view) and `share`.
-    """
-    searched = [(row, moves) for row, moves in enumerate(visits) if moves is not None and len(moves)]
-    if not searched:
-        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
-    rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
-    moves_N = np.concatenate([moves for _, moves in searched])
-    kept_N = moves_N["share"] > 0
-    return rows_N[kept_N], moves_N["label"][kept_N].astype(np.int64), moves_N["share"][kept_N].astype(np.float32)
-
-
 def _visits(preset: Preset, batch: Batch) -> dict[str, NDArray[Any]]:
-    """Return a batch's visits in the preset's vocabulary, {} where it has none; those of a promotion are the queen's."""
-    rows_N, labels_N, shares_N = visit_entries(batch["visits"])
-    if not len(rows_N):
+    """Return a batch's visits as flat rows, moves in the preset's vocabulary and shares `[N]`; {} where it has none.
+
+    A row of the column is None, or its moves as records with `label` (the mover's view) and `share`. Moves without a share are
+    left out; those of a promotion are the queen's.
+    """
+    searched = [(row, moves) for row, moves in enumerate(batch["visits"]) if moves is not None and len(moves)]
+    if not searched:
         return {}
+    rows_N = np.repeat([row for row, _ in searched], [len(moves) for _, moves in searched])
+    records_N = np.concatenate([moves for _, moves in searched])
+    kept_N = records_N["share"] > 0
+    rows_N, records_N = rows_N[kept_N], records_N[kept_N]
     turned_N = (batch["planes"][rows_N, TURN_PLANE] != 0) & view(preset.view).absolute
+    labels_N = records_N["label"].astype(np.int64)
     moves_N = index_of(vocabulary(preset.moves), turned_N, labels_N, np.zeros(len(labels_N), np.int64))
-    return {"visited_rows": rows_N, "visited_moves": moves_N, "shares": shares_N}
+    return {"visited_rows": rows_N, "visited_moves": moves_N, "shares": records_N["share"].astype(np.float32)}

@@ -186,21 +186,18 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
     pool="accelerator",
     code_version=CODE_VERSION,
 )
-def accuracy_report(
-    context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets, compute: Compute
-) -> Result:
+def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
     """How often the network's first choice is the move that was played, on games it was not trained on."""
     with prepare(context):
         options = read_form(config)
         named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
         network = named or find_newest(checkpoint.key, context)
         shards = find_inputs(context, datasets, options.positions)
-        ratings = replace(options.ratings, engine=compute.uci_engine)
         folder = datasets.path / "reports" / network.name
         reports = {}
         for path in shards:
             out = folder / path.name
-            work = partial(tasks.report, network, path, options.split, options.rule, ratings, out)
+            work = partial(tasks.report, network, path, options.split, options.rule, options.rating_rows, out)
             reports[path.name] = run_child(work, progress=log_progress(context))
         probe = run_child(
             partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=metadata.DRAWN)

@@ -11,7 +11,6 @@ from typing import Any
 
 from engine.progress import Progress, Stop
 from model.training.config import TrainConfig
-from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.ingest.chunk import IngestConfig
 
@@ -82,7 +81,7 @@ def report(
     positions: Path,
     split: str,
     rule: Rule,
-    ratings: RatingsConfig,
+    rating_rows: int,
     out: Path,
     *,
     progress: Progress,
@@ -92,7 +91,7 @@ def report(
     from pipeline.evaluation.report import report as library
 
     data: dict[str, Any] = {"positions": positions, "split": split, "rule": rule}
-    result = library(checkpoint, **data, ratings=ratings, progress=progress)
+    result = library(checkpoint, **data, rating_rows=rating_rows, progress=progress)
     write_report(result, out)
     return result
 

@@ -1,1 +1,1 @@
-"""What a checkpoint is worth on unseen games: figures, tables, pictures."""
+"""Measure a checkpoint on unseen games: figures, tables, pictures."""

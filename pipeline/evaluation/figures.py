@@ -1,8 +1,8 @@
 """The figures of a report, from a table of measured rows: headline, slices, calibration, baselines, paired differences.
 
-A row of the table is a position. Its columns are `rank nll legal_mass brier wdl_brier expected score legal_moves` of the
-network (defined in model/metrics.py), `choice_probability` of its first choice, `classical_*` and `frequent_*` of the
-baselines, and the columns that slices go by. Scores are the mover's: 1, 1/2 or 0.
+A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier expected score legal_moves`
+(model/metrics.py) and `choice_probability`, of its first choice. The baselines' are `classical_*` and `frequent_*`. The others
+are what slices go by. Scores are the mover's: 1, 1/2 or 0.
 
 Axes: R rows.
 """
@@ -28,8 +28,8 @@ BANDED = {
 """Slice by bands of a number: its column, the edges between bands, the unit."""
 IN_TRAIN = ("not in train", "in train too")
 """Whether the position (not the game) occurs in the train split."""
-TENTHS, FIFTHS = 10, 5
-"""Bins of a reliability diagram of all rows, and of one of a slice."""
+BINS = 10
+"""Bins of a reliability diagram."""
 BASELINES = {"classical": "hand-written", "frequent": "most frequent move"}
 """Prefix of a baseline's columns, and its name."""
 
@@ -41,8 +41,8 @@ def top1_interval(table: pl.DataFrame) -> tuple[float, float] | None:
     return clustered_interval(table["rank"].to_numpy() == 1, table["game"].to_numpy())
 
 
-def with_strata(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the table with the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
+def add_strata(table: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns `band` (mover's rating) and `speed` (class of time control), as numbers."""
     columns = {name: table[name].to_numpy() for name in ("elo", "base", "increment")}
     return table.with_columns(
         pl.Series("band", rating_band(columns["elo"], RATING_EDGES)),
@@ -56,15 +56,17 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
     With `in_train`, bool[R], also for positions that the train split holds and those that it does not.
     """
     found = {
-        "rating": _by_number(table, "band", band_names(RATING_EDGES)),
-        "time control": _by_number(table, "speed", CLASSES),
-        "phase": _by_number(table, "phase", PHASES),
-        **{name: _by_band(table, *band) for name, band in BANDED.items()},
-        "piece moved": _by_number(table, "piece", PIECES),
+        "rating": _slice_by_number(table, "band", band_names(RATING_EDGES)),
+        "time control": _slice_by_number(table, "speed", CLASSES),
+        "phase": _slice_by_number(table, "phase", PHASES),
+        **{name: _slice_by_band(table, *band) for name, band in BANDED.items()},
+        "piece moved": _slice_by_number(table, "piece", PIECES),
         "kind of move": [group_figures(kind, rows) for kind in KINDS if len(rows := table.filter(pl.col(kind)))],
     }
     if in_train is not None:
-        found["in train"] = _by_number(table.with_columns(pl.Series("place", in_train.astype(int))), "place", IN_TRAIN)
+        found["in train"] = _slice_by_number(
+            table.with_columns(pl.Series("place", in_train.astype(int))), "place", IN_TRAIN
+        )
     return found
 
 
@@ -78,22 +80,22 @@ def slices_by_rating_and_speed(table: pl.DataFrame) -> Rows:
     ]
 
 
-def _by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
+def _slice_by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
     """Return the figures of each value of a column that numbers `names`, in their order."""
     groups = {int(key[0]): rows for key, rows in table.partition_by(column, as_dict=True).items()}
     return [group_figures(names[at], groups[at]) for at in sorted(groups)]
 
 
-def _by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> Rows:
+def _slice_by_band(table: pl.DataFrame, column: str, edges: Sequence[int], unit: str) -> Rows:
     """Return the figures between edges of a column; unknown values are left out."""
     if column in BATCH_SENTINELS:
         table = table.filter(pl.col(column) != BATCH_SENTINELS[column])
     place = pl.Series("place", np.searchsorted(edges, table[column].to_numpy(), side="right"))
-    return _by_number(table.with_columns(place), "place", band_names(edges, unit))
+    return _slice_by_number(table.with_columns(place), "place", band_names(edges, unit))
 
 
 def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
-    """Return the figures of one group of rows with their intervals, and the calibration of policy and value."""
+    """Return the figures of one group of rows with their intervals."""
     low, high = top1_interval(rows) or (None, None)
     game, known = rows["game"].to_numpy(), rows.filter(pl.col("brier").is_not_null())
     brier: Sequence[float | None] = (None, None, None)
@@ -106,55 +108,40 @@ def group_figures(name: str, rows: pl.DataFrame) -> dict[str, Any]:
         **{f"top{k}": float((rows["rank"] <= k).to_numpy().mean()) for k in (1, 3, 5)},
         "top1_low": low,
         "top1_high": high,
-        **_with_ends("cross_entropy", clustered_mean(rows["nll"].to_numpy(), game)),
-        **_with_ends("value_brier", brier),
+        **_name_interval("cross_entropy", clustered_mean(rows["nll"].to_numpy(), game)),
+        **_name_interval("value_brier", brier),
         "hand_written_top1": float((rows["classical_rank"] == 1).to_numpy().mean()),
-        **_calibration("policy", rows, "choice_probability", pl.col("rank") == 1, policy_reliability(rows, FIFTHS)),
-        **_calibration("value", rows, "expected", pl.col("score"), value_reliability(rows, FIFTHS)),
     }
 
 
-def _with_ends(name: str, mean: Sequence[float | None]) -> dict[str, float | None]:
+def _name_interval(name: str, mean: Sequence[float | None]) -> dict[str, float | None]:
     """Name a mean and the ends of its interval."""
     return dict(zip((name, f"{name}_low", f"{name}_high"), mean, strict=True))
 
 
-def _calibration(name: str, rows: pl.DataFrame, expected: str, came: pl.Expr, diagram: Rows) -> dict[str, Any]:
-    """Return a reliability diagram, its expected calibration error, and the bias with its interval.
-
-    The bias is the mean of what was expected less the mean of what came: above 0 the network is too sure, or too hopeful.
-    """
-    known = rows.select(came.cast(pl.Float64).alias("came"), pl.col(expected).alias("said"), "game").drop_nulls("came")
-    bias: Sequence[float | None] = (None, None, None)
-    if len(known):
-        bias = clustered_mean((known["said"] - known["came"]).to_numpy(), known["game"].to_numpy())
-    error = calibration_error(diagram) if diagram else None
-    return {f"{name}_reliability": diagram, f"{name}_calibration_error": error, **_with_ends(f"{name}_bias", bias)}
-
-
-def policy_reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
+def policy_reliability(table: pl.DataFrame) -> Rows:
     """Return, for each bin of the first choice's probability, its mean and the share of hits with its interval."""
-    return _reliability(table, "choice_probability", pl.col("rank") == 1, bins)
+    return _reliability(table, pl.col("choice_probability"), pl.col("rank") == 1)
 
 
-def value_reliability(table: pl.DataFrame, bins: int = TENTHS) -> Rows:
+def value_reliability(table: pl.DataFrame) -> Rows:
     """Return, for each bin of the value's expected score, its mean and the mean score with its interval."""
-    return _reliability(table.filter(pl.col("score").is_not_null()), "expected", pl.col("score"), bins)
+    return _reliability(table.filter(pl.col("score").is_not_null()), pl.col("expected"), pl.col("score"))
 
 
-def _reliability(table: pl.DataFrame, expected: str, came: pl.Expr, bins: int) -> Rows:
-    """Return the table of a reliability diagram: `expected` against `score`; `tenth` is where the bin begins."""
-    tenth = (pl.col(expected) * bins).floor().clip(0, bins - 1).cast(pl.Int8) * (TENTHS // bins)
+def _reliability(table: pl.DataFrame, expected: pl.Expr, observed: pl.Expr) -> Rows:
+    """Return the rows of a reliability diagram: the means `expected` and `score` of each `tenth`."""
+    tenth = (expected * BINS).floor().clip(0, BINS - 1).cast(pl.Int8)
     frame = table.select(
-        pl.col(expected).alias("said"), came.cast(pl.Float64).alias("came"), "game", tenth.alias("tenth")
+        expected.alias("expected"), observed.cast(pl.Float64).alias("observed"), "game", tenth.alias("tenth")
     )
     rows = []
     for key, group in sorted(frame.partition_by("tenth", as_dict=True).items()):
-        score, game = group["came"].to_numpy(), group["game"].to_numpy()
+        score, game = group["observed"].to_numpy(), group["game"].to_numpy()
         mean, low, high = clustered_mean(score, game)
         if bool(((score == 0) | (score == 1)).all()):  # Wilson's interval stays within 0..1
             low, high = clustered_interval(score == 1, game) or (None, None)
-        expected_mean = float(group["said"].to_numpy().mean())
+        expected_mean = float(group["expected"].to_numpy().mean())
         row: dict[str, Any] = {"tenth": int(key[0]), "positions": len(group), "expected": expected_mean}
         rows.append(row | {"score": mean, "low": low, "high": high})
     return rows
@@ -248,7 +235,7 @@ def paired_difference(first: pl.DataFrame, other: pl.DataFrame) -> dict[str, Any
 
 
 def page_details(table: pl.DataFrame) -> dict[str, Any]:
-    """Return what only the page shows; `table` has the columns of `with_strata`."""
+    """Return what only the page shows; `table` has the columns of `add_strata`."""
     policy = policy_reliability(table)
     return {
         "rating_by_time_control": slices_by_rating_and_speed(table),

@@ -1,21 +1,20 @@
-"""A strong engine's scores of every legal move of many positions, by which moves of players and people are measured.
+"""Scores of every legal move of many positions by an engine, by which moves of players and people are measured.
 
-    games.pgn -> positions by chance -> the engine, all moves at one depth -> judged.jsonl, a line a position
+    games.pgn -> random positions -> the engine, all moves at one depth -> judged.jsonl, a line per position
 
-A line is written when its position is judged, so a stopped or killed run continues from there. Scores are expected scores of
-the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy), and 1 or 0 where the move forces mate.
+A line is written as soon as its position is judged, so a stopped or killed run continues from there. Scores are expected
+scores of the side to move, 0..1, by Lichess's curve over centipawns (lichess.org/page/accuracy). A move that forces mate
+scores 1, and one that allows it 0.
 """
 
-import hashlib
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
 from threading import local
-from typing import Any
 
 import chess
 import chess.engine
@@ -37,17 +36,15 @@ from pipeline.storage.stores import alone, file_hash
 
 FORMAT_VERSION = 1
 NAMES = ("judge.json", "judged.jsonl")
-"""The configuration of a judging, and its judgements."""
+"""Files of a folder of judgements: its configuration and the scores."""
 CURVE = 0.00368208
-"""Lichess's logistic slope, a centipawn."""
-DEPTH = 9
-"""Plies that the engine searches when it judges a move unless told otherwise, as in `fianchetto judge`."""
+"""Slope of Lichess's logistic curve per centipawn."""
 POLL_SECONDS = 0.2
-"""Seconds between looks at `stop` while engines think."""
+"""Seconds between polls of `stop` while engines think."""
 FIRST_PLY = 4
-"""First ply that is judged: earlier positions are the same in most games."""
+"""First ply that may be judged: earlier positions are the same in most games."""
 A_GAME = 2
-"""Most positions of one game: neighbours are similar."""
+"""Most positions of one game: neighboring positions are similar."""
 
 
 class JudgeError(UserError):
@@ -56,7 +53,7 @@ class JudgeError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A position and what each of its legal moves is worth."""
+    """A position with the scores of all its legal moves."""
 
     fen: str
     scores: dict[str, float]
@@ -68,16 +65,16 @@ class Judged:
         return max(self.scores.values())
 
 
-def judging(engine: str) -> tuple[str, ...]:
-    """Return the command of the judging engine, looked up in Debian's folder of games too; raises JudgeError."""
+def find_engine(engine: str) -> tuple[str, ...]:
+    """Return an engine's command, which may lie in Debian's folder of games too; raises JudgeError without one."""
     command = tuple(shlex.split(engine))
     if not command:
-        raise JudgeError("give the command that starts the engine, as in --engine stockfish")
+        raise JudgeError("give the command that starts the engine, for instance --engine stockfish")
     require_program(command := installed(command))
     return command
 
 
-def expected(score: chess.engine.Score) -> float:
+def expected_score(score: chess.engine.Score) -> float:
     """Return an engine's score as an expected score, 0..1, from the same side's view."""
     mate = score.mate()
     if mate is not None:
@@ -85,7 +82,7 @@ def expected(score: chess.engine.Score) -> float:
     return 1.0 / (1.0 + exp(-CURVE * (score.score() or 0)))
 
 
-def drawn(pgn: Path, count: int, seed: int, stop: Stop = never) -> list[str]:
+def draw_positions(pgn: Path, count: int, seed: int, stop: Stop = never) -> list[str]:
     """Return FENs drawn from the first games of a PGN file: at most two a game, no duplicates, more than one legal move.
 
     Raises JudgeError for a file without games, and Stopped.
@@ -94,7 +91,7 @@ def drawn(pgn: Path, count: int, seed: int, stop: Stop = never) -> list[str]:
     try:
         with open_text(pgn) as file:
             while len(found) < count and (game := chess.pgn.read_game(file)) is not None:
-                found |= dict.fromkeys(_of_game(game, chance))
+                found |= dict.fromkeys(_draw_from_game(game, chance))
                 if stop():
                     raise Stopped("stopped before any position was judged; run the same command to begin again")
     except (OSError, DumpError) as error:
@@ -104,7 +101,7 @@ def drawn(pgn: Path, count: int, seed: int, stop: Stop = never) -> list[str]:
     return list(found)[:count]
 
 
-def _of_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]:
+def _draw_from_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]:
     moves, board = list(game.mainline_moves()), game.board()
     if game.errors or not isinstance(board, chess.Board) or board.uci_variant != "chess" or board.chess960:
         return
@@ -116,7 +113,7 @@ def _of_game(game: chess.pgn.Game, chance: np.random.Generator) -> Iterator[str]
         board.push(move)
 
 
-def judged(
+def judge_positions(
     pgn: Path,
     out: Path,
     *,
@@ -128,59 +125,26 @@ def judged(
     progress: Progress = silent,
     stop: Stop = never,
 ) -> list[Judged]:
-    """Judge positions of a PGN file, or go on where a stopped run was, and give those that are judged.
+    """Judge random positions of a PGN file, or continue a stopped run, and return those that are judged.
 
     Raises JudgeError for a file without games, another judgement in `out`, or an engine that does not judge every move.
     """
     if positions < 1 or depth < 1 or workers < 1:
         raise JudgeError("positions, depth and workers are 1 or more")
-    asked = {"positions": positions, "depth": depth, "seed": seed}
-
-    def chosen() -> tuple[list[str], dict[str, Any]]:
-        return drawn(pgn, positions, seed, stop), {"pgn_sha256": file_hash(pgn), "command": list(command)} | asked
-
-    return _judged(chosen, out, command, depth, workers, progress, stop)
-
-
-def judged_fens(
-    fens: Sequence[str],
-    out: Path,
-    *,
-    command: Sequence[str],
-    depth: int,
-    workers: int = 1,
-    progress: Progress = silent,
-    stop: Stop = never,
-) -> list[Judged]:
-    """Judge these positions, or go on where a stopped run was, and give those that are judged; raises JudgeError."""
-    fens_sha256 = hashlib.sha256("\n".join(fens).encode()).hexdigest()
-    identity = {"fens_sha256": fens_sha256, "command": list(command), "depth": depth}
-    return _judged(lambda: (list(fens), identity), out, command, depth, workers, progress, stop)
-
-
-def _judged(
-    chosen: Callable[[], tuple[list[str], dict[str, Any]]],
-    out: Path,
-    command: Sequence[str],
-    depth: int,
-    workers: int,
-    progress: Progress,
-    stop: Stop,
-) -> list[Judged]:
-    """Judge the positions that `chosen` gives with what tells them from others, in `out`."""
     require_own(out, JUDGEMENTS, JudgeError)
     with alone(out, JudgeError(f"{out} is being judged by another process")):
-        fens, identity = chosen()
+        fens = draw_positions(pgn, positions, seed, stop)
         if not (out / NAMES[0]).exists() and (out / NAMES[1]).exists():
             raise JudgeError(f"{out} has judgements of an unknown engine: choose another directory")
-        claim(out / NAMES[0], {"format_version": FORMAT_VERSION} | identity, JudgeError)
-        done = read(out)
+        settings = {"command": list(command), "positions": positions, "depth": depth, "seed": seed}
+        claim(out / NAMES[0], {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), **settings}, JudgeError)
+        done = read_judgements(out)
         todo = [fen for fen in fens if fen not in done]
-        torn = _torn(out / NAMES[1])
+        torn = _has_torn_line(out / NAMES[1])
         with (out / NAMES[1]).open("a", encoding="utf-8") as journal:
-            if torn:  # what a kill left stays a line of its own, which `read` leaves out
+            if torn:  # the line that a kill cut off is ended, and `read_judgements` skips it
                 journal.write("\n")
-            for one in _judge(todo, command, depth, workers, stop):
+            for one in _judge_each(todo, command, depth, workers, stop):
                 done[one.fen] = one
                 with name_path(out / NAMES[1]):
                     journal.write(_line(one))
@@ -189,14 +153,14 @@ def _judged(
     return [done[fen] for fen in fens if fen in done]
 
 
-def _torn(path: Path) -> bool:
+def _has_torn_line(path: Path) -> bool:
     """Return whether the last line of a file lacks its line feed."""
-    told = path.read_bytes() if path.exists() else b""
-    return told != b"" and not told.endswith(b"\n")
+    written = path.read_bytes() if path.exists() else b""
+    return written != b"" and not written.endswith(b"\n")
 
 
-def read(out: Path) -> dict[str, Judged]:
-    """Read the judgements of a folder by their FEN; a line that was torn, or does not fit its position, is left out."""
+def read_judgements(out: Path) -> dict[str, Judged]:
+    """Read the judgements of a folder by FEN; lines that are cut off, or do not fit their position, are skipped."""
     found: dict[str, Judged] = {}
     path = out / NAMES[1]
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
@@ -215,8 +179,8 @@ def _line(one: Judged) -> str:
     return json.dumps({"fen": one.fen, "scores": one.scores}) + "\n"
 
 
-def _judge(fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Stop) -> Iterator[Judged]:
-    """Yield each judged position in the order of completion; every thread has an engine."""
+def _judge_each(fens: Sequence[str], command: Sequence[str], depth: int, workers: int, stop: Stop) -> Iterator[Judged]:
+    """Yield positions as they are judged, in any order; every thread has its own engine."""
     mine, engines = local(), list[chess.engine.SimpleEngine]()
 
     def judge(fen: str) -> Judged | None:
@@ -233,8 +197,8 @@ def _judge(fens: Sequence[str], command: Sequence[str], depth: int, workers: int
             lines = mine.engine.analyse(board, chess.engine.Limit(depth=depth), multipv=moves, game=fen)
         except chess.engine.EngineError as error:
             raise JudgeError(f"{command[0]} failed on {fen}: {error}") from error
-        told = {line["pv"][0].uci(): line["score"].relative for line in lines if line.get("pv")}
-        scores = {move: round(expected(score), 5) for move, score in told.items()}
+        found = {line["pv"][0].uci(): line["score"].relative for line in lines if line.get("pv")}
+        scores = {move: round(expected_score(score), 5) for move, score in found.items()}
         if len(scores) != moves:
             raise JudgeError(f"{command[0]} judged {len(scores)} of {moves} moves of {fen}: it needs MultiPV for all")
         return Judged(fen, scores)
@@ -254,4 +218,4 @@ def _judge(fens: Sequence[str], command: Sequence[str], depth: int, workers: int
                 pool.shutdown(wait=False, cancel_futures=True)
                 close()
     finally:
-        close()  # engines that started meanwhile
+        close()  # engines that a thread started after the first call

@@ -31,38 +31,31 @@ SLICED = ("castling", "label", "result", "ply", "plies", "elo", "opponent_elo", 
 COLUMNS = ("planes", *SLICED, "promotion", "last_move", "ep_file")
 
 
+COMMON_PLY, COMMON_CLOCK = 10, 30
+"""First ply, and seconds left on a known clock, in most published figures of human moves, which are reported too."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """Which positions count."""
+    """The positions that count."""
 
     min_ply: int = 0
     """Half-moves played before the first position that counts."""
-    min_clock: int = 0
-    """Seconds the mover must have left, where the clock is known."""
     limit: int = 0
-    """Most positions, drawn at random from all games before min_ply and min_clock are applied; 0 for all."""
+    """Most positions, drawn at random from all games before min_ply is applied; 0 for all."""
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        if min(self.min_ply, self.min_clock, self.limit) < 0:
-            raise ConfigError("min_ply, min_clock and limit must be 0 or more")
+        if min(self.min_ply, self.limit) < 0:
+            raise ConfigError("min_ply and limit must be 0 or more")
 
-    def describe(self, where: str) -> str:
-        """Return the rule in words."""
-        plies = f"from ply {self.min_ply} on" if self.min_ply else "every ply"
-        clock = f", mover's clock at least {self.min_clock} s where known" if self.min_clock else ""
+    def describe(self, where: str, *, common: bool = False) -> str:
+        """Return the rule in words; `common` is the usual rule of the literature, applied to the positions of this one."""
+        ply = max(self.min_ply, COMMON_PLY) if common else self.min_ply
+        plies = f"from ply {ply} on" if ply else "every ply"
+        clock = f", mover's clock at least {COMMON_CLOCK} s where known" if common else ""
         sample = f", a random sample of at most {self.limit:,} positions of all games" if self.limit else ""
         return f"{where}: {plies} of every game{clock}{sample}; illegal moves are masked before ranking"
-
-
-COMMON = Rule(min_ply=10, min_clock=30)
-"""The rule of most published figures of human moves; its figures are reported beside the report's own."""
-
-
-def _counted(batch: Batch, rule: Rule) -> Batch:
-    """Select the rows that the rule counts."""
-    keep = (batch["ply"] >= rule.min_ply) & (batch["clock"] >= rule.min_clock)
-    return batch if keep.all() else {name: values[keep] for name, values in batch.items()}
 
 
 def without_players(batch: Batch) -> Batch:
@@ -108,10 +101,11 @@ def measured_rows(
 
     tables, boards, done, began = [], BoardSelection(), 0, time.perf_counter()
     for raw in batches:
-        batch = _counted(raw, rule)
-        done += len(raw["planes"])
-        if not len(batch["planes"]):
+        keep = raw["ply"] >= rule.min_ply
+        done += len(keep)
+        if not keep.any():
             continue
+        batch = raw if keep.all() else {name: values[keep] for name, values in raw.items()}
         logits_BA, wdl_B3 = network(batch["planes"], batch if players else without_players(batch))
         figures = measured(logits_BA, wdl_B3, batch)
         if not all(np.isfinite(figures[name]).all() for name in ("nll", "legal_mass", "expected")):
@@ -133,7 +127,7 @@ def measured_rows(
         progress(Tick(done, rows, "positions", {"top1": top1, "positions/s": done / (time.perf_counter() - began)}))
     if not tables:
         hint = ", or raise limit" if rule.limit else ""
-        raise ConfigError(f"no position counts under this rule: lower min_ply or min_clock{hint}")
+        raise ConfigError(f"no position counts under this rule: lower min_ply{hint}")
     table = pl.concat(tables).with_columns(pl.col("score", "brier", "wdl_brier", "classical_brier").fill_nan(None))
     return table, boards
 

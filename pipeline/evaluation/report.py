@@ -6,35 +6,27 @@ are alike. The baselines are measured on the same rows.
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash, read_manifest
+from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.position_keys import find_keys
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
-from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON, Baseline, measured_rows, most_frequent
+from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, Baseline, measured_rows, most_frequent
 from pipeline.evaluation.measure import Rule as Rule
-from pipeline.evaluation.ratings.config import RatingsConfig
+from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
 from pipeline.evaluation.ratings.sample import RATINGS, BandSample
-from pipeline.storage.preflight import is_installed
 from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
     import polars as pl
 
     from model.inference.evaluator import NetworkEvaluator
-
-
-class Measured(NamedTuple):
-    """One checkpoint's report and the rows that it was counted from."""
-
-    result: dict[str, Any]
-    table: "pl.DataFrame"
 
 
 class _Where(NamedTuple):
@@ -54,8 +46,7 @@ class _How(NamedTuple):
 
     rule: Rule
     players: bool
-    ratings: RatingsConfig
-    judgements: Path | None
+    rating_rows: int
     frequent: Baseline | None
 
 
@@ -83,35 +74,16 @@ def _rows_of(
         yield _Where(Path(folder), "train", f"all games of {pgn.name}{damage}", _train_shards(against), [str(pgn)])
 
 
-def report(
-    checkpoint: Path,
-    *,
-    positions: Path | None = None,
-    split: str = "test",
-    pgn: Path | None = None,
-    against: Sequence[Path] = (),
-    rule: Rule | None = None,
-    players: bool = True,
-    ratings: RatingsConfig | None = None,
-    judgements: Path | None = None,
-    progress: Progress = silent,
-) -> dict[str, Any]:
-    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file.
+def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
+    """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file, as `reports` does.
 
-    `against` are datasets whose train split is searched for the measured positions; the default is that of `positions`.
-    Without `players`, ratings and clocks are hidden from networks that read them. `ratings` sets what is measured by rating;
-    the engine's evaluations are kept in the folder `judgements`, if one is given.
-
-    Returns `positions top1 top3 top5 cross_entropy legal_mass value_brier` (defined in model/metrics.py), the interval
-    `top1_low top1_high` (None for too few games, which `top1_interval` says), baselines, `rule` in words, `common_rule` (the
-    same figures by that rule), `slices` (figures.slices; `top1_not_in_train top1_in_train` tell positions that train holds
-    from others), `rating_matrix rating_losses` in words, and `details`, which only the page shows. `cross_entropy` is in nats;
-    values and clocks are the mover's.
+    Returns `positions top1 top3 top5 cross_entropy legal_mass value_brier` (defined in model/metrics.py) and the interval
+    `top1_low top1_high`, None for too few games. Beside them are baselines, `rule` in words, `common_rule` (the same figures
+    by that rule) and `slices` (figures.slices). `top1_not_in_train` and `top1_in_train` count positions by whether train has
+    them, `rating_matrix` is in words, and only the page shows `details`. `cross_entropy` is in nats; values and clocks are the
+    mover's.
     """
-    same: dict[str, Any] = {"split": split, "pgn": pgn, "against": against, "rule": rule, "players": players}
-    same |= {"ratings": ratings, "judgements": judgements}
-    found = reports([checkpoint], positions=positions, progress=progress, **same)
-    return dict(found["reports"][0])
+    return dict(reports([checkpoint], **options)["reports"][0])
 
 
 def reports(
@@ -123,33 +95,33 @@ def reports(
     against: Sequence[Path] = (),
     rule: Rule | None = None,
     players: bool = True,
-    ratings: RatingsConfig | None = None,
-    judgements: Path | None = None,
+    rating_rows: int = 0,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Measure several checkpoints on the same rows: `reports` as `report` returns them, and `differences` from the first.
 
-    A difference is paired: both networks on the same positions, with the interval by games.
+    `against` are datasets whose train split is searched for the measured positions; the default is that of `positions`.
+    Without `players`, ratings and clocks are hidden from networks that read them. `rating_rows` positions of each rating band
+    are evaluated under each rating. A difference is paired: both networks on the same positions, with the interval by games.
     """
     from model.checkpoint import read_card
     from pipeline.evaluation.figures import paired_difference
 
     if (positions is None) == (pgn is None):
         raise ConfigError("give either a dataset (positions) or a PGN file to measure on")
+    if rating_rows < 0:
+        raise ConfigError(f"rating_rows must be 0 or more, got {rating_rows}")
     for path in checkpoints:  # before minutes of ingest
         read_card(path)
-    with _rows_of(positions, split, pgn, against, progress) as where, ExitStack() as scratch:
-        ratings = ratings or RatingsConfig()
-        if ratings.judged and judgements is None:  # one for all checkpoints
-            judgements = Path(scratch.enter_context(tempfile.TemporaryDirectory(prefix="fianchetto-judged-")))
-        how = _How(rule or Rule(), players, ratings, judgements, most_frequent(where.train))
-        found = [_measured(path, where, how, progress) for path in checkpoints]
-    names = _names(checkpoints)
+    with _rows_of(positions, split, pgn, against, progress) as where:
+        how = _How(rule or Rule(), players, rating_rows, most_frequent(where.train))
+        measured = [_measure(path, where, how, progress) for path in checkpoints]
+    names, first = _names(checkpoints), measured[0][1]
     differences = [
-        {"name": name, "against": names[0], **paired_difference(found[0].table, one.table)}
-        for name, one in list(zip(names, found, strict=True))[1:]
+        {"name": name, "against": names[0], **paired_difference(first, table)}
+        for name, (_, table) in list(zip(names, measured, strict=True))[1:]
     ]
-    return {"names": names, "reports": [one.result for one in found], "differences": differences}
+    return {"names": names, "reports": [result for result, _ in measured], "differences": differences}
 
 
 def _names(checkpoints: Sequence[Path]) -> list[str]:
@@ -187,86 +159,60 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     )
 
 
-def _by_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
+def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[str, Any]:
     """Return the headline figures of the counted rows that the usual rule of the literature counts too."""
     import polars as pl
 
     from pipeline.evaluation.figures import baseline_rows, headline
 
-    kept = table.filter((pl.col("ply") >= COMMON.min_ply) & (pl.col("clock") >= COMMON.min_clock))
+    kept = table.filter((pl.col("ply") >= COMMON_PLY) & (pl.col("clock") >= COMMON_CLOCK))
     figures: dict[str, Any] = {"positions": 0, "baselines": []}
     if len(kept):
         figures = headline(kept) | {"baselines": baseline_rows(kept)}
-    both = Rule(
-        min_ply=max(COMMON.min_ply, rule.min_ply), min_clock=max(COMMON.min_clock, rule.min_clock), limit=rule.limit
-    )
-    return {"rule": both.describe(where), **figures}
+    return {"rule": rule.describe(where, common=True), **figures}
 
 
-def _stream(where: _Where, rule: Rule, columns: Sequence[str]) -> tuple[Iterator[Batch], int]:
-    """Return the rows to measure on, drawn if the rule has a limit, and their number."""
-    batches = Batches([where.positions], where.split, batch_size=BATCH, columns=columns)
-    rows = min(rule.limit, batches.rows) if rule.limit else batches.rows
-    return batches.sample(rows) if rows < batches.rows else batches.once(), rows
-
-
-def _measure_by_rating(
-    network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress
-) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the matrix of ratings and the losses of drawn moves: in words, and for the page."""
+def _measure_matrix(network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress) -> dict[str, Any]:
+    """Return the matrix of ratings, or the reason why there is none, in words under `words`."""
     from model.data.inputs import input_columns
-    from pipeline.evaluation.ratings import losses, matrix
 
-    words, more = dict[str, str](), dict[str, Any]()
-    if not sample.rows:
-        return words, more
     if not set(RATINGS) <= set(input_columns(network.preset)):
-        return {"rating_matrix": f"skipped: {network.preset.name} is not conditioned on ratings"}, more
+        return {"words": f"skipped: {network.preset.name} is not conditioned on ratings"}
     if not how.players:
-        return {"rating_matrix": "skipped: the players' ratings are hidden"}, more
-    if how.ratings.rating_rows:
-        found = matrix.measure_matrix(network, sample, how.ratings.rating_rows, progress)
-        words["rating_matrix"], more["rating_matrix"] = matrix.describe_matrix(found), found
-    if how.ratings.judged:
-        assert how.judgements is not None
-        if not is_installed(how.ratings.engine):
-            words["rating_losses"] = f"skipped: {how.ratings.engine} is not installed"
-        elif not sample.kept:
-            words["rating_losses"] = matrix.NO_RATINGS
-        else:
-            found = losses.measure_losses(network, sample, how.ratings, how.judgements, progress)
-            words["rating_losses"], more["rating_losses"] = losses.describe_losses(found, how.ratings), found
-    return words, more
+        return {"words": "skipped: the players' ratings are hidden"}
+    matrix = measure_matrix(network, sample, progress)
+    return matrix | {"words": describe_matrix(matrix)}
 
 
-def _measured(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> Measured:
-    """Measure one checkpoint."""
+def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> tuple[dict[str, Any], "pl.DataFrame"]:
+    """Return one checkpoint's report, and the rows that it was counted from."""
     from model.checkpoint import load, read_card
     from model.data.inputs import input_columns
     from model.inference.evaluator import NetworkEvaluator
     from model.network.conditioning import STEPS
-    from pipeline.evaluation.figures import IN_TRAIN, headline, page_details, slices, with_strata
-    from pipeline.evaluation.page.links import with_games
+    from pipeline.evaluation.figures import IN_TRAIN, add_strata, headline, page_details, slices
+    from pipeline.evaluation.page.links import add_game_tags
 
     card = read_card(checkpoint)
     network = NetworkEvaluator(load(checkpoint)[0])
     read = input_columns(network.preset)
-    columns = tuple(dict.fromkeys((*COLUMNS, *read)))
-    stream, rows = _stream(where, how.rule, columns)
-    sample = BandSample(max(how.ratings.rating_rows, how.ratings.judged))
+    batches = Batches([where.positions], where.split, batch_size=BATCH, columns=tuple(dict.fromkeys((*COLUMNS, *read))))
+    rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
+    stream = batches.sample(rows) if rows < batches.rows else batches.once()
+    sample = BandSample(how.rating_rows)
     table, boards = measured_rows(stream, network, how.rule, rows, how.players, how.frequent, sample, progress)
-    table = with_strata(table)
+    table = add_strata(table)
     cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
-    words, by_rating = _measure_by_rating(network, sample, how, progress)
+    matrix = _measure_matrix(network, sample, how, progress) if how.rating_rows else {}
     result = {
         **headline(table),
-        "common_rule": _by_common_rule(table, how.rule, where.words),
+        "common_rule": _measure_common_rule(table, how.rule, where.words),
         **(both if where.train else {}),
         "rule": how.rule.describe(where.words),
         "reads": [name for name in read if name in STEPS] if how.players else [],
-        **words,
+        **({"rating_matrix": matrix["words"]} if matrix else {}),
         "seen_in_training": _seen(card, where.positions, where.split),
         "preset": card["preset"]["name"],
         "step": card["step"],
@@ -275,8 +221,8 @@ def _measured(checkpoint: Path, where: _Where, how: _How, progress: Progress) ->
         "slices": cut,
         "details": {
             **page_details(table),
-            **by_rating,
-            "boards": with_games(boards.rows(), where.positions, where.dumps),
+            **({"rating_matrix": matrix} if "rows" in matrix else {}),
+            "boards": add_game_tags(boards.rows(), where.positions, where.dumps),
         },
     }
-    return Measured(result, table)
+    return result, table

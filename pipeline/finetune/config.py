@@ -8,9 +8,6 @@ from model.training.config import Device, OptimizerName, TrainConfig
 from pipeline.errors import ConfigError
 from pipeline.selfplay.config import ExploreConfig
 
-ANNEAL = 10
-"""Generations over which the weight of the reference KL goes from its first to its last value."""
-
 
 def default_explore() -> ExploreConfig:
     """Return what a generation learns from: searched positions of people's games, or the explorer's games.
@@ -57,24 +54,17 @@ class TuneConfig:
     have no value loss."""
     frozen_norms: bool = True
     """Use the batch norms' running statistics and leave them unchanged."""
-    reference_kl_weight: float = 0.0
-    """Weight of the KL divergence from the supervised checkpoint's policy in the first generation."""
-    reference_kl_final: float = 0.0
-    """That weight from the eleventh generation on; in between it changes linearly."""
     threads: int = 0
     """Processor threads of the network; 0 for all cores."""
     device: Device = "auto"
     """Where to train: auto (a GPU when there is one), cpu or cuda."""
 
     def __post_init__(self) -> None:
-        self.train_config(seed=0, generation=1)
+        self.train_config(seed=0)
 
-    def train_config(self, *, seed: int, generation: int) -> TrainConfig:
+    def train_config(self, *, seed: int) -> TrainConfig:
         """Return the configuration of a generation's training; raises TrainConfigError for values out of range."""
-        first, last = self.reference_kl_weight, self.reference_kl_final
-        begin, end = (first + min(done, ANNEAL) / ANNEAL * (last - first) for done in (generation - 1, generation))
-        weights = {"reference_kl_weight": begin, "reference_kl_final": end}
-        return TrainConfig(**{**asdict(self), **weights}, ema=0.995, warmup=0.05, seed=seed)
+        return TrainConfig(**asdict(self), ema=0.995, warmup=0.05, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -84,7 +84,6 @@ def row(generation: Generation) -> dict[str, Any]:
     found: dict[str, Any] = {"generation": generation.number, "verdict": generation.word}
     found |= {name: games.get(name) for name in GAMES}
     found |= {"steps": training.get("step"), "train_loss": training.get("loss")}
-    found |= {"train_reference_kl": training.get("reference_kl")}
     found |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
     found |= {f"gate_{name}": gate.get(name) for name in MATCH} | {f"seed_{name}": seed.get(name) for name in MATCH}
     if generation.number == 0:

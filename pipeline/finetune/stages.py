@@ -92,9 +92,8 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         card = tune_on(
             context.buffer,
             context.human,
-            context.seed,
             context.best,
-            settings.train.train_config(seed=settings.seed, generation=context.number),
+            settings.train.train_config(seed=settings.seed),
             context.candidate,
             human_share=settings.human_share if context.human else 0.0,
             most_uses=settings.most_uses,

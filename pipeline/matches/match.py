@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.evaluation.handwritten import evaluate
 from engine.match.arena import decided, play
-from engine.match.config import MatchError
+from engine.match.config import MatchConfig, MatchError
 from engine.match.game import GameRecord
 from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Player
@@ -129,7 +129,7 @@ def _play_missing(
         play(
             players,
             openings,
-            config.rules,
+            MatchConfig(concurrency=config.concurrency, margin=config.margin),
             done=list(games),
             report=report,
             stop=lambda: over.is_set() or stop(),

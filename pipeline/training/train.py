@@ -111,8 +111,8 @@ def train_on(
 ) -> dict[str, Any]:
     """Train a preset on the train splits of datasets and return the checkpoint's card; a stopped run continues.
 
-    `positions` are datasets or training sets. `start` is a checkpoint whose weights a new run starts from, and the reference
-    that it stays near where the configuration says so; the card names it and its data. Under torchrun, each process trains on
+    `positions` are datasets or training sets. `start` is a checkpoint whose weights a new run starts from; the
+    card names it and its data. Under torchrun, each process trains on
     its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
     errors of `model.training.loop.train`.
     """
@@ -156,7 +156,6 @@ def train_on(
         stop=stop,
         epoch_rows=batches.rows,
         start=start,
-        reference=start,
         check_output=lambda: check_output(out, [*positions, *([] if start is None else [start])]),
     )
 

@@ -61,7 +61,6 @@ class _Use:
 def tune_on(
     selfplay: Sequence[Path],
     human: Sequence[Path],
-    seed_checkpoint: Path,
     start: Path,
     config: "TrainConfig",
     out: Path,
@@ -75,14 +74,13 @@ def tune_on(
     """Train the checkpoint `start` on self-play and human datasets and return the new card; a stopped run continues.
 
     `human_share` of each batch are human rows (none without human datasets). The rest are self-play rows, from each dataset in
-    proportion to the uses that its rows have left. `config.reference_kl_weight` keeps the policy near that of
-    `seed_checkpoint`. An epoch is one pass over the self-play rows, and the run ends at the latest when these have been used
-    `most_uses` times on average. `spent` has the earlier uses of a dataset's rows by its manifest's hash. They count, and the
-    run continues in the dataset's order where they ended: with the same `config.seed` no row is used twice before every row
-    was used once. The card's `uses` has the uses after this run; `add_uses` collects them.
+    proportion to the uses that its rows have left. An epoch is one pass over the self-play rows, and the run ends at the
+    latest when these have been used `most_uses` times on average. `spent` has the earlier uses of a dataset's rows by its
+    manifest's hash. They count, and the run continues in the dataset's order where they ended: with the same `config.seed` no
+    row is used twice before every row was used once. The card's `uses` has the uses after this run; `add_uses` collects them.
 
     Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
-    DatasetError (no rows, or none left to use), ReferencePolicyError, and the errors of `model.training.loop.train`.
+    DatasetError (no rows, or none left to use), and the errors of `model.training.loop.train`.
     """
     from model.training.distributed import read_world
     from model.training.loop import train
@@ -122,14 +120,12 @@ def tune_on(
         data={
             "datasets": [*(learned["datasets"] if share else []), *played["datasets"]],
             "start": _flatten(describe_start(start)),
-            "seed": describe_start(seed_checkpoint),
             "mixture": plan,
         },
         progress=progress if place.first else silent,
         stop=stop,
         start=start,
-        reference=seed_checkpoint,
-        check_output=lambda: check_output(out, [*selfplay, *human, start, seed_checkpoint]),
+        check_output=lambda: check_output(out, [*selfplay, *human, start]),
     )
     drawn = mixture.counts(0, card["step"]).tolist()
     return {**card, "uses": [use.row(count) for use, count in zip([*people, *uses], drawn, strict=True)]}

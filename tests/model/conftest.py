@@ -1,4 +1,4 @@
-"""What tests of networks and their training share."""
+"""Settings that tests of networks and their training share."""
 
 from collections.abc import Iterator
 
@@ -6,8 +6,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True, scope="module")
-def no_pictures() -> Iterator[None]:
-    """Leave curves.png out, which takes longer than most of these runs; `test_the_card_explains_the_checkpoint` has it."""
+def quick_runs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave curves.png out, which takes longer than most runs, and report every REPORT_STEPS steps of the test's module."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("model.training.loop.draw", lambda out: None)
+        patch.setattr("model.training.loop.REPORT_STEPS", getattr(request.module, "REPORT_STEPS", 50))
         yield

@@ -45,7 +45,7 @@ VALUES += [
     "marro77",
     "marro13+last8+attacks",
     "planes18+last8",
-    "attention",
+    "factored",
     "F64",
     "I8",
     "U64",

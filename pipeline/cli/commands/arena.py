@@ -21,8 +21,8 @@ class Arena(Common):
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
     without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`
-    or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and summary.json. With more than two players,
-    every pair plays a match in a directory below --out, and table.md lists the Elo differences.
+    or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and summary.json. Of more than two players each
+    meets each of the others, in directories below --out, and table.md has the Elo differences.
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}
@@ -87,14 +87,14 @@ class Judge(Common):
 
     def run(self) -> dict[str, Any]:
         """Evaluate what has no evaluation yet, compare, and return the table."""
-        from pipeline.evaluation.judgements import judged, judging
+        from pipeline.evaluation.judgements import find_engine, judge_positions
         from pipeline.executors.local import available_cores
         from pipeline.matches.judge import searchers, text_of, weigh
 
-        sides, command, stop = [parse_player(words) for words in self.players], judging(self.engine), Interrupt()
+        sides, command, stop = [parse_player(words) for words in self.players], find_engine(self.engine), Interrupt()
         players = searchers(sides)  # refuses wrong options before minutes of evaluation
         with bar("judge") as progress:
-            found = judged(
+            found = judge_positions(
                 self.pgn,
                 self.out,
                 positions=self.positions,

@@ -17,7 +17,8 @@ class Ingest(Common):
 
     Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be one too (s3://, gs://).
     Lichess's Parquet games and puzzles, `fen,best` tables, EPD and ChessMarro's Parquet are recognised by their content.
-    Run the same command again to continue an interrupted run; a finished dataset is not changed.
+    The same command continues a run that was stopped and leaves a finished dataset as it is. A directory that holds other
+    files is refused.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}
@@ -26,17 +27,17 @@ class Ingest(Common):
     )
 
     sources: tuple[str, ...]
-    """Dumps to read, in this order; - reads standard input."""
+    """Dumps to read, in this order; - is standard input."""
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
-    """Read a few megabytes and print estimates for the whole dump, with intervals; write nothing."""
+    """Read a few megabytes and print what the whole dump would give, with intervals; nothing is written."""
     workers: int = 0
-    """Worker processes; 0 for one per core, 1 to work in this process."""
+    """Processes to use; 0 for one per core, 1 for this process alone."""
     engine: str = "local"
-    """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
+    """Where the work runs: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
-    """How to make the dataset."""
+    """How the dataset is made."""
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
@@ -69,11 +70,11 @@ class Show(Common):
     basic: ClassVar = "view out"
 
     fen: str
-    """Position as a FEN in quotes, or `startpos`."""
+    """The position, as a FEN in quotes, or `startpos`."""
     view: str = "marro77"
-    """Encoding: marro77 (the mover's view) or chessmarro77 (White's view)."""
+    """The encoding: marro77 (from the mover's side) or chessmarro77 (from White's side)."""
     out: Path | None = None
-    """Picture file of all planes; its suffix chooses the format, such as .png."""
+    """File for a picture of all planes, PNG by its suffix."""
 
     def run(self) -> dict[str, Any]:
         """Return the planes as text and the legal moves with their labels."""

@@ -28,19 +28,19 @@ class Presets(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export(Common):
-    """Export a checkpoint to ONNX, after comparing its answers with torch on 1,000 positions."""
+    """Export a checkpoint to ONNX; the file is compared with torch on 1,000 positions before it is published."""
 
     basic: ClassVar = "checkpoint out positions int8"
 
     checkpoint: Path
     """Directory of the checkpoint."""
     out: Path | None = None
-    """Output file. Default: model.onnx in the checkpoint's directory, where players look for it."""
+    """File to write; the default is model.onnx in the checkpoint's directory, where players look for it."""
     positions: Path | None = None
-    """Dataset whose test positions are compared. Default: positions of random games."""
+    """Dataset whose test positions are compared; the default is positions of random games."""
     int8: bool = False
-    """Quantize convolutions to 8-bit integers: about twice as fast on a CPU, no gain for transformers. Expected scores change
-    by one or two percentage points. Requires --positions, whose train positions calibrate the activations."""
+    """Write convolutions in 8-bit integers: about twice as fast on a CPU. Expected scores change by one or two percentage
+    points. Give --positions too: activations are scaled on its train positions."""
 
     def run(self) -> dict[str, Any]:
         """Return the file and the largest differences."""

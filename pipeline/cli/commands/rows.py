@@ -14,7 +14,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Common):
-    """Print or export rows of a dataset or training set: FEN, UCI move, result, ratings and clocks."""
+    """Print or write rows of a dataset or training set as FEN and UCI move, with result, ratings and clocks."""
 
     arguments: ClassVar = {"dataset": "DATASET"}
     basic: ClassVar = "split count out"
@@ -22,11 +22,11 @@ class Rows(Common):
     dataset: Path
     """Dataset or training set."""
     split: str = ""
-    """Only rows of this split: train, val, test or latest. Default: all."""
+    """Rows of this split only: train, val, test or latest."""
     count: int | None = None
-    """Maximum number of rows. Default: all with --out, otherwise 10."""
+    """Most rows. Default: all with --out, 10 without."""
     out: Path | None = None
-    """Output file, .csv or .parquet. Default: print the rows."""
+    """File to write, .csv or .parquet. Default: print."""
 
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""

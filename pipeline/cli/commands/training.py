@@ -9,14 +9,13 @@ from pipeline.cli.commands.base import Common, Interrupt, require_output
 from pipeline.cli.endings import describe_checkpoint, describe_report
 from pipeline.cli.progress import bar
 from pipeline.errors import ConfigError, Stopped
-from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.storage.claims import REPORT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets. Run the same command again to continue an interrupted run.
+    """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
 
     Under torchrun, several processes share each batch. Processes on other machines need --positions, --out and --start in a
     shared folder; --positions may also be in an object store.
@@ -26,13 +25,14 @@ class Train(Common):
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
-    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such as s3://bucket/prefix."""
+    """Datasets made by `fianchetto ingest`, or training sets made by `fianchetto join`: folders, or addresses such as
+    s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """Network, one of `fianchetto presets`. Default: that of the run in --out or of --start, otherwise fianchetto-human."""
+    """The network, one of `fianchetto presets`; by default that of the run in --out or of --start, else fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: the run starts from its weights."""
+    """Checkpoint to train further: the run begins with its weights, and its card lists the data behind them."""
     train: TrainConfig
     """How to train."""
 
@@ -72,33 +72,32 @@ class Train(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report(Common):
-    """Report how often a checkpoint's first choice is the human move, on games it has not seen.
+    """Report how often a checkpoint's first choice is the human's move, on games it has not seen.
 
-    Several checkpoints are measured on the same positions and compared with the first.
+    Several checkpoints are measured on the same positions, and compared with the first.
     """
 
-    basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows judged judgements"
+    basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows"
 
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
     positions: str | None = None
-    """Dataset or training set to measure on: a folder or an address. Give this or --pgn."""
+    """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train positions are left out of a second accuracy figure. Default: --positions."""
+    """Datasets whose train splits are searched for the same positions: accuracy is also given without those. Default:
+    --positions."""
     pgn: Path | None = None
-    """PGN file to measure on, instead of a dataset."""
+    """PGN file to measure on instead of a dataset; all its games count."""
     players: bool = True
-    """Show ratings and clocks to networks that read them; --no-players hides them."""
+    """Give ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
-    judgements: Path | None = None
-    """Directory where --judged stores the engine's evaluations, so that an interrupted run can continue."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions to count."""
-    ratings: RatingsConfig = field(default_factory=RatingsConfig)
-    """Measurements by rating."""
+    """Positions that count."""
+    rating_rows: int = 0
+    """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
 
     def run(self) -> dict[str, Any]:
         """Measure, and write the report into --out."""
@@ -120,8 +119,7 @@ class Report(Common):
                 against=self.against,
                 rule=self.rule,
                 players=self.players,
-                ratings=self.ratings,
-                judgements=self.judgements,
+                rating_rows=self.rating_rows,
                 progress=progress,
             )
         if len(checkpoints) > 1:

@@ -13,7 +13,6 @@ from model.training.config import DEFAULT_PRESET, TrainConfig
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.join import JoinConfig
 from pipeline.errors import ConfigError, DatasetError
-from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.report import Rule
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.ingest.chunk import IngestConfig
@@ -83,8 +82,8 @@ class ReportOptions:
     """Split to measure on."""
     rule: Rule = field(default_factory=Rule)
     """Which positions of the split count: the options of `fianchetto report`."""
-    ratings: RatingsConfig = field(default_factory=RatingsConfig)
-    """Accuracy by rating, for networks that are conditioned on it: the options of `fianchetto report`."""
+    rating_rows: int = 0
+    """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

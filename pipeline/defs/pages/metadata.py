@@ -20,7 +20,7 @@ from pipeline.dataset.files.shards import GAMES, read_manifest
 from pipeline.defs.pages import pictures
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
-from pipeline.evaluation.page.links import with_games
+from pipeline.evaluation.page.links import add_game_tags
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -147,7 +147,7 @@ def add_links(
 ) -> list[pictures.Drawing]:
     """Return the drawings with links to their games, if the dump of the dataset exists and has links."""
     rows = {"rows": [{"game": drawing.row["game"]} for drawing in drawings]}
-    found = with_games(rows, directory, dumps_of(directory, manifest) or [])["rows"]
+    found = add_game_tags(rows, directory, dumps_of(directory, manifest) or [])["rows"]
     return [replace(drawing, link=row.get("link", "")) for drawing, row in zip(drawings, found, strict=True)]
 
 

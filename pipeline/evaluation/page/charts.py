@@ -58,54 +58,6 @@ def reliability(rows: Sequence[Row], said: str, came: str) -> str:
     return _svg(figure)
 
 
-STEP, DOWN = 1.28, 1.45
-"""Distances of the corners of small diagrams, in sides of a diagram."""
-
-
-def small_reliabilities(rows: Sequence[Row], across: int = 4, letters: float = 7.5) -> str:
-    """Return a small reliability diagram for each row: `policy_reliability` and `value_reliability`, with 95 % intervals.
-
-    Above each stands the row's `band` and number of positions, in it the calibration errors of both. A bin of too few games
-    for an interval is a hollow dot, off the curve.
-    """
-    wide, high = 0.2 + across * STEP, 0.16 + DOWN * -(-len(rows) // across)
-    figure, axes = _figure(1.05 * high, 1.05 * wide)
-    axes.set_axis_off()
-    axes.set(xlim=(-0.2, wide - 0.2), ylim=(0.22 - high, 0.22), aspect="equal")
-    corners = [(STEP * (at % across), -1 - DOWN * (at // across)) for at in range(len(rows))]
-    frames = [(x + dx, y + dy) for x, y in corners for dx, dy in (*FRAME, (0, 0), (1, 1), GAP)]
-    axes.plot(*zip(*frames, strict=True), color=FAINT, linewidth=0.8)
-    for (x, y), row in zip(corners, rows, strict=True):
-        axes.text(x, y + 1.06, f"{row['band']}  ({row['positions']:,})", fontsize=letters, color=INK)
-        for name, color, place in (("policy", FIRST, 0.145), ("value", SECOND, 0.03)):
-            if (error := row[f"{name}_calibration_error"]) is not None:
-                axes.text(x + 0.97, y + place, f"{error:.3f}", fontsize=0.9 * letters, color=color, ha="right")
-    for at, label in ((0, "0"), (1, "1")):
-        axes.text(-0.04, corners[0][1] + at, label, fontsize=0.9 * letters, color=INK, ha="right", va="center")
-        axes.text(at, corners[0][1] - 0.14, label, fontsize=0.9 * letters, color=INK, ha="center")
-    for name, color in (("value", SECOND), ("policy", FIRST)):
-        curve, ends, few = [], [], []
-        for (x, y), row in zip(corners, rows, strict=True):
-            for point in row[f"{name}_reliability"]:
-                if point["low"] is None:
-                    few.append((x + point["expected"], y + point["score"]))
-                else:
-                    curve.append((x + point["expected"], y + point["score"]))
-                    ends += [(x + point["expected"], y + max(0.0, min(1.0, point[end]))) for end in ("low", "high")]
-                    ends.append(GAP)
-            curve.append(GAP)
-        if few:
-            axes.plot(*zip(*few, strict=True), "o", color=color, markersize=1.8, markeredgewidth=0.5, fillstyle="none")
-        axes.plot(*zip(GAP, *ends, strict=True), color=color, linewidth=1.0)
-        axes.plot(*zip(GAP, *curve, strict=True), "o-", color=color, linewidth=1.2, markersize=2.2)
-    return _svg(figure)
-
-
-FRAME = ((0, 0), (1, 0), (1, 1), (0, 1), (0, 0))
-GAP = (float("nan"), float("nan"))
-"""No point: the line is lifted."""
-
-
 def lines(rows: Sequence[Row], x: str, names: Sequence[str], *, band: tuple[str, str] | None = None) -> str:
     """Return curves over the column `x`; rows without a value are left out. `band` names the ends of an interval."""
     figure, axes = _figure(2.6, 5.6)

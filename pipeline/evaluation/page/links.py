@@ -13,7 +13,7 @@ from pipeline.errors import DumpError
 from pipeline.evaluation.game_texts import read_texts
 
 LIMIT = 1 << 28
-"""Bytes of the decompressed dump that are searched for games: a link is not worth minutes."""
+"""Bytes of the decompressed dump that are searched for games, which takes seconds."""
 LINK = re.compile(r"https?://[A-Za-z0-9.-]+(/[A-Za-z0-9._~/?#=&%+-]*)?")
 TAGS = ("White", "Black", "Event", "Date")
 LONGEST = 80
@@ -21,7 +21,7 @@ LONGEST = 80
 Boards = dict[str, list[dict[str, Any]]]
 
 
-def with_games(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
+def add_game_tags(boards: Boards, directory: Path, dumps: Sequence[str]) -> Boards:
     """Return the boards with `link white black event date` of their games where one of the dumps has them.
 
     `directory` is the dataset that the dumps were ingested into. Tags are untrusted text; only http links are kept.

@@ -9,20 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pipeline.dataset.strata import CLASSES
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import SECTIONS, board_svg, caption
-from pipeline.evaluation.page.by_rating import losses_page, matrix_page
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-LARGEST_PAGE = 3 << 20
-"""Most bytes of a page: with many checkpoints, the last ones lose boards first, then charts."""
-FEW, MANY, WIDE = (4, 7.5), (6, 6.5), 10
-"""Columns of small diagrams and their font size, at half width; at full width from WIDE diagrams on."""
-FRAME = 1 << 18
-"""Bytes reserved for the page's frame."""
-WHOLE, WITHOUT_BOARDS, FIGURES_ALONE = 2, 1, 0
-"""Levels of detail of a checkpoint's section."""
+SHADE = 70
+"""Percent of the color in the best cell of a row of the matrix of ratings."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """Tags of a board whose game was not found."""
 SHARED = re.compile(
@@ -40,7 +33,7 @@ Report = Mapping[str, Any]
 def report_page(
     names: Sequence[str], reports: Sequence[Report], differences: Sequence[Mapping[str, Any]] = ()
 ) -> bytes:
-    """Return the page of one report, or of several side by side with their paired differences."""
+    """Return the page of one report, or of several side by side with their paired differences and without boards."""
     side_by_side = [
         next(row for row in report["details"]["baselines"] if row["name"] == "network") | {"name": name}
         for name, report in zip(names, reports, strict=True)
@@ -52,24 +45,8 @@ def report_page(
         rule=reports[0]["rule"],
         side_by_side=side_by_side,
         differences=differences,
-        sections=_sections([_page(name, report) for name, report in zip(names, reports, strict=True)]),
+        pages=[_page(name, report) for name, report in zip(names, reports, strict=True)],
     )
-
-
-def _sections(pages: Sequence[Mapping[str, Any]]) -> list["Markup"]:
-    """Return the HTML of each checkpoint; the last ones are shortened if the page would grow too large."""
-    template = _environment().get_template("checkpoint.html")
-
-    def section(at: int, level: int) -> "Markup":
-        return safe(template.render(page=pages[at], titled=len(pages) > 1, level=level))
-
-    found = [section(at, WHOLE) for at in range(len(pages))]
-    for level in (WITHOUT_BOARDS, FIGURES_ALONE):
-        for at in reversed(range(len(pages))):
-            if sum(len(one.encode()) for one in found) <= LARGEST_PAGE - FRAME:
-                return found
-            found[at] = section(at, level)
-    return found
 
 
 def render(template: str, **values: Any) -> bytes:
@@ -93,33 +70,46 @@ def small_board(svg: str, orientation: bool) -> "Markup":
 
 def _page(name: str, report: Report) -> dict[str, Any]:
     """Return what the template shows of one report."""
-    more, slices = report["details"], report["slices"]
+    more = report["details"]
     cells = {(row["rating"], row["time_control"]): row for row in more["rating_by_time_control"]}
-    ratings = list(dict.fromkeys(row["rating"] for row in more["rating_by_time_control"]))
     speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
-    heat_rows = [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()]
-    losses = losses_page(more.get("rating_losses", {"rows": []}))
     return {
         "name": name,
         "report": report,
         "policy": safe(charts.reliability(more["policy_reliability"], "probability", "share played")),
         "value": safe(charts.reliability(more["value_reliability"], "expected score", "score")),
-        "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in slices.items() if rows],
-        "calibration": [
-            (kind, safe(charts.small_reliabilities(rows, *(MANY if wide else FEW))), rows, wide)
-            for kind, rows in (slices | {"rating and time control": heat_rows}).items()
-            if rows
-            for wide in [len(rows) >= WIDE]
-        ],
+        "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in report["slices"].items() if rows],
         "speeds": speeds,
-        "heat": [(rating, [cells.get((rating, speed)) for speed in speeds]) for rating in ratings],
-        "heat_rows": heat_rows,
-        "matrix": matrix_page(more.get("rating_matrix", {"ratings": [], "rows": []})),
-        "losses": losses | {"charts": [(title, safe(chart)) for title, chart in losses["charts"]]},
+        "heat": [
+            (rating, [cells.get((rating, speed)) for speed in speeds])
+            for rating in dict.fromkeys(rating for rating, _ in cells)
+        ],
+        "heat_rows": [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()],
+        "matrix": _matrix(more["rating_matrix"]) if "rating_matrix" in more else [],
         "boards": [
             (title, [_board(row) for row in more["boards"][section]]) for section, (title, _, _) in SECTIONS.items()
         ],
     }
+
+
+def _matrix(matrix: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return each row of the matrix of ratings with its cells, shaded from the least to the most likely rating."""
+    rows = []
+    for row in matrix["rows"]:
+        likelihoods: Sequence[float] = row["log_likelihood"]
+        low, high = min(likelihoods), max(likelihoods)
+        cells = [
+            {
+                "log_likelihood": likelihood,
+                "top1": top1,
+                "shade": round(SHADE * (likelihood - low) / (high - low)) if high > low else 0,
+                "own": rating == row["rating"],
+                "best": rating == row["best"],
+            }
+            for rating, likelihood, top1 in zip(matrix["ratings"], likelihoods, row["top1"], strict=True)
+        ]
+        rows.append({"row": row, "cells": cells})
+    return rows
 
 
 def _board(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Networks that are told ratings: do they find, and blunder, as people of that rating do?"""
+"""Accuracy of networks that are conditioned on ratings."""

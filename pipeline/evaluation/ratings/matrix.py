@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 NO_RATINGS = "skipped: no position has a mover of known rating"
 
 
-def measure_matrix(network: "NetworkEvaluator", sample: BandSample, rows: int, progress: Progress) -> dict[str, Any]:
+def measure_matrix(network: "NetworkEvaluator", sample: BandSample, progress: Progress) -> dict[str, Any]:
     """Return top-1 and mean log-likelihood (nats) of people's moves by band of the mover and condition.
 
     `ratings` names the columns and each of `rows` is a band: `positions games rating`, the lists `log_likelihood top1` by
     column, and the same figures under both players' true ratings (`true_*`) and none (`unknown_*`). `best` is the rating with
-    the highest likelihood, `other` the best except the band's own, and `lead` the own rating's likelihood less that one's,
-    nats per move, with the interval of the paired difference by games. `other` is chosen on these rows, which flatters it.
+    the highest likelihood, `other` the best except the band's own. `lead` is the own rating's likelihood less that of `other`,
+    in nats per move, with the interval of the paired difference by games. `other` is chosen on these rows, which flatters it.
     """
     from model.metrics import rows as measured
 
-    batch, band_R = sample.take(rows)
+    batch, band_R = sample.take()
     if not len(band_R):
         return {"ratings": list(CENTERS), "rows": []}
     nll_TR, hit_TR = np.zeros((2, len(CONDITIONS), len(band_R)))

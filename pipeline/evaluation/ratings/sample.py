@@ -58,10 +58,10 @@ class BandSample:
             first = np.argsort(both["chance"], kind="stable")[: self.rows]
             self.kept[band] = {name: values[first] for name, values in both.items()}
 
-    def take(self, rows: int) -> tuple[Batch, NDArray[np.int64]]:
-        """Return at most `rows` positions of each band as one batch with the column `game_id`, and the band of each [R]."""
+    def take(self) -> tuple[Batch, NDArray[np.int64]]:
+        """Return the positions of all bands as one batch with the column `game_id`, and the band of each [R]."""
         bands = sorted(self.kept)
-        parts = [{name: values[:rows] for name, values in self.kept[band].items()} for band in bands]
+        parts = [self.kept[band] for band in bands]
         if not parts:
             return {}, np.zeros(0, dtype=np.int64)
         band_R = np.repeat(np.array(bands, dtype=np.int64), [len(part["chance"]) for part in parts])

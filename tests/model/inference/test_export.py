@@ -201,7 +201,7 @@ def test_the_exported_network_answers_as_the_checkpoint(
             monkeypatch.undo()
             assert np.allclose(shared[0][legal[:rows]], alone[0][legal[:rows]], atol=1e-5)
             assert np.allclose(shared[1], alone[1], atol=1e-5)
-        assert OnnxEvaluator(Path(said["out"])).reads_features == 1
+        assert OnnxEvaluator(Path(said["out"])).card["move_features_version"] == 1
     if preset.condition != "none":
         known = {"elo": 2400, "opponent_elo": 900}
         told = OnnxEvaluator(Path(said["out"]), conditions=known)(planes)

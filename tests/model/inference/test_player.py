@@ -1,5 +1,6 @@
 """A checkpoint asked about boards, and evaluators of networks that read more than planes."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -52,6 +53,22 @@ def test_a_checkpoint_chooses_on_a_board(tmp_path: Path) -> None:
     assert list(choice.probabilities.values()) == sorted(choice.probabilities.values(), reverse=True)
     assert choice.value == pytest.approx(choice.wdl[0] - choice.wdl[2])
     assert sum(choice.wdl) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+    ids=str,
+)
+def test_threads_of_torch_sleep_while_they_wait_unless_the_user_says_otherwise(
+    environment: dict[str, str], wanted: str
+) -> None:
+    code = "import os, model; print(os.environ.get('GOMP_SPINCOUNT'))"
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == wanted
 
 
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.network.attention import offset_index
 from model.network.blocks import ACTIVATIONS, GATES
 from model.network.conditioning import CONDITIONS
 from model.network.network import BLOCKS, POLICY_HEADS, VALUE_HEADS, build, parameters
@@ -124,29 +123,6 @@ def test_kaiming_draws_by_fan_in() -> None:
     assert float(weight.detach().std()) == pytest.approx((2 / (64 * 9)) ** 0.5, rel=0.05)  # type: ignore[union-attr,operator]
 
 
-def test_attention_sees_where_squares_lie() -> None:
-    """Move a pawn by a file: other squares' outputs change, for all squares attend to all."""
-    row = replace(
-        TINY, block="attention", heads=2, feedforward=16, gate="none", squeeze=0, moves="fromto4096",
-        policy="attention", policy_width=4,
-    )  # fmt: skip
-    network = build(row, seed=0).eval()
-    boards = torch.zeros(2, 77, 8, 8)
-    boards[0, 0, 6, 3] = boards[1, 0, 6, 4] = 1
-    with torch.no_grad():
-        seen = network.blocks(network.stem(boards))
-    assert seen.shape == (2, 8, 8, 8)
-    assert not torch.allclose(seen[0, :, 0, 0], seen[1, :, 0, 0])
-
-
-def test_offsets_number_steps_between_squares() -> None:
-    offsets = offset_index()
-    assert offsets[0, 0] == offsets[63, 63] == 7 * 15 + 7
-    assert offsets[0, 63] == 14 * 15 + 14
-    assert offsets[63, 0] == 0
-    assert offsets[9, 10] == offsets[20, 21] == 7 * 15 + 8
-
-
 def test_fianchettos_policy_flattens_type_times_64_plus_square() -> None:
     network = build(TINY, seed=0)
     head = network.policy[0].layer  # type: ignore[union-attr,index]
@@ -179,20 +155,20 @@ def test_unknown_preset_names_the_nearest(name: str, near: str) -> None:
     [
         ("width", 0, "width"),
         ("blocks", 10**9, "blocks"),
-        ("activation", "sinus", "no activation is called 'sinus'"),
-        ("policy", "__class__", "no policy"),
+        ("activation", "sinus", "activation must be one of mish, relu, got 'sinus'"),
+        ("policy", "__class__", "policy must be one of"),
         ("view", "marro99", "marro77"),
         ("squeeze", 0, "needs squeeze"),
         ("moves", "az4673", "did you mean 'az4672'"),
         ("moves", "fromto4096", "a planes policy cannot answer in fromto4096"),
         ("policy", "factored", "a factored policy cannot answer in marro4096"),
         ("policy", "linear", "needs policy_width"),
-        ("block", "attention", "attention needs feedforward"),
+        ("block", "attention", "block must be one of post, pre, got 'attention'"),
         ("condition", "ratings", "needs condition_width"),
-        ("condition", "weather", "no condition is called 'weather'"),
+        ("condition", "weather", "condition must be one of"),
         ("towers", 3, "towers is 3"),
-        ("value_neck", "giraffe", "no value_neck"),
-        ("init", "zeros", "no init"),
+        ("value_neck", "giraffe", "value_neck must be one of"),
+        ("init", "zeros", "init must be one of"),
         ("moves_left", -1, "moves_left is -1"),
     ],
 )

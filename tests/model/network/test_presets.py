@@ -39,7 +39,6 @@ STATED = {
     "fianchetto-rated": (569_027, 569_027),
     "fianchetto-human": (621_124, 621_124),
     "fianchetto-m": (6 * MILLION, 10 * MILLION),
-    "fianchetto-squares": (6 * MILLION, 10 * MILLION),
     "fianchetto-l": (20 * MILLION, 40 * MILLION),
 }
 """Parameters that systems state, or that a row was made for: smallest and largest."""
@@ -61,8 +60,6 @@ def small(row: Preset) -> Preset:
         width=32,
         blocks=1,
         squeeze=min(row.squeeze, 8),
-        heads=min(row.heads, 4),
-        feedforward=min(row.feedforward, 64),
         policy_width=min(row.policy_width, 16),
         value_hidden=32,
         condition_width=min(row.condition_width, 16),

@@ -31,13 +31,13 @@ from tests.model.synthetic import TINY, batch
 from tests.pipeline.datasets import random_game
 
 FROM_STEP = Batches.from_step
+REPORT_STEPS = 1
 SETTINGS = {
     "epochs": 1.0,
     "batch_size": 32,
     "threads": 1,
     "amp": "off",
     "device": "cpu",
-    "report_every_steps": 1,
     "learning_rate": 0.002,
     "norm_rows": 16,
 }
@@ -56,6 +56,7 @@ from pipeline.dataset.files import verify_files
 from pipeline.training.train import train_on
 
 loop.draw = lambda out: None  # no curves.png
+loop.REPORT_STEPS = 1
 verify_files.PATIENCE = float("inf")  # the questions are counted: hashing asks none
 positions, folder = Path(sys.argv[1]), Path(sys.argv[2])
 settings, runs = json.loads(sys.argv[3]), json.loads(sys.argv[4])

@@ -8,7 +8,7 @@ import torch
 
 from model.training import step as stepping
 from model.training.distributed import World, WorldError
-from model.training.step import backward, new_run, prepare, take_step
+from model.training.step import _backward, new_run, prepare, take_step
 from model.training.stopping import StopCheck, WorkInterrupted
 from tests.model.synthetic import TINY, batch
 from tests.model.training.test_loop import CONFIG
@@ -42,10 +42,10 @@ def test_many_microbatches_add_up() -> None:
     wanted = [torch.zeros_like(weight) for weight in run.network.parameters()]
     for columns in prepared:
         alone = new_run(config, TINY)
-        backward(alone, alone.network, columns, 0.0)
+        _backward(alone, columns)
         for total, weight in zip(wanted, alone.network.parameters(), strict=True):
             total += weight.grad if weight.grad is not None else 0.0
-    stepping._add_gradients(run, prepared, 0.0, stepping.NEVER_STOP)
+    stepping._add_gradients(run, prepared, stepping.NEVER_STOP)
     for total, weight in zip(wanted, run.network.parameters(), strict=True):
         assert weight.grad is not None
         assert torch.allclose(weight.grad, total, atol=1e-6)
@@ -66,16 +66,6 @@ def test_an_interrupted_step_leaves_the_run_as_it_was() -> None:
 
 def interrupt() -> None:
     raise WorkInterrupted
-
-
-def test_a_run_makes_one_network_and_its_average_whatever_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled network is compiled once."""
-    compiled: list[object] = []
-    monkeypatch.setattr("model.network.network.Network.compile", lambda self: compiled.append(self))
-    monkeypatch.setattr("model.training.step.check_compiler", lambda: None)
-    run = new_run(replace(CONFIG, batch_size=4096, norm_rows=128, compile=True), TINY)
-    assert compiled == [run.network]
-    assert run.model is run.network
 
 
 def test_rows_are_dealt_to_microbatches_as_to_processes() -> None:

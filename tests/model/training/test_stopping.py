@@ -26,6 +26,7 @@ from model.training.loop import train
 from model.training.stopping import StopCheck, WorkInterrupted, check_in_layers
 from tests.model.synthetic import TINY, Batch, FakeClock, batch, stream
 
+REPORT_STEPS = 2
 CONFIG = TrainConfig(
     steps=6,
     batch_size=16,
@@ -33,8 +34,6 @@ CONFIG = TrainConfig(
     threads=1,
     amp="off",
     device="cpu",
-    save_every_seconds=1e6,
-    report_every_steps=2,
 )
 
 

@@ -17,16 +17,16 @@ from engine.progress import Stop, Tick, never, silent
 from model.checkpoint import CheckpointBusyError, CheckpointError, load, read_card
 from model.network.preset import Preset
 from model.training.config import TrainConfig
-from model.training.curves import draw
 from model.training.loop import TrainingDataError, train
-from model.training.metrics_log import read_metrics
+from model.training.metrics_log import draw, read_metrics
 from model.training.save import TrainingMismatchError
 from model.training.step import DivergedError
 from tests.model.synthetic import TINY, TINY_SEED, Batch, FakeClock, batch, stream
 
 pytestmark = pytest.mark.usefixtures("asked_before_steps_only")
 
-CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu", report_every_steps=4)
+CONFIG = TrainConfig(steps=12, batch_size=16, threads=1, amp="off", device="cpu")
+REPORT_STEPS = 4
 
 
 def after(calls: int) -> Callable[[], bool]:
@@ -155,18 +155,22 @@ def poisoned(at: int, spoil: Callable[[Batch], None]) -> Callable[[int], Iterato
     return open_batches
 
 
-def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(tmp_path: Path) -> None:
+def test_an_illegal_label_stops_the_run_and_keeps_the_last_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model.training.loop.SAVE_SECONDS", 0.0)
+
     def spoil(rows: Batch) -> None:
         rows["planes"][0, 13:] = 0
         rows["planes"][0, 13] = 1
         rows["label"][0] = 4095
 
     with pytest.raises(DivergedError, match="step 6: 1 of 16 labels are no legal move"):
-        run(tmp_path, replace(CONFIG, save_every_seconds=0.0), batches=poisoned(6, spoil))
+        run(tmp_path, batches=poisoned(6, spoil))
     network, card = load(tmp_path)
     assert card["step"] == 6
     assert all(tensor.isfinite().all() for tensor in network.state_dict().values())
-    assert run(tmp_path, replace(CONFIG, save_every_seconds=0.0))["finished"]
+    assert run(tmp_path)["finished"]
 
 
 def test_a_rate_that_is_too_high_stops_with_advice(tmp_path: Path) -> None:

@@ -19,12 +19,14 @@ RUN = """
 from pathlib import Path
 import matplotlib.backends.backend_agg, matplotlib.figure
 from engine.progress import silent
+from model.training import loop
 from model.training.config import TrainConfig
 from model.training.loop import train
 from tests.model.synthetic import TINY, batch, stream
 
-config = TrainConfig(steps=30, batch_size=16, threads=1, amp="off", device="cpu", save_every_seconds=0.0,
-                     report_every_steps=10, validation_every_steps=12, patience=100)
+config = TrainConfig(steps=30, batch_size=16, threads=1, amp="off", device="cpu",
+                     validation_every_steps=12, patience=100)
+loop.SAVE_SECONDS, loop.REPORT_STEPS = 0.0, 10
 rows = [batch(16, seed) for seed in range(4)]
 
 def batches(step):

@@ -178,7 +178,7 @@ def test_of_several_processes_one_prints(
         (["ingest", "nowhere.pgn", "--out", "x"], "nowhere.pgn does not exist"),
         (["ingest", "--out", "x"], "DUMP... must be given"),
         (["ingest", "nowhere.pgn", "--out", "x", "--set", "test_share=2"], "test_share and val_share are shares"),
-        (["train", "--positions", "x", "--out", "y"], "either minutes or steps"),
+        (["train", "--positions", "x", "--out", "y"], "exactly one of minutes"),
         (["train", "--positions", "x", "--out", "y", "--steps", "1"], "x is not a directory"),
         (["train", "--positions", "x", "--out", "y", "--steps", "1", "--preset", "fianchetto-sx"], "fianchetto-xs"),
         (["report", "--checkpoint", "x", "--positions", "y"], "x"),

@@ -21,7 +21,7 @@ def test_a_signal_while_training_saves_and_is_the_exit_status(
     number: int, journey: dict[str, Any], tmp_path: Path
 ) -> None:
     words = ["train", "--positions", str(journey["folder"] / "positions"), "--out", str(tmp_path), "--minutes", "10"]
-    words += [*SMALLEST, "--batch-size", "16", "--set", "report_every_steps=5"]
+    words += [*SMALLEST, "--batch-size", "16"]
     run = forked.Popen([*COMMAND, *words], stderr=subprocess.PIPE, text=True)
     journal = tmp_path / "metrics.jsonl"
     until(lambda: journal.exists() and journal.read_text().count("\n") > 0)

@@ -258,7 +258,7 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     with dg.DagsterInstance.ephemeral() as instance:
         unaudited = {"training_set": {"audit": False}}
         wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
-        assert "either minutes or steps" in failure(wrong, "training_set")
+        assert "exactly one of minutes" in failure(wrong, "training_set")
 
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:

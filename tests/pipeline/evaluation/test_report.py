@@ -10,10 +10,9 @@ import pytest
 from engine.progress import silent
 from model.network.presets import preset
 from pipeline.errors import ConfigError
-from pipeline.evaluation.ratings.config import RatingsConfig
 from pipeline.evaluation.ratings.sample import BandSample
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import Rule, _How, _measure_by_rating, _seen, report
+from pipeline.evaluation.report import Rule, _How, _measure_matrix, _seen, report
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import describe_data
@@ -69,26 +68,20 @@ def test_the_common_rule_says_which_rows_it_is_of(pgn: Path) -> None:
 
 def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -> None:
     (tmp_path / "one.pgn").write_text(random_game(1, 16))
-    with pytest.raises(ConfigError, match=r"lower min_ply or min_clock, or raise limit$"):
+    with pytest.raises(ConfigError, match=r"lower min_ply, or raise limit$"):
         report(NETWORK, pgn=tmp_path / "one.pgn", rule=Rule(min_ply=200, limit=2), players=False)
 
 
-def test_what_cannot_be_measured_by_rating_is_one_line(pgn: Path, tmp_path: Path) -> None:
-    """A network that reads no ratings, and an engine that is not installed."""
-    words, more = _measure_by_rating(
-        cast("NetworkEvaluator", SimpleNamespace(preset=preset("fianchetto-xs"))),
-        BandSample(1),
-        _How(Rule(), True, RatingsConfig(), None, None),
-        silent,
-    )
-    assert (words, more) == ({"rating_matrix": "skipped: fianchetto-xs is not conditioned on ratings"}, {})
-    absent = RatingsConfig(judged=5, engine="no-such-engine")
-    found = report(NETWORK, pgn=pgn, rule=Rule(limit=20), ratings=absent)
-    assert found["rating_losses"] == "skipped: no-such-engine is not installed"
-    assert "rating_matrix" not in found
-    write_report(found, tmp_path / "out")
+def test_a_matrix_of_ratings_that_cannot_be_measured_is_one_line(pgn: Path, tmp_path: Path) -> None:
+    """Of a network that reads no ratings, and of hidden ratings."""
+    unrated = cast("NetworkEvaluator", SimpleNamespace(preset=preset("fianchetto-xs")))
+    found = _measure_matrix(unrated, BandSample(1), _How(Rule(), True, 1, None), silent)
+    assert found == {"words": "skipped: fianchetto-xs is not conditioned on ratings"}
+    hidden = report(NETWORK, pgn=pgn, rule=Rule(limit=20), players=False, rating_rows=5)
+    write_report(hidden, tmp_path / "out")
     for name in ("report.html", "report.txt"):
-        assert "kipped: no-such-engine is not installed" in (tmp_path / "out" / name).read_text()
+        assert "kipped: the players" in (tmp_path / "out" / name).read_text()
+    assert "rating_matrix" not in hidden["details"]
 
 
 def test_games_that_a_network_was_trained_on_are_recognised(tmp_path: Path) -> None:

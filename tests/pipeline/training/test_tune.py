@@ -44,10 +44,7 @@ CONFIG = TrainConfig(
     device="cpu",
     learning_rate=1e-3,
     ema=0.5,
-    report_every_steps=1,
     search_value_share=0.5,
-    reference_kl_weight=0.1,
-    reference_kl_final=0.01,
 )
 
 
@@ -64,15 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a seed, another, human rows with some held out, and two generations of self-play."""
     folder = tmp_path_factory.mktemp("tuning")
     for name, seed in (("seed", 1), ("other", 2)):
-        config = replace(
-            CONFIG,
-            epochs=None,
-            steps=20,
-            seed=seed,
-            search_value_share=0.0,
-            reference_kl_weight=0,
-            reference_kl_final=0,
-        )
+        config = replace(CONFIG, epochs=None, steps=20, seed=seed, search_value_share=0.0)
         train(config, TINY, stream(), folder / name, validation=None, data={}, progress=silent, stop=lambda: False)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shards, "ROW_GROUP", 16)
@@ -86,8 +75,8 @@ def tune(made: Path, out: Path, config: TrainConfig = CONFIG, **options: Any) ->
     calls, stop_after = itertools.count(), options.pop("stop_after", 10**9)
     selfplay = [made / name for name in options.pop("selfplay", ("one", "two"))]
     human = [made / name for name in options.pop("human", ("human",))]
-    seed, start = options.pop("seed", made / "seed"), options.pop("start", made / "seed")
-    return tune_on(selfplay, human, seed, start, config, out, stop=lambda: next(calls) >= stop_after, **options)
+    start = options.pop("start", made / "seed")
+    return tune_on(selfplay, human, start, config, out, stop=lambda: next(calls) >= stop_after, **options)
 
 
 def weights(card: dict[str, Any]) -> str:
@@ -106,9 +95,7 @@ def test_a_run_uses_its_rows_once_and_says_what_it_is_made_of(made: Path, tmp_pa
     assert (one["drawn"], two["drawn"]) == (147, 88), "235 parted as 150 to 90"
     assert one["uses"] == 147 / 150
     assert "validation_top1" in card["metrics"]
-    assert card["metrics"]["reference_kl"] > 0
-    assert card["reference"]["weights_sha256"] == weights(read_card(made / "seed"))
-    assert card["data"]["seed"]["weights_sha256"] == weights(read_card(made / "seed"))
+    assert card["data"]["start"]["weights_sha256"] == weights(read_card(made / "seed"))
     assert [it["name"] for it in list_datasets(card["data"])] == ["human", "one", "two"]
     before = read_card(made / "seed")["positions"]
     assert (card["positions"], count_positions(card)) == (22 * 16, 22 * 16 + before)
@@ -170,16 +157,11 @@ def mean_divergence(checkpoint: Path, rows: Any, count: int) -> float:
 
 
 def test_a_fine_tune_moves_the_policy_to_the_visits(made: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, reference_kl_weight=0.0, reference_kl_final=0.0)
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02)
     before = mean_divergence(made / "seed", playouts(90, 3), 40)
     tune(made, tmp_path / "net", config, selfplay=("two",), most_uses=20.0, human_share=0.25)
     after = mean_divergence(tmp_path / "net", playouts(90, 3), 40)
     assert after < 0.5 * before
-    held = replace(config, reference_kl_weight=20.0, reference_kl_final=20.0)
-    tune(made, tmp_path / "held", held, selfplay=("two",), most_uses=20.0, human_share=0.25)
-    assert mean_divergence(tmp_path / "held", playouts(90, 3), 40) > (before + after) / 2, (
-        "near the seed it moves little"
-    )
 
 
 @pytest.mark.parametrize(("smoothing", "temperature"), [(0.0, 1.0), (0.1, 2.0)])
@@ -210,7 +192,7 @@ def test_the_policys_target_is_the_shards_visits(made: Path, smoothing: float, t
 
 def test_plain_training_learns_from_visits_too(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("model.network.presets.preset", lambda name: TINY)
-    config = replace(CONFIG, epochs=12.0, learning_rate=0.02, reference_kl_weight=0.0, reference_kl_final=0.0)
+    config = replace(CONFIG, epochs=12.0, learning_rate=0.02)
     train_on([made / "two"], "tiny", config, tmp_path / "net")
     assert mean_divergence(tmp_path / "net", playouts(90, 3), 40) < 0.5 * mean_divergence(
         made / "seed", playouts(90, 3), 40
@@ -225,7 +207,6 @@ def test_generations_do_not_nest_in_cards(made: Path, tmp_path: Path) -> None:
     assert [it["name"] for it in card["data"]["start"]["data"]["datasets"]] == ["human", "two", "one"]
     assert "start" not in card["data"]["start"]["data"]
     assert card["data"]["start"]["weights_sha256"] == weights(read_card(tmp_path / "b"))
-    assert card["data"]["seed"]["name"] == "seed"
 
 
 def test_what_cannot_be_is_refused_before_anything_is_written(made: Path, tmp_path: Path) -> None:
@@ -253,11 +234,10 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
     assert part["step"] == 7
     assert sum(use["drawn"] for use in part["uses"]) == 7 * 16
     others: list[tuple[dict[str, Any], str]] = [
-        ({"seed": made / "other"}, "the reference policy is another"),
         ({"start": made / "other"}, "the data are others"),
         ({"human_share": 0.25}, "the data are others"),
         ({"selfplay": ("one",)}, "the data are others"),
-        ({"config": replace(CONFIG, reference_kl_weight=0.2)}, "reference_kl_weight was 0.1, is 0.2"),
+        ({"config": replace(CONFIG, ema=0.2)}, "ema was 0.5, is 0.2"),
     ]
     for options, message in others:
         with pytest.raises(TrainingMismatchError, match=message):
@@ -268,11 +248,13 @@ def test_stopped_and_continued_equals_never_stopped_and_nothing_else_continues_i
 RUN = """
 import sys
 from pathlib import Path
+from model.training import loop
 from tests.pipeline.training.test_tune import CONFIG, tune
 from dataclasses import replace
 
 made = Path(sys.argv[1])
-config = replace(CONFIG, epochs=4.0, save_every_seconds=0.0)
+config = replace(CONFIG, epochs=4.0)
+loop.SAVE_SECONDS = 0.0
 
 def run(out):
     tune(made, out, config, most_uses=8.0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import DatasetError, Stopped
-from pipeline.evaluation.judgements import read
+from pipeline.evaluation.judgements import read_judgements
 from pipeline.finetune.state import STATE, FinetuneError, read_state
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -109,7 +109,7 @@ def test_judgements_that_are_none_are_left_out(tmp_path: Path) -> None:
     lines += [{"fen": 7, "scores": {}}, {"fen": fen, "scores": 7}, [], {}]
     deep = "[" * 100_000
     (tmp_path / "judged.jsonl").write_text("\n".join([*map(json.dumps, lines), deep, '{"fen": NaN}']) + "\n")
-    assert read(tmp_path) == {}
+    assert read_judgements(tmp_path) == {}
 
 
 Spoil = Callable[[dict[str, Any]], Any]

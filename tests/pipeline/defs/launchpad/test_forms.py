@@ -138,7 +138,7 @@ def test_the_form_refuses(values: dict[str, object], words: str) -> None:
         (PositionsOptions, {"workers": -1}, "workers must be from 0 to 1024, got -1"),
         (PositionsOptions, {"workers": 10**9}, "workers must be from 0 to 1024, got 1000000000"),
         (Outer, {"where": "/x", "inner": {"rate": -1.0}}, r"^rate must be positive, not -1.0$"),
-        (CheckpointOptions, {"train": {"steps": 5}}, "either minutes or steps"),
+        (CheckpointOptions, {"train": {"steps": 5}}, "exactly one of minutes"),
     ],
 )
 def test_the_dataclass_refuses_what_the_form_cannot_know(cls: type, values: dict[str, object], words: str) -> None:

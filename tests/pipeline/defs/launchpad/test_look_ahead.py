@@ -19,9 +19,9 @@ pytestmark = pytest.mark.usefixtures("without_children")
     [
         (
             {"accuracy_report": {"rule": {"min_ply": -1}}},
-            "accuracy_report: min_ply, min_clock and limit must be 0 or more",
+            "accuracy_report: min_ply and limit must be 0 or more",
         ),
-        ({"checkpoint": {"train": {"steps": 5}}}, "checkpoint: say how long to train"),
+        ({"checkpoint": {"train": {"steps": 5}}}, "checkpoint: set the length of the run"),
     ],
 )
 def test_a_mistake_in_a_later_asset_stops_the_first(ops: dict[str, object], words: str, root: Path) -> None:

@@ -8,10 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.encoding.planes import LABELS, label_of
-from pipeline.evaluation.ratings.losses import boards_of
+from pipeline.dataset.files.shards import Batch
+from pipeline.evaluation.page.boards import board_of
 
 Strength = Callable[[NDArray[Any]], NDArray[np.float64]]
 """The chance of the first legal label by the mover's told rating."""
+
+
+def boards_of(batch: Batch) -> list[chess.Board]:
+    """Return the boards of rows."""
+    columns = (batch[name].tolist() for name in ("castling", "ep_file", "ply"))
+    return [board_of(planes_P, *state) for planes_P, *state in zip(batch["planes"], *columns, strict=True)]
 
 
 def legal_labels(board: chess.Board) -> list[int]:

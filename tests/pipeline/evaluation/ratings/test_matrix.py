@@ -8,10 +8,9 @@ import torch
 
 from engine.progress import silent
 from model.data.playouts import playout_rows
-from pipeline.evaluation.ratings.losses import boards_of
 from pipeline.evaluation.ratings.matrix import NO_RATINGS, describe_matrix, judge_lead, measure_matrix
 from pipeline.evaluation.ratings.sample import CENTERS, CONDITIONS, NAMES, BandSample, evaluate_conditions
-from tests.pipeline.evaluation.ratings.stubs import Stub, legal_labels
+from tests.pipeline.evaluation.ratings.stubs import Stub, boards_of, legal_labels
 
 A_BAND = 20
 """Positions of each band; people of band b play the lowest label in b + 4 of them."""
@@ -51,7 +50,7 @@ def sampled(rows: dict[str, Any], count: int, order: Any = None) -> BandSample:
 def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likelihood_in_closed_form(
     rows: dict[str, Any],
 ) -> None:
-    matrix = measure_matrix(Stub(skill), sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
+    matrix = measure_matrix(Stub(skill), sampled(rows, A_BAND), silent)  # type: ignore[arg-type]
     assert matrix["ratings"] == list(CENTERS)
     others = np.array([len(legal_labels(board)) - 1 for board in boards_of(rows)])
     for band, row in enumerate(matrix["rows"]):
@@ -77,8 +76,8 @@ def test_the_diagonal_of_a_network_that_plays_as_it_is_told_wins_with_the_likeli
 
 def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str, Any]) -> None:
     sample = sampled(rows, 5)
-    batch, band_R = sample.take(5)
-    matrix = measure_matrix(Stub(skill), sample, 5, silent)  # type: ignore[arg-type]
+    batch, band_R = sample.take()
+    matrix = measure_matrix(Stub(skill), sample, silent)  # type: ignore[arg-type]
     boards = boards_of(batch)
     for number, part, _, logits_BA, _ in evaluate_conditions(Stub(skill), batch):  # type: ignore[arg-type]
         assert (part.start, part.stop > len(band_R)) == (0, True), "all rows are of one batch"
@@ -95,7 +94,7 @@ def test_likelihood_and_top_1_are_torchs_over_python_chess_moves(rows: dict[str,
 
 def test_a_network_that_hears_nothing_leads_nowhere(rows: dict[str, Any]) -> None:
     deaf = Stub(lambda elo: np.full(len(elo), 0.4))
-    matrix = measure_matrix(deaf, sampled(rows, A_BAND), A_BAND, silent)  # type: ignore[arg-type]
+    matrix = measure_matrix(deaf, sampled(rows, A_BAND), silent)  # type: ignore[arg-type]
     assert {row["verdict"] for row in matrix["rows"]} == {"ties"}
     assert "it wins beyond its 95 % interval in 0 and loses in 0" in describe_matrix(matrix)
 
@@ -113,20 +112,20 @@ def test_a_sample_has_as_many_of_each_band_whatever_the_order(rows: dict[str, An
     more = {name: np.concatenate([values, values[:50]]) for name, values in rows.items()}
     more["elo"] = more["elo"].copy()
     more["elo"][-10:] = 0
-    batch, band_R = sampled(more, 6).take(6)
+    batch, band_R = sampled(more, 6).take()
     assert np.bincount(band_R).tolist() == [6] * len(CENTERS)
     assert len(np.unique(batch["game_id"])) == len(band_R), "no row stands twice"
     assert not np.isin(batch["game_id"], np.arange(len(more["elo"]) - 10, len(more["elo"]))).any(), "unknown ratings"
     order = np.random.default_rng(0).permutation(len(more["elo"]))
-    again, _ = sampled(more, 6, order).take(6)
+    again, _ = sampled(more, 6, order).take()
     np.testing.assert_array_equal(batch["game_id"], again["game_id"])
-    fewer, _ = sampled(more, 6).take(2)
+    fewer, _ = sampled(more, 2).take()
     assert set(fewer["game_id"].tolist()) < set(batch["game_id"].tolist())
-    assert sampled(more, 0).take(5)[0] == {}
+    assert sampled(more, 0).take()[0] == {}
 
 
 def test_nobody_of_known_rating_is_one_line(rows: dict[str, Any]) -> None:
     unknown = rows | {"elo": np.zeros_like(rows["elo"])}
-    matrix = measure_matrix(Stub(skill), sampled(unknown, 5), 5, silent)  # type: ignore[arg-type]
+    matrix = measure_matrix(Stub(skill), sampled(unknown, 5), silent)  # type: ignore[arg-type]
     assert describe_matrix(matrix) == NO_RATINGS
     assert len(CONDITIONS) == len(CENTERS) + 2
