@@ -154,7 +154,7 @@ class Batches:
         columns: Sequence[str] = HUMAN_COLUMNS,
         block_rows: int | None = None,
     ) -> None:
-        """Find the shards; process `rank` of `world` gets its equal part of every batch, from row groups of its own.
+        """Find the shards; process `rank` of `world` gets an equal part of every batch, from separate row groups.
 
         Raises DatasetError for a missing dataset or an unknown or empty split, ConfigError for a batch that cannot be divided
         and for fewer rows than processes.

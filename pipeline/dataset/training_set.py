@@ -107,38 +107,32 @@ def members(directory: Path, progress: Progress = silent, stop: Stop = never) ->
     Raises DatasetError for a dataset that is missing, has changed since it was joined, or differs from its manifest, and
     Stopped. Hashing files for the first time reports progress in bytes.
     """
-    found = _joined(directory) if is_training_set(directory) else [Member(directory, read_manifest(directory))]
+    if is_training_set(directory):
+        page = read_training_set(directory)
+        found = [_read_member(directory, entry) for entry in page["datasets"]]
+        for split, rows in page["positions"].items():
+            if rows != (total := sum(member.positions(split) for member in found)):
+                raise DatasetError(
+                    f"{directory / TRAINING_SET}: positions.{split} is {rows}, and its datasets have {total}: join them again"
+                )
+    else:
+        found = [Member(directory, read_manifest(directory))]
     for member in found:
         verify_files(member.directory, member.manifest, progress, stop)
     return found
 
 
-def _joined(directory: Path) -> list[Member]:
-    """Return the datasets of a training set; DatasetError for one that has changed since it was joined."""
-    page = read_training_set(directory)
-    found = []
-    for entry in page["datasets"]:
-        folder = directory / entry["path"]
-        manifest = read_manifest(folder)
-        if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
-            raise DatasetError(
-                f"{folder} has changed since it was joined",
-                remedy=f"`fianchetto join --out {directory} --remove {entry['name']}` removes it; then join it again",
-                code="member-changed",
-            )
-        found.append(Member(folder, manifest, entry["held_out"]))
-    _check_counts(directory / TRAINING_SET, page["positions"], found)
-    return found
-
-
-def _check_counts(path: Path, positions: Mapping[str, int], found: Sequence[Member]) -> None:
-    """Raise DatasetError if the page's positions are not those of its datasets."""
-    for split in ALL_SPLITS:
-        counted = sum(member.positions(split) for member in found)
-        if positions.get(split) != counted:
-            raise DatasetError(
-                f"{path}: positions.{split} is {positions.get(split)}, and its datasets have {counted}: join them again"
-            )
+def _read_member(directory: Path, entry: Mapping[str, Any]) -> Member:
+    """Return a dataset of a training set; DatasetError if it has changed since it was joined."""
+    folder = directory / entry["path"]
+    manifest = read_manifest(folder)
+    if file_hash(folder / MANIFEST) != entry["manifest_sha256"]:
+        raise DatasetError(
+            f"{folder} has changed since it was joined",
+            remedy=f"`fianchetto join --out {directory} --remove {entry['name']}` removes it; then join it again",
+            code="member-changed",
+        )
+    return Member(folder, manifest, entry["held_out"])
 
 
 def split_shards(directory: Path, split: str) -> list[Shard]:

@@ -34,7 +34,7 @@ SPEEDS = (*(name.lower() for name in CLASSES[:-1]), "correspondence")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filters:
-    """Which games and positions of a dump are kept; by default all. The manifest counts what each filter dropped."""
+    """Settings of the filters; every default keeps all. The manifest counts what each filter dropped."""
 
     min_elo: int = 0
     """Lowest rating of either player; 0 also keeps games without ratings."""

@@ -47,8 +47,7 @@ STATUS = (
     "used", "variant", "bad FEN", "illegal move", "ambiguous move", "null move", "no moves", "unfinished",
     "result contradicts board", "unclosed comment", "too long", "bad row",
 )  # fmt: skip
-"""What becomes of a game: used, or the reason it is dropped for,
-as in the manifest; pipeline/ingest/filters.py adds reasons."""
+"""Outcomes of a game, as in the manifest: used, or the reason for which it is dropped; filters add their own."""
 (
     USED, VARIANT, BAD_FEN, ILLEGAL_MOVE, AMBIGUOUS_MOVE, NULL_MOVE, NO_MOVES, UNFINISHED,
     CONTRADICTION, UNCLOSED, TOO_LONG, BAD_ROW,

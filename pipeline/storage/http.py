@@ -4,7 +4,7 @@
 
 Bytes of two versions of a file are never joined. A request that continues names a strong validator (If-Range, RFC 9110
 section 13.1.5), a strong ETag, and the answer must repeat it. Where the server has none, the file is read again from byte 0,
-and the bytes that were returned before are compared by their hash. A body whose end cannot be told from a broken connection is
+and the bytes that were returned before are compared by their hash. A body whose end looks like a broken connection is
 refused. Needs urllib3 2, for `read1`.
 """
 
@@ -46,7 +46,7 @@ _SPAN = re.compile(r"bytes (?:([0-9]{1,18})-[0-9]{1,18}|\*)/([0-9]{1,18}|\*)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RemoteVersion:
-    """The properties by which versions of a remote file are told apart."""
+    """The properties that differ between versions of a remote file."""
 
     size: int | None = None
     """Bytes; None if the server does not send it."""

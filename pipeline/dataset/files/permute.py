@@ -97,20 +97,6 @@ def _gather_columns(views: Any, picked_K: Any, outs: Any) -> None:
         _take_columns(ones, first1, picked_K, begin, end, out1_CK)
 
 
-@njit(**BORROWING)
-def _gather_tiles(numbers_RC: Any, picked_K: Any, out_CK: Any) -> None:
-    """Copy the picked rows (int64) to columns."""
-    for begin in range(0, len(picked_K), TILE_ROWS):
-        _take_columns(numbers_RC, 0, picked_K, begin, min(begin + TILE_ROWS, len(picked_K)), out_CK)
-
-
-def gather_columns(numbers_RC: NDArray[Any], picked_K: NDArray[np.int64]) -> NDArray[Any]:
-    """Return the picked rows of contiguous numbers as columns, [C, K]."""
-    out_CK = np.empty((numbers_RC.shape[1], len(picked_K)), dtype=numbers_RC.dtype)
-    _gather_tiles(numbers_RC, picked_K, out_CK)
-    return out_CK
-
-
 class Records:
     """Rows stored as records, so that a row picked at random costs one cache miss."""
 

@@ -33,7 +33,6 @@ from pipeline.dataset.files.layout import LARGEST_MANIFEST
 from pipeline.dataset.files.layout import MANIFEST as MANIFEST
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import SPLITS as SPLITS
-from pipeline.dataset.files.permute import gather_columns
 from pipeline.dataset.files.stored_planes import array_numbers, plane_arrays, whole_column
 from pipeline.dataset.files.stored_planes import number_array as number_array
 from pipeline.errors import DatasetError
@@ -96,7 +95,7 @@ def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:
 
 def earlier_columns(earlier_RH: NDArray[np.uint16], picked_K: NDArray[np.int64]) -> dict[str, NDArray[np.uint16]]:
     """Return the columns EARLIER_MOVES of the picked rows, of what `pipeline.pgn.replay.earlier_moves` returns."""
-    return dict(zip(EARLIER_MOVES, gather_columns(earlier_RH, picked_K), strict=False))
+    return dict(zip(EARLIER_MOVES, np.ascontiguousarray(earlier_RH.take(picked_K, axis=0).T), strict=False))
 
 
 # ---------------------------------------------------------------- rows read

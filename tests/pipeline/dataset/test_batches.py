@@ -175,16 +175,6 @@ def test_the_batches_of_ranks_are_equal_parts_and_an_epoch_of_them_is_every_row(
     assert epochs[0] != epochs[1], "a rank's rows are others in each epoch"
 
 
-@pytest.mark.parametrize("batch_size", [48, 999])
-def test_any_step_of_a_rank_is_the_same_as_in_an_undisturbed_stream(dataset: Path, batch_size: int) -> None:
-    count = 3 * 1000 // batch_size + 2
-    for rank in range(3):
-        options = {"batch_size": batch_size, "seed": 3, "rank": rank, "world": 3}
-        whole = list(islice(Batches([dataset], **options).from_step(0), count))
-        for step in range(0, count, 1 + count // 8):
-            assert equal(next(Batches([dataset], **options).from_step(step)), whole[step]), f"step {step}"
-
-
 def test_only_the_groups_of_a_rank_s_batches_are_read(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An epoch of 1,000 rows in two ranks: what a rank has decoded by its end, its block ahead of that included."""
     rows = 0

@@ -4,9 +4,7 @@ import bz2
 import gzip
 import io
 import random
-import shutil
 import struct
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -175,16 +173,6 @@ def test_skippable_frames_of_any_program_are_skipped() -> None:
         assert read_archive(head + lying + head, "zstd") == (b"".join(texts), None)
     found, error = read_archive(head[:-1], "zstd")
     assert (found, str(error)) == (b"", "the zstd archive breaks off")
-
-
-@pytest.mark.skipif(shutil.which("pzstd") is None, reason="pzstd is not installed: apt-get install zstd")
-def test_archives_of_pzstd_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "games.pgn"
-    path.write_bytes(blocks(5, 30_000_000))
-    subprocess.run(["pzstd", "-q", "-1", "-p", "4", str(path)], check=True)
-    data = (tmp_path / "games.pgn.zst").read_bytes()
-    assert data[:8] == bytes.fromhex("502a4d1804000000")
-    assert read_archive(data, "zstd") == (path.read_bytes(), None)
 
 
 def test_a_dump_as_lichess_packs_it_gives_the_same_dataset(tmp_path: Path) -> None:

@@ -43,13 +43,6 @@ def pid(_: int) -> int:
     return os.getpid()
 
 
-def kill_at(item: tuple[int, float]) -> int:
-    """Wait, so that the test can kill this worker in the middle of its work."""
-    number, seconds = item
-    time.sleep(seconds)
-    return number
-
-
 def parent(_: int) -> int:
     """Give the process that started this worker: with Ray the agent of its node."""
     time.sleep(0.2)

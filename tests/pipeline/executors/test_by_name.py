@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -37,18 +36,6 @@ def test_nothing_of_ray_is_imported_unless_asked_for() -> None:
     code = "import sys, pipeline.cli.main, pipeline.ingest.job, pipeline.executors.by_name as e; e.engine_of('local')\n"
     code += "sys.exit(any(name.partition('.')[0] == 'ray' for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, check=False).returncode == 0
-
-
-def test_training_imports_nothing_of_ray_unless_asked_to(tmp_path: Path) -> None:
-    code = "import sys; from pipeline.cli.main import main\ntry: main()\nexcept SystemExit as ended: assert ended.code == 2\n"
-    code += "assert 'torch' in sys.modules, 'it did not come to training'\n"
-    code += "sys.exit(any(name.partition('.')[0] == 'ray' for name in sys.modules))"
-    command = [sys.executable, "-c", code, "train", "--positions", str(tmp_path / "none"), "--steps", "1"]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "none" in done.stderr
 
 
 def test_a_node_with_other_kernels_is_refused() -> None:

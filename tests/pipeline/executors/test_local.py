@@ -1,7 +1,6 @@
 """What `Engine.map` guarantees: every item answered once, bounded tries, losses named, nothing left running."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,10 +24,6 @@ def children() -> set[int]:
 def test_every_item_is_answered_once(workers: int) -> None:
     results = list(LocalEngine(workers).map(jobs.square, range(20)))
     assert sorted(results) == [(index, "ok", index * index) for index in range(20)]
-
-
-def test_nothing_to_do_is_done() -> None:
-    assert list(LocalEngine(2).map(jobs.square, [])) == []
 
 
 def test_items_are_taken_a_few_at_a_time() -> None:
@@ -74,18 +69,6 @@ def test_the_item_of_a_killed_worker_is_done_again(tmp_path: Path) -> None:
     results = list(LocalEngine(2).map(jobs.die_once, items))
     assert all(marker.exists() for marker in markers), "no worker was killed"
     assert sorted(results) == [(index, "ok", index) for index in range(10)]
-
-
-def test_a_worker_killed_from_outside_is_replaced() -> None:
-    killed = 0
-    results = []
-    for result in LocalEngine(2).map(jobs.kill_at, [(number, 0.2) for number in range(8)]):
-        results.append(result)
-        if not killed:
-            killed = min(children())
-            os.kill(killed, signal.SIGKILL)
-    assert killed
-    assert sorted(results) == [(index, "ok", index) for index in range(8)]
 
 
 def test_an_item_that_kills_its_workers_is_lost_after_its_attempts_and_the_others_are_not(tmp_path: Path) -> None:

@@ -90,13 +90,10 @@ def wrong(file: str, *way: str | int, values: list[Any]) -> dict[str, tuple[Spoi
     return {f"{name} = {str(value)[:30]}": (edited(file, *way, value=value), file) for value in values}
 
 
+NEEDED = ("sources", "config", "games", "positions", "files", "bytes_per_position", "label_collisions")
 NUMBERS = [-1, 1.5, "7", True, None, [], 10**18]
 MANIFESTS = no_json(MANIFEST) | {
-    **{
-        f"no {name}": (without(MANIFEST, name), MANIFEST)
-        for name in ("sources", "config", "games", "positions", "files")
-    },
-    **{f"no {name}": (without(MANIFEST, name), MANIFEST) for name in ("bytes_per_position", "label_collisions")},
+    **{f"no {name}": (without(MANIFEST, name), MANIFEST) for name in NEEDED},
     **wrong(MANIFEST, "sources", values=[7, [7], [{"name": "a"}], {}]),
     **wrong(MANIFEST, "config", values=[7, None]),
     **wrong(MANIFEST, "games", values=[7, {}, {"read": 1}]),
@@ -307,13 +304,8 @@ def ids(case: Case) -> str:
 CONSUMERS = ("train", "report", "audit", "join", "verify", "finetune")
 
 
-@pytest.mark.parametrize("case", cases(MANIFESTS), ids=ids)
-def test_a_manifest(case: Case, try_all: Run) -> None:
-    try_all(case, DATASET, CONSUMERS)
-
-
-@pytest.mark.parametrize("case", cases(FILES), ids=ids)
-def test_files_that_are_not_the_manifests(case: Case, try_all: Run) -> None:
+@pytest.mark.parametrize("case", cases(MANIFESTS | FILES), ids=ids)
+def test_a_manifest_and_its_files(case: Case, try_all: Run) -> None:
     try_all(case, DATASET, CONSUMERS)
 
 
