@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 LOG = logging.getLogger(__name__)
-EXAMPLES = 5
-"""Games on both sides that the page names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -185,11 +183,11 @@ def _hold_out(entries: list[dict[str, Any]], config: JoinConfig) -> None:
     )
 
 
-def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, Any]:
+def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, int]:
     """Count the games of each test split, by the hash of their moves, that train has too."""
     import polars as pl
 
-    counts, examples = dict.fromkeys(ALL_SPLITS[1:], 0), list[int]()
+    counts = dict.fromkeys(ALL_SPLITS[1:], 0)
     with tempfile.TemporaryDirectory(prefix="fianchetto-join-") as folder:
         games = Scratch(Path(folder), sum(member.manifest["games"]["used"] for member in used))
         for member in used:
@@ -202,8 +200,7 @@ def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, Any]:
             shared = part.filter(pl.col("split") > 0).join(train, on="key", how="semi").collect()
             for split, count in shared.group_by("split").len().iter_rows():
                 counts[ALL_SPLITS[split]] += count
-            examples += shared["key"].unique().sort().head(EXAMPLES - len(examples)).to_list()
-    return {**counts, "examples": [f"{key:016x}" for key in examples]}
+    return counts
 
 
 def game_splits(member: Member) -> "Iterator[pl.DataFrame]":

@@ -128,7 +128,7 @@ def check_training_set(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckR
     op = context.op_execution_context
     with report_user_errors():
         page = read_training_set(find_folder(training_set.key, op.instance, op.run))
-    counts = {name: count for name, count in page["games_on_both_sides"].items() if name != "examples"}
+    counts = page["games_on_both_sides"]
     problems = [
         f"{count} games in {name} have the same moves as a game in train" for name, count in counts.items() if count
     ]

@@ -138,15 +138,6 @@ class ChunkNote(Schema):
     files: list[FileEntry]
 
 
-class BothSides(Schema):
-    """Games of each test split that train has too."""
-
-    val: Count
-    test: Count
-    latest: Count
-    examples: list[Text]
-
-
 class Joined(Schema):
     """A dataset of a training set."""
 
@@ -163,7 +154,7 @@ class TrainingSet(Schema):
 
     config: dict[Literal["hold_out"], Name]
     positions: dict[Literal["train", "val", "test", "latest"], Count]
-    games_on_both_sides: BothSides
+    games_on_both_sides: dict[Literal["val", "test", "latest"], Count]
     datasets: Annotated[list[Joined], Field(min_length=1)]
 
     @model_validator(mode="after")
