@@ -4,7 +4,7 @@ import io
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import pytest
 from pipeline.dataset.hashing import splitmix64
 from pipeline.errors import ConfigError, DatasetError
 from pipeline.ingest.chunk import IngestConfig
+from pipeline.ingest.filters import GAME_FILTERS, ROW_FILTERS, Filters, active
 from pipeline.ingest.job import ingest
 from tests.pipeline import datasets
 
@@ -260,3 +261,9 @@ def test_mixing_is_splitmix64() -> None:
     wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
     got = [int(splitmix64(np.array([1234567], np.uint64), turn)[0]) for turn in range(5)]
     assert got == wanted
+
+
+def test_every_setting_is_a_row_of_the_table() -> None:
+    rows = (*GAME_FILTERS, *ROW_FILTERS)
+    assert {row.setting for row in rows} == {field.name for field in fields(Filters)}
+    assert active(rows, Filters()) == active(rows, Filters(speeds=[])) == []  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import shutil
 import zlib
 from collections.abc import Callable
@@ -158,14 +159,14 @@ def test_a_directory_and_a_missing_file_are_said(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = datasets.dump(tmp_path / "a.pgn", 1)
-    real = Path.open
+    real = os.open
 
-    def refuse(self: Path, *arguments: Any, **options: Any) -> Any:  # root may read everything, so chmod proves nothing
-        if self == path:
-            raise PermissionError(13, "Permission denied", str(self))
-        return real(self, *arguments, **options)
+    def refuse(name: Any, *arguments: Any, **options: Any) -> int:  # root may read everything, so chmod proves nothing
+        if name == str(path):
+            raise PermissionError(13, "Permission denied", name)
+        return real(name, *arguments, **options)
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DumpError, match=r"a\.pgn may not be read by this user"):
         ingest([str(path)], tmp_path / "out", workers=1)
 
