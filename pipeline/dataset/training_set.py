@@ -110,8 +110,8 @@ def members(directory: Path, progress: Progress = silent, stop: Stop = never) ->
     if is_training_set(directory):
         page = read_training_set(directory)
         found = [_read_member(directory, entry) for entry in page["datasets"]]
-        for split, rows in page["positions"].items():
-            if rows != (total := sum(member.positions(split) for member in found)):
+        for split in ALL_SPLITS:
+            if (rows := page["positions"].get(split)) != (total := sum(member.positions(split) for member in found)):
                 raise DatasetError(
                     f"{directory / TRAINING_SET}: positions.{split} is {rows}, and its datasets have {total}: join them again"
                 )

@@ -25,6 +25,8 @@ PROOFS: dict[str, dict[str, str]] = {
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(http, "rest", lambda seconds, stop: None)
+    monkeypatch.setattr(http, "ATTEMPTS", 3)
+    monkeypatch.setattr(http, "STALL_SECONDS", 10.0)
     with serving() as running:
         yield running
 
