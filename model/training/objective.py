@@ -42,7 +42,6 @@ class Targets:
     evals: Tensor | None = None  # [B] int, centipawns for the side to move, or NO_EVAL
     search_values: Tensor | None = None  # [B] float32, -1..1 for the side to move, or NaN
     plies_left: Tensor | None = None  # [B] float32, half-moves to the game's end
-    weights: Tensor | None = None  # [B] float32, weight of a row's loss
     has_game: Tensor | None = None  # [B] bool, False for positions without a game and its result; None: all True
 
 
@@ -50,7 +49,7 @@ def row_losses(config: TrainConfig, form: "ValueForm", outputs: Outputs, targets
     """Return each row's `loss`, as the configuration weighs it, and its parts, float32 `[B]`.
 
     The parts `policy_loss`, `value_loss` and `moves_left_loss` are before any weight, `illegal` is minus the log of the
-    legal mass. Rows' own weights are left to the caller, which averages over the number of rows: 2 counts as two rows.
+    legal mass.
     """
     policy, value_BV, *left = outputs
     policy_B, illegal_B = _policy_loss(config, flatten_policy(policy), targets)

@@ -181,13 +181,11 @@ def _backward(run: Run, columns: DeviceBatch) -> Tensor:
     with autocast(run.device, run.dtype):
         outputs = run.model(read)
     losses = row_losses(run.config, VALUE_FORMS[run.preset.value], outputs, targets)
-    loss_B = losses["loss"] if targets.weights is None else losses["loss"] * targets.weights
-    loss = loss_B.mean() / (run.config.microbatches // run.world.size)
+    loss = losses["loss"].mean() / (run.config.microbatches // run.world.size)
     loss.backward()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         best_B = flatten_policy(outputs[0]).masked_fill(~targets.legal, float("-inf")).argmax(1)
         figures = losses | {
-            "loss": loss_B,
             "top1": (best_B == targets.labels).float(),
             "legal_mass": torch.exp(-losses["illegal"]),
         }

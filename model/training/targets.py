@@ -34,10 +34,10 @@ from model.training.policy_loss import Visits
 def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torch.device) -> DeviceBatch:
     """Return all that a step needs of a batch, on the device: the columns of `move_to_device`, and the other targets.
 
-    The columns `visits`, `weight` (float32 `[B]`) and, with a share of the value's target,
-    `eval`, `root_value` and `best_value` are used where the batch has them. Rows whose `plies` is 0 belong to no game:
-    `has_game` bool `[B]` is false for them. It is left out where all are True. Visits are `visited_rows`,
-    `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError, PlanesError.
+    The columns `visits` and, with a share of the value's target, `eval`, `root_value` and `best_value` are used where the
+    batch has them. Rows whose `plies` is 0 belong to no game: `has_game` bool `[B]` is false for them, and left out where all
+    are True. Visits are `visited_rows`, `visited_moves` and `shares`, `[N]`. Raises MissingColumnError, MoveIndexError,
+    PlanesError.
     """
     require(training_columns(preset), batch, f"the preset {preset.name!r}")
     more: dict[str, NDArray[Any]] = {}
@@ -49,8 +49,6 @@ def step_columns(config: TrainConfig, preset: Preset, batch: Batch, device: torc
         more["search_value"] = _search_values(batch)
     if "plies" in batch and not (has_game_B := batch["plies"] > 0).all():
         more["has_game"] = has_game_B
-    if "weight" in batch:
-        more["weight"] = batch["weight"].astype(np.float32)
     columns = {name: copy_to(tensor(column), device) for name, column in more.items()}
     return {**move_to_device(batch, preset, device), **columns}
 
@@ -72,7 +70,6 @@ def inputs_and_targets(
         search_values=columns.get("search_value"),
         plies_left=columns.get("plies_left"),
         has_game=columns.get("has_game"),
-        weights=columns.get("weight"),
     )
     return network_input(preset, columns, dtype, draw=draw), targets
 

@@ -19,6 +19,7 @@ from model.training.config import TrainConfig, TrainConfigError
 from model.training.loop import train
 from model.training.metrics_log import read_metrics
 from model.training.monitor import RunMonitor
+from model.training.objective import row_losses
 from model.training.step import DivergedError, new_run, prepare, take_step
 from tests.model.synthetic import TINY, Batch, batch, stream
 
@@ -99,21 +100,6 @@ def test_a_batch_in_parts_has_the_gradient_of_their_mean(tmp_path: Path) -> None
             assert torch.allclose(parts[name], tensor, atol=1e-6), name
 
 
-def test_a_row_of_weight_two_counts_as_two_rows_and_of_weight_zero_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("model.training.step.CLIP", 1e6)
-    rows = batch(8)
-    config = replace(CONFIG, optimizer="sgd", momentum=0.0, learning_rate=0.1, weight_decay=0.0, batch_size=8)
-    plain = one_step(config, rows)
-    weighted = one_step(config, {**rows, "weight": np.full(8, 2.0)})
-    nothing = one_step(config, {**rows, "weight": np.zeros(8)})
-    fresh = new_run(config, TINY).network.state_dict()
-    name = "value.6.layer.bias"
-    assert name in plain
-    assert torch.equal(nothing[name], fresh[name])
-    assert torch.allclose(weighted[name] - fresh[name], 2 * (plain[name] - fresh[name]), atol=1e-6)
-    assert float((plain[name] - fresh[name]).abs().max()) > 1e-3
-
-
 def visited(rows: Batch, share: float) -> Batch:
     """Give every second row a search that puts `share` on its highest legal label and the rest on its lowest."""
     legal = np.unpackbits(rows["planes"][:, 13:].astype("<u8").view(np.uint8), axis=1, bitorder="little")
@@ -169,29 +155,32 @@ def test_patience_needs_something_to_measure_on(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def spoiled(at: int) -> Callable[[int], Iterator[Batch]]:
-    """Open a stream in which one batch's weights are a thousand times too large: a spike, and nothing infinite."""
+def spoiled(at: int) -> Callable[..., dict[str, torch.Tensor]]:
+    """Return losses that are a thousand times too large in one step: a spike, and nothing infinite."""
+    calls = itertools.count()
 
-    def open_batches(step: int) -> Iterator[Batch]:
-        for rows in stream()(step):
-            yield {**rows, "weight": np.full(16, 1000.0 if step == at else 1.0)}
-            step += 1
+    def spoil(*arguments: Any) -> dict[str, torch.Tensor]:
+        losses = row_losses(*arguments)
+        return losses | {"loss": losses["loss"] * (1000.0 if next(calls) == at else 1.0)}
 
-    return open_batches
+    return spoil
 
 
 def test_a_spike_stops_the_run_and_keeps_the_last_good_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = CONFIG
     monkeypatch.setattr("model.training.loop.SAVE_SECONDS", 0.0)
-    with pytest.raises(DivergedError, match=r"the loss rose from \d\.\d+ to \d{3,}\.\d+ in steps 5 to 6; .* last save"):
-        run(tmp_path, config, batches=spoiled(5))
+    with monkeypatch.context() as patch:
+        patch.setattr("model.training.step.row_losses", spoiled(5))
+        message = r"the loss rose from \d\.\d+ to \d{3,}\.\d+ in steps 5 to 6; .* last save"
+        with pytest.raises(DivergedError, match=message):
+            run(tmp_path)
     _, card = load(tmp_path)
     assert (card["step"], card["finished"]) == (5, False)
-    assert run(tmp_path, config)["step"] == 8, "on good data it goes on"
-    whole = run(tmp_path / "whole", config)
+    assert run(tmp_path)["step"] == 8, "without the fault it goes on"
+    whole = run(tmp_path / "whole")
     assert whole["files"]["weights"]["sha256"] == read_card(tmp_path)["files"]["weights"]["sha256"]
     monkeypatch.setattr("model.training.monitor.SPIKE", float("inf"))
-    assert run(tmp_path / "bold", config, batches=spoiled(5))["finished"]
+    monkeypatch.setattr("model.training.step.row_losses", spoiled(5))
+    assert run(tmp_path / "bold")["finished"]
 
 
 def test_a_monitor_remembers_the_lowest_and_the_best() -> None:
