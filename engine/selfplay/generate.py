@@ -52,7 +52,7 @@ class SelfPlayConfig:
     opening_plies: int = 16
     """Half-moves in which moves are drawn by their visits (gumbel: by the improved policy), before the temperature falls."""
     cooling_plies: float = 8.0
-    """Half-moves in which the temperature then halves; 0 plays the best move at once."""
+    """Half-life of the temperature after the opening, in half-moves; 0 plays the best move at once."""
     most_plies: int = 512
     """Half-moves after which a game is stopped and counts as a draw."""
     draw_halfmoves: int = 0

@@ -35,12 +35,12 @@ class Export(Common):
     checkpoint: Path
     """Directory of the checkpoint."""
     out: Path | None = None
-    """File to write; the default is model.onnx in the checkpoint's directory, where players look for it."""
+    """Output file. Default: model.onnx in the checkpoint's directory, where players look for it."""
     positions: Path | None = None
-    """Dataset whose test positions are compared; the default is positions of random games."""
+    """Dataset whose test positions are compared. Default: positions of random games."""
     int8: bool = False
-    """Write convolutions in 8-bit integers: about twice as fast on a CPU. Expected scores change by one or two percentage
-    points. Give --positions too: activations are scaled on its train positions."""
+    """Quantize convolutions to 8-bit integers: about twice as fast on a CPU. Expected scores change by one or two percentage
+    points. With --positions, its train positions calibrate the activations."""
 
     def run(self) -> dict[str, Any]:
         """Return the file and the largest differences."""

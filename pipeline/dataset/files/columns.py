@@ -1,10 +1,11 @@
 """The table of a shard's columns, from which the schema, range checks, writer's options, Dagster's schema and `rows` are made.
 
 To add a column:
-1. Add a row to ROW_COLUMNS, the last one; with `optional=True` where only some commands fill it.
+1. Add a row to ROW_COLUMNS: before the optional ones if every command fills it, else at the end with `optional=True`.
 2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or pipeline/ingest/chunk.py (`_columns`), for
    rows of searches in pipeline/selfplay. `null` marks values that are not known.
-3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in CHANGELOG.md.
+3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in CHANGELOG.md. If `ingest` fills
+   it, raise ROWS_VERSION in pipeline/ingest/chunk.py and add the hash of its rows to tests/pipeline/ingest/test_rows_version.py.
 4. Copy its row into the table of datasets/README.md; tests/pipeline/dataset/files/test_columns.py compares the two.
 5. To train on it, name it in `training_columns` of model/data/inputs.py.
 """
