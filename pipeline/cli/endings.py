@@ -1,4 +1,4 @@
-"""The last lines of a command: its result in a few figures, and the next command."""
+"""The closing lines of commands: the result in a few figures, and the next command."""
 
 import shlex
 import shutil
@@ -9,11 +9,11 @@ from textwrap import fill
 from typing import Any
 
 WIDTH = 80
-"""Columns of sentences."""
+"""Line width of sentences."""
 
 
 def next_command(*words: object) -> str:
-    """Return the line that names the next command, to be copied into a shell."""
+    """Return a line with the next command, ready to paste into a shell."""
     return f"next: {shlex.join(['fianchetto', *map(str, words)])}"
 
 
@@ -33,7 +33,7 @@ def describe_dataset(manifest: Mapping[str, Any], out: object, already: bool) ->
 
 
 def next_training(positions: object) -> str:
-    """Return the line that names training on a dataset as the next command."""
+    """Return a line with the command that trains on a dataset."""
     return next_command("train", "--positions", positions, "--minutes", 15, "--out", "datasets/checkpoints/first")
 
 
@@ -41,8 +41,8 @@ def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str
     """Describe downloaded files, one line each."""
     lines = [
         f"{out / name}: {entry['bytes'] / 1e6:,.1f} MB, "
-        + ("verified" if entry["verified"] else "no published hash to compare with")
-        + ("" if entry["fetched"] else "; complete already: nothing was fetched")
+        + ("verified" if entry["verified"] else "not verified: no published hash")
+        + ("" if entry["fetched"] else "; already complete, nothing was fetched")
         for name, entry in files.items()
     ]
     dumps = [out / name for name in files]
@@ -53,7 +53,7 @@ def describe_downloads(files: Mapping[str, Mapping[str, Any]], out: Path) -> str
 def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[object]) -> str:
     """Describe a checkpoint in five lines."""
     metrics, message = card["metrics"], str(card["message"])
-    measured = "no validation positions: nothing was measured on unseen games"
+    measured = "accuracy was not measured: there are no validation positions"
     if "validation_top1" in metrics:
         count, top1 = metrics["validation_positions"], metrics["validation_top1"]
         measured = f"on {count:,.0f} unseen positions: top-1 {top1:.3f}"
@@ -69,7 +69,7 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
 
 
 def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path) -> str:
-    """Describe a report in five lines, and one more for the matrix of ratings."""
+    """Describe a report in five lines, plus one for the matrix of ratings."""
     low, high = report["top1_low"], report["top1_high"]
     interval = "" if low is None else f" (95 %: {low:.3f} to {high:.3f})"
     lines = [
@@ -78,13 +78,13 @@ def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path) -> s
         f" {report['hand_written_top1']:.4f}, chance {report['chance_top1']:.4f}",
         f"rule: {report['rule']}",
         *([f"by rating: {report['rating_matrix']}"] if "rating_matrix" in report else []),
-        f"report: {out}/report.html (the same as text, JSON and picture beside it)",
+        f"report: {out}/report.html (also as text, JSON and a picture)",
     ]
     return "\n".join([*lines, next_command("uci", "--checkpoint", checkpoint)])
 
 
 def describe_first_run(figures: Mapping[str, Any], sample: bool, report: Path, checkpoint: Path) -> str:
-    """Describe the result of `make run` to a newcomer.
+    """Describe the result of `make run`.
 
     `figures` are those of the accuracy report; `sample` says whether the games were the embedded sample.
     """

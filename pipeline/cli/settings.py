@@ -155,8 +155,9 @@ def build(cls: type[T], given: Mapping[str, Given], known: Mapping[str, Setting]
 
     Raises SettingError for a value of the wrong type, and UserError for a value that the dataclass refuses.
     """
-    values = {key: _convert(known[key], one) for key, one in given.items()}
-    return cast("T", _make(cls, values, "", None))
+    values = {key: setting.default for key, setting in known.items()}
+    values |= {key: _convert(known[key], one) for key, one in given.items()}
+    return cast("T", _make(cls, values, ""))
 
 
 def _flatten(held: Any, prefix: str, known: Mapping[str, Setting], path: str) -> Iterable[tuple[str, Given]]:
@@ -200,17 +201,17 @@ def split_list(text: str) -> list[str]:
     return re.split(r",(?=[^,=]+=)", text) if "=" in "".join(words[:1]) else words
 
 
-def _make(cls: type[Any], values: Mapping[str, Any], prefix: str, example: Any) -> Any:
-    """Build a dataclass from converted values by key."""
-    hints, made = get_type_hints(cls), {}
-    for field in dataclasses.fields(cls):
-        (kind, _), default, key = _split(hints[field.name]), _default(field, example), f"{prefix}{field.name}"
-        if dataclasses.is_dataclass(kind):
-            within = None if default is dataclasses.MISSING else default
-            made[field.name] = _make(cast("type[Any]", kind), values, f"{key}.", within)
-        else:
-            made[field.name] = values.get(key, default)
-    return cls(**made)
+def _make(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
+    """Build a dataclass, and those nested in it, from the values of all keys."""
+    hints = get_type_hints(cls)
+    return cls(
+        **{
+            field.name: _make(hints[field.name], values, f"{prefix}{field.name}.")
+            if dataclasses.is_dataclass(hints[field.name])
+            else values[f"{prefix}{field.name}"]
+            for field in dataclasses.fields(cls)
+        }
+    )
 
 
 def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:

@@ -14,20 +14,20 @@ from pipeline.storage.claims import AUDIT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Join(Common):
-    """Join datasets (months) into a training set that refers to them; no row is copied, and the latest month is held out.
+    """Join datasets (months) into a training set, with the latest month held out; rows are referenced, not copied.
 
-    Joining again adds datasets to the set. Every command that takes a dataset also takes a training set.
+    Run it again with the same --out to add datasets. Every command that takes a dataset also takes a training set.
     """
 
     arguments: ClassVar = {"datasets": "[DATASET...]"}
     basic: ClassVar = "out remove hold_out"
 
     datasets: tuple[Path, ...] = ()
-    """Datasets to add, as `fianchetto ingest` makes them."""
+    """Datasets to add, made by `fianchetto ingest`."""
     out: Path
     """Directory of the training set."""
     remove: tuple[str, ...] = ()
-    """Datasets to take out of the set, by the names of their folders; their files stay."""
+    """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
     """Which dataset is held out."""
 
@@ -81,8 +81,8 @@ class Audit(Common):
 class Verify(Common):
     """Verify datasets: every file against its hash, and rows against the dump that they were made from.
 
-    The exit status is 0 if every check passes, and 1 with a list of differences otherwise. Checks that could not be made, for
-    example because the dump is missing, are listed too.
+    The exit status is 0 if every check passes, otherwise 1 with a list of differences. Skipped checks, for example because the
+    dump is missing, are listed too.
     """
 
     arguments: ClassVar = {"datasets": "DATASET..."}
@@ -91,13 +91,13 @@ class Verify(Common):
     datasets: tuple[Path, ...]
     """Datasets or training sets."""
     all: bool = False
-    """Ingest the whole dump again, into a temporary folder as large as the dataset, and compare every row."""
+    """Ingest the whole dump again and compare every row; needs temporary space as large as the dataset."""
     sample: int = 64
-    """Rows of each dataset to replay with python-chess; 0 verifies files only."""
+    """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from. Default: those in the folder `dumps` beside the datasets' folder."""
+    """Dumps that the datasets were made from. Default: looked up in the folder `dumps` next to the datasets' folder."""
     workers: int = 0
-    """Processes for --all; 0 for one per core, 1 for this process alone."""
+    """Worker processes for --all; 0 for one per core, 1 to work in this process."""
 
     def __post_init__(self) -> None:
         if self.sample < 0 or not self.datasets:
@@ -137,7 +137,7 @@ class Verify(Common):
         wanted = self.all or self.sample or self.source
         sources = dumps_of(directory, manifest, self.source) if wanted else None
         if self.all and sources is None:
-            raise ConfigError(f"the dump of {directory} is not beside it: name it with --source")
+            raise ConfigError(f"the dump of {directory} was not found: name it with --source")
         with bar("verify") as progress:
             found = verify_dataset(
                 directory,

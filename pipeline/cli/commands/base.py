@@ -1,4 +1,4 @@
-"""Shared by the commands: the option `--json`, stopping on a signal, and checks of paths before any work."""
+"""What all commands share: the option `--json`, stopping on a signal, and path checks before any work."""
 
 import os
 import re
@@ -17,7 +17,7 @@ ADDRESS = re.compile(r"([a-z][a-z0-9+]+):/+(.*)")
 
 
 class Terminated(KeyboardInterrupt):
-    """A SIGTERM, which ends a command as Ctrl-C does."""
+    """SIGTERM was received; a command ends as on Ctrl-C."""
 
 
 def interrupted(number: int, frame: object) -> None:
@@ -33,10 +33,10 @@ def interrupted(number: int, frame: object) -> None:
 
 
 class Interrupt:
-    """Asks work to stop at its next checkpoint when SIGTERM or a first Ctrl-C comes; a second Ctrl-C ends it at once."""
+    """Stop callback: returns True after SIGTERM or a first Ctrl-C; a second Ctrl-C ends the command at once."""
 
     heard: ClassVar[int] = 0
-    """The signal that came, or 0; the exit status is made from it."""
+    """Number of the signal received, or 0; it determines the exit status."""
 
     def __init__(self) -> None:
         self.asked, Interrupt.heard = False, 0
@@ -48,12 +48,12 @@ class Interrupt:
         signal.signal(signal.SIGINT, interrupted)
 
     def __call__(self) -> bool:
-        """Return whether a signal has come."""
+        """Return whether a signal was received."""
         return self.asked
 
 
 def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
-    """Raise ConfigError before the work begins if `out` cannot be written, is of another kind, or lies in an input folder."""
+    """Raise ConfigError if `out` cannot be written, holds another kind of result, or lies in an input folder."""
     if out is not None:
         require_folder(out)
         require_own(out, kind, ConfigError)
@@ -61,7 +61,7 @@ def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
 
 
 def refuse_addresses(command: "Common") -> None:
-    """Raise ConfigError for an address where a command takes local paths only: as a Path it would name a folder `s3:`."""
+    """Raise ConfigError for an address in a field that takes local paths; as a Path it would name a folder `s3:`."""
     for field in fields(command):
         value = getattr(command, field.name)
         for path in value if isinstance(value, tuple) else (value,):
@@ -73,18 +73,18 @@ def refuse_addresses(command: "Common") -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Common:
-    """The fields that every command has."""
+    """Base of all commands: a dataclass whose fields are its settings."""
 
     arguments: ClassVar[Mapping[str, str]] = {}
-    """Positional arguments: the field of each, and its name in a help text."""
+    """Positional arguments: field name -> name in the help text."""
     basic: ClassVar[str] = ""
-    """Settings that are options and that `--help` shows: the ends of their keys. --set and --config set the others."""
+    """Settings that are options, shown by `--help`, by the last part of their keys. --set and --config set the others."""
     one_of: ClassVar[tuple[str, ...]] = ()
-    """Settings that exclude each other: one on the command line replaces another in a file."""
+    """Mutually exclusive settings: one on the command line replaces another in a file."""
 
     json: bool = False
     """Print the result as one JSON object on the last line."""
 
     def run(self) -> dict[str, Any]:
-        """Do the work and return the result to print; an empty one prints nothing."""
+        """Do the work and return the result to print, empty to print nothing."""
         raise NotImplementedError

@@ -7,12 +7,11 @@ from typing import Any, ClassVar, Literal
 
 from pipeline.cli.commands.base import Common
 from pipeline.cli.progress import bar
-from pipeline.samples.shipped import SAMPLE
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench(Common):
-    """Measure the speed of this machine, and a reference implementation in the same run."""
+    """Measure the speed of this machine and, where one exists, of a reference implementation in the same run."""
 
     arguments: ClassVar = {"what": "WHAT"}
     basic: ClassVar = "pgn largest planes history"
@@ -20,8 +19,8 @@ class Bench(Common):
     what: Literal["ingest", "batches", "search", "scale"]
     """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: memory and time
     of ingest on a long stream."""
-    pgn: Path = SAMPLE
-    """Dump to measure on; the default is the embedded sample."""
+    pgn: Path | None = None
+    """Dump to measure on. Default: the embedded sample."""
     largest: int = 1_000_000_000
     """scale: bytes of the long stream. It is not stored, so 20_000_000_000 needs time but no disk."""
     planes: Literal["all", "compact"] = "all"
@@ -33,13 +32,14 @@ class Bench(Common):
         """Run one benchmark."""
         from pipeline.evaluation.render import plain_text, text_table
         from pipeline.ingest.chunk import IngestConfig
+        from pipeline.samples.shipped import SAMPLE
 
-        config = IngestConfig(planes=self.planes, history=self.history)
+        pgn, config = self.pgn or SAMPLE, IngestConfig(planes=self.planes, history=self.history)
         arguments: dict[str, tuple[Any, ...]] = {
-            "ingest": (self.pgn, config),
-            "batches": (self.pgn,),
+            "ingest": (pgn, config),
+            "batches": (pgn,),
             "search": (),
-            "scale": (self.pgn, config, self.largest),
+            "scale": (pgn, config, self.largest),
         }
         with bar(f"bench {self.what}") as progress:
             measure = import_module(f"pipeline.bench.{self.what}").measure

@@ -17,8 +17,7 @@ class Ingest(Common):
 
     Dumps may be addresses (https://, s3://, gs://), which are streamed and not kept; --out may be one too (s3://, gs://).
     Lichess's Parquet games and puzzles, `fen,best` tables, EPD and ChessMarro's Parquet are recognised by their content.
-    The same command continues a run that was stopped and leaves a finished dataset as it is. A directory that holds other
-    files is refused.
+    Run the same command again to continue an interrupted run; a finished dataset is not changed.
     """
 
     arguments: ClassVar = {"sources": "DUMP..."}
@@ -27,17 +26,17 @@ class Ingest(Common):
     )
 
     sources: tuple[str, ...]
-    """Dumps to read, in this order; - is standard input."""
+    """Dumps to read, in this order; - reads standard input."""
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
-    """Read a few megabytes and print what the whole dump would give, with intervals; nothing is written."""
+    """Read a few megabytes and print estimates for the whole dump, with intervals; write nothing."""
     workers: int = 0
-    """Processes to use; 0 for one per core, 1 for this process alone."""
+    """Worker processes; 0 for one per core, 1 to work in this process."""
     engine: str = "local"
-    """Where the work runs: local; ray (a new Ray on this machine); ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
+    """Where to run: local, ray (starts Ray on this machine), ray:HOST:PORT or ray://HOST:PORT (a cluster)."""
     ingest: IngestConfig = field(default_factory=IngestConfig)
-    """How the dataset is made."""
+    """How to make the dataset."""
 
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
@@ -70,11 +69,11 @@ class Show(Common):
     basic: ClassVar = "view out"
 
     fen: str
-    """The position, as a FEN in quotes, or `startpos`."""
+    """Position as a FEN in quotes, or `startpos`."""
     view: str = "marro77"
-    """The encoding: marro77 (from the mover's side) or chessmarro77 (from White's side)."""
+    """Encoding: marro77 (the mover's view) or chessmarro77 (White's view)."""
     out: Path | None = None
-    """File for a picture of all planes, PNG by its suffix."""
+    """Picture file of all planes; its suffix chooses the format, such as .png."""
 
     def run(self) -> dict[str, Any]:
         """Return the planes as text and the legal moves with their labels."""

@@ -14,18 +14,18 @@ from pipeline.dumps.fetch import FetchConfig
 class Fetch(Common):
     """Download dumps: months of Lichess (2013-01, or 2013-01..2013-06) or any URL, verified against published hashes.
 
-    The same command continues a download that was stopped or cut off; complete files are not fetched again.
+    Run the same command again to continue an interrupted download; complete files are not fetched again.
     """
 
     arguments: ClassVar = {"what": "MONTH|URL..."}
     basic: ClassVar = "out dry_run base sha256"
 
     what: tuple[str, ...]
-    """Months, ranges of months, and URLs."""
+    """Months, ranges of months, or URLs."""
     out: Path = Path("datasets/dumps")
-    """Folder for the files."""
+    """Folder to download into."""
     dry_run: bool = False
-    """Print bytes to fetch, bytes present and free space, and fetch nothing."""
+    """Print the bytes to download, the bytes already present and the free space; download nothing."""
     fetch: FetchConfig = field(default_factory=FetchConfig)
     """Where files come from, and what they must be."""
 

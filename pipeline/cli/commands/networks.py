@@ -28,7 +28,7 @@ class Presets(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Export(Common):
-    """Export a checkpoint to ONNX; the file is compared with torch on 1,000 positions before it is published."""
+    """Export a checkpoint to ONNX, after comparing its answers with torch on 1,000 positions."""
 
     basic: ClassVar = "checkpoint out positions int8"
 

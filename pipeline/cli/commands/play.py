@@ -20,15 +20,15 @@ from pipeline.samples.shipped import EMBEDDED
 class Uci(Common):
     """Play as a UCI engine, for a chess GUI or a match runner.
 
-    The default player is the checkpoint shipped with the project, or the hand-written evaluator where that is missing.
+    The default player is the embedded network, or the hand-written evaluator if there is none.
     """
 
     basic: ClassVar = "checkpoint evaluator"
 
     checkpoint: Path | None = None
-    """Directory of the checkpoint that plays."""
+    """Directory of the checkpoint to play."""
     evaluator: Literal["hand-written", "uniform"] | None = None
-    """Play without a network: by the hand-written evaluator, or by uniform, which values all moves alike."""
+    """Play without a network: hand-written, or uniform (all moves equally likely)."""
 
     def run(self) -> dict[str, Any]:
         """Answer until `quit` or the end of the input."""

@@ -14,7 +14,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(Common):
-    """Print or write rows of a dataset or training set as FEN and UCI move, with result, ratings and clocks."""
+    """Print or export rows of a dataset or training set: FEN, UCI move, result, ratings and clocks."""
 
     arguments: ClassVar = {"dataset": "DATASET"}
     basic: ClassVar = "split count out"
@@ -22,11 +22,11 @@ class Rows(Common):
     dataset: Path
     """Dataset or training set."""
     split: str = ""
-    """Rows of this split only: train, val, test or latest."""
+    """Only rows of this split: train, val, test or latest. Default: all."""
     count: int | None = None
-    """Most rows. Default: all with --out, 10 without."""
+    """Maximum number of rows. Default: all with --out, otherwise 10."""
     out: Path | None = None
-    """File to write, .csv or .parquet. Default: print."""
+    """Output file, .csv or .parquet. Default: print the rows."""
 
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""

@@ -15,7 +15,7 @@ from pipeline.storage.claims import REPORT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Train(Common):
-    """Train a network on datasets for some minutes or steps; the same command continues a run that was stopped.
+    """Train a network on datasets. Run the same command again to continue an interrupted run.
 
     Under torchrun, several processes share each batch. Processes on other machines need --positions, --out and --start in a
     shared folder; --positions may also be in an object store.
@@ -25,14 +25,13 @@ class Train(Common):
     one_of: ClassVar = ("train.minutes", "train.steps", "train.epochs")
 
     positions: tuple[str, ...]
-    """Datasets made by `fianchetto ingest`, or training sets made by `fianchetto join`: folders, or addresses such as
-    s3://bucket/prefix."""
+    """Datasets or training sets, made by `fianchetto ingest` or `join`: folders, or addresses such as s3://bucket/prefix."""
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """The network, one of `fianchetto presets`; by default that of the run in --out or of --start, else fianchetto-human."""
+    """Network, one of `fianchetto presets`. Default: that of the run in --out or of --start, otherwise fianchetto-human."""
     start: Path | None = None
-    """Checkpoint to train further: the run begins with its weights, and its card lists the data behind them."""
+    """Checkpoint to train further: the run starts from its weights."""
     train: TrainConfig
     """How to train."""
 
@@ -72,9 +71,9 @@ class Train(Common):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report(Common):
-    """Report how often a checkpoint's first choice is the human's move, on games it has not seen.
+    """Report how often a checkpoint's first choice is the human move, on games it has not seen.
 
-    Several checkpoints are measured on the same positions, and compared with the first.
+    Several checkpoints are measured on the same positions and compared with the first.
     """
 
     basic: ClassVar = "checkpoint positions split pgn out min_ply limit players against rating_rows"
@@ -82,20 +81,19 @@ class Report(Common):
     checkpoint: tuple[Path, ...]
     """Directories of the checkpoints."""
     positions: str | None = None
-    """Dataset or training set to measure on, a folder or an address. Give this or --pgn."""
+    """Dataset or training set to measure on: a folder or an address. Give this or --pgn."""
     split: Literal["test", "val", "train", "latest"] = "test"
     """Split to measure on; `latest` is the month that a training set holds out."""
     against: tuple[Path, ...] = ()
-    """Datasets whose train splits are searched for the same positions: accuracy is also given without those. Default:
-    --positions."""
+    """Datasets whose train positions are left out of a second accuracy figure. Default: --positions."""
     pgn: Path | None = None
-    """PGN file to measure on instead of a dataset; all its games count."""
+    """PGN file to measure on, instead of a dataset."""
     players: bool = True
-    """Give ratings and clocks to networks that read them; --no-players hides them."""
+    """Show ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
     rule: Rule = field(default_factory=Rule)
-    """Positions that count."""
+    """Which positions to count."""
     rating_rows: int = 0
     """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
 

@@ -5,7 +5,7 @@ To add a column:
 2. Fill it: for rows of games in pipeline/pgn/replay.py (`select_columns`) or pipeline/ingest/chunk.py (`_columns`), for
    rows of searches in pipeline/selfplay. `null` marks values that are not known.
 3. A column that is not optional changes every shard: raise FORMAT_VERSION, and say so in CHANGELOG.md. If `ingest` fills
-   it, raise ROWS_VERSION in pipeline/ingest/chunk.py and add the hash of its rows to tests/pipeline/ingest/test_rows_version.py.
+   it, raise ROWS_VERSION in pipeline/ingest/chunk.py; test_rows_version.py wants the hash of the new rows.
 4. Copy its row into the table of datasets/README.md; tests/pipeline/dataset/files/test_columns.py compares the two.
 5. To train on it, name it in `training_columns` of model/data/inputs.py.
 """

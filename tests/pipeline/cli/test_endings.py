@@ -52,7 +52,7 @@ def test_of_fetched_files_it_is_said_which_were_there() -> None:
     )
     assert text.splitlines() == [
         "dumps/lichess_2013-01.pgn.zst: 17.8 MB, verified",
-        "dumps/mine.pgn: 17.8 MB, no published hash to compare with; complete already: nothing was fetched",
+        "dumps/mine.pgn: 17.8 MB, not verified: no published hash; already complete, nothing was fetched",
         "next: fianchetto ingest dumps/lichess_2013-01.pgn.zst dumps/mine.pgn --out datasets/positions/lichess_2013-01",
     ]
 
