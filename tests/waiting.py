@@ -16,7 +16,7 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-SLOW = re.compile(r"fianchetto: (\w+  |\w+ 100 %|compiling kernels|a step of )")
+SLOW = re.compile(r"fianchetto: (.* \d+ %\||compiling kernels|a step of )")
 
 
 def drop_slow_lines(stderr: str) -> str:
