@@ -278,7 +278,8 @@ def test_forfeits_are_reported_everywhere(
     result = json.loads(out.splitlines()[-1])
     assert (result["wins"], result["losses"]) == (4, 0)
     assert result["forfeits"] == {"a": {}, "b": {"illegal move": 4}}
-    assert "forfeits of Rogue 1 nodes: 4 illegal move" in result["text"]
+    summary = json.loads((tmp_path / "m" / "summary.json").read_text())
+    assert "forfeits of Rogue 1 nodes: 4 illegal move" in summary["text"]
     pgn = (tmp_path / "m" / "games.pgn").read_text()
     assert pgn.count('[Termination "rules infraction"]') == 4
     assert pgn.count("Rogue 1 nodes forfeits: illegal move") == 4
