@@ -100,7 +100,8 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
 
 
 @pytest.mark.slow
-def test_the_job_fine_tunes_and_measures(copied: Path) -> None:
+def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")  # an engine would evaluate every move of 200 positions
     (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))  # a lock lies there too
     ops: dict[str, object] = {
         "tuned_checkpoint": {"checkpoint": network.name, "name": "first", "finetune": TINY},

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MARKS = [
     pytest.mark.slow,
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium here (Debian: apt-get install chromium)"),
     pytest.mark.skipif(
         importlib.util.find_spec("playwright") is None, reason="there is no playwright here (pip install .[browser])"

@@ -350,10 +350,17 @@ def test_markup_in_names_stays_text_on_the_pages(server: Server, context: "Brows
             shown += 1
         assert page.evaluate("window.pwned") is None, place
         assert not page.locator("a[href^='javascript:']").count(), place
+    written = [path for path in datasets.glob("reports/**/*.html") if path.is_file()]
+    for path in written:
+        page.goto(path.as_uri())
+        page.wait_for_timeout(500)
+        assert page.evaluate("window.pwned") is None, path
+        assert not page.locator("a[href^='javascript:']").count(), path
     page.close()
+    assert len(written) >= len(keys)
     assert shown > len(keys)
     assert elsewhere == []
 
 
 def _is_own(url: str, server: Server) -> bool:
-    return url.startswith((server.url, "data:", "blob:", server.url.replace("http", "ws")))
+    return url.startswith((server.url, "data:", "blob:", "file:", server.url.replace("http", "ws")))

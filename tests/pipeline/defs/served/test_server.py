@@ -17,7 +17,7 @@ from tests.pipeline.datasets import content
 from tests.pipeline.defs.conftest import prepared, random_pgn
 from tests.pipeline.defs.served.server import Server, serving, wait
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 LONG = {"ops": {"checkpoint": {"config": {"name": "long", "train": {"minutes": 30.0, "batch_size": 32, "threads": 1}}}}}
 
 

@@ -37,6 +37,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A UI that begins beside a dump that came before it, and with a Lichess that publishes two months."""
     with pytest.MonkeyPatch.context() as monkeypatch, publishing() as lichess:
         monkeypatch.setenv("FIANCHETTO_LICHESS", f"{lichess.url}/standard")
+        monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")  # an engine would evaluate every move of 200 positions
         datasets = prepared(tmp_path_factory.mktemp("story"), monkeypatch)
         (datasets / "dumps" / "small.pgn").write_text(random_pgn(200))
         os.utime(datasets / "dumps" / "small.pgn", (0, 0))
@@ -140,7 +141,7 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     tuned = {"name": "tuned", "positions": ["small"], "finetune": TINY}
     config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": matches}}}
     write(page, json.dumps(config))
-    ended(server, launched(page, server, "Materialize"), seconds=500)
+    ended(server, launched(page, server, "Materialize"), seconds=900)
     go(page, server, "/assets/tuned_checkpoint", "verdicts")
     assert all(width > 0 for width in shown_pictures(page, "curves"))
     go(page, server, "/assets/strength_report", "matches")
