@@ -1,6 +1,6 @@
 """The assets from dump to leaderboard: options -> one library call in a child process -> metadata."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,9 +13,9 @@ from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import join
 from pipeline.defs import tasks
+from pipeline.defs.blocking import materialized_dumps, require_no_failed_check
 from pipeline.defs.child import run_child
 from pipeline.defs.launchpad.forms import Form, build_options, read_form
-from pipeline.defs.launchpad.look_ahead import check_options, materialized_dumps, require_no_failed_check
 from pipeline.defs.launchpad.options import (
     CheckpointOptions,
     PositionsOptions,
@@ -87,7 +87,7 @@ def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Resu
 )
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
     """A PGN dump in `datasets/dumps/`, one file per partition: a file of your own, or one that `lichess_month` downloaded."""
-    with prepare(context):
+    with report_user_errors():
         source = datasets.source(context.partition_key)
         require(str(source))
         digest = file_hash(source)
@@ -113,13 +113,13 @@ def positions(
     context: dg.AssetExecutionContext, config: Form[PositionsOptions], datasets: Datasets, compute: Compute
 ) -> Result:
     """Packed positions and move labels of a dump: Parquet shards, split by game, with a manifest."""
-    with prepare(context, REPLACE):
+    with report_user_errors(REPLACE):
         options = read_form(config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
         if not has_config(context) and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, before))
             context.log.info(f"the run has no options: using those of the existing positions, {before}")
-        version = version_of([source])  # before reading it, so that a change during the read is noticed
+        version = version_of(source)  # before reading it, so that a change during the read is noticed
         work = partial(tasks.ingest, source, out, options.ingest)
         work = partial(work, workers=options.workers, engine=compute.name, replace=options.replace)
         manifest = run_child(work, progress=log_progress(context), lock=out)
@@ -139,7 +139,7 @@ def positions(
 )
 def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets) -> Result:
     """Datasets joined for training without copying them: the latest month is held out, and all are audited together."""
-    with prepare(context, RENAME):
+    with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)
         out = datasets.training_set(options.name or options.named_by(shards))
@@ -163,10 +163,9 @@ def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOpti
 )
 def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions], datasets: Datasets) -> Result:
     """A trained policy-value network: safetensors and a card, with its training curves. A retry resumes training."""
-    with prepare(context, RENAME):
+    with report_user_errors(RENAME):
         options = read_form(config)
-        named = datasets.training_set(options.training_set) if options.training_set else None
-        joined = named or find_newest(training_set.key, context)
+        joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
         length = {"minutes": options.train.minutes, "steps": options.train.steps, "epochs": options.train.epochs}
@@ -188,10 +187,9 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
 )
 def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOptions], datasets: Datasets) -> Result:
     """How often the network's first choice is the move that was played, on games it was not trained on."""
-    with prepare(context):
+    with report_user_errors():
         options = read_form(config)
-        named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or find_newest(checkpoint.key, context)
+        network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
         shards = find_inputs(context, datasets, options.positions)
         folder = datasets.path / "reports" / network.name
         reports = {}
@@ -202,11 +200,11 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
         probe = run_child(
             partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=metadata.DRAWN)
         )
-        drawings = metadata.draw_choices(shards[0], options.split, probe["choices"])
+        boards = metadata.draw_boards(shards[0], options.split, probe["choices"])
         hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
         tag_run(context, checkpoint=network.name, top1=f"{metadata.average(reports)['top1']:.4f}")
     return Result(
-        metadata=metadata.describe_report(network, reports, folder, drawings),
+        metadata=metadata.describe_report(network, reports, folder, boards),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 
@@ -239,8 +237,15 @@ def find_inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tu
     return found
 
 
-def find_newest(key: dg.AssetKey, context: dg.AssetExecutionContext) -> Path:
-    """Return the folder from `find_folder`; raises UserError if it is missing, or failed a blocking check."""
+def find_input(
+    folder_of: Callable[[str], Path], named: str, key: dg.AssetKey, context: dg.AssetExecutionContext
+) -> Path:
+    """Return the folder that the options name, or that from `find_folder`.
+
+    Raises UserError if the latter is missing, or failed a blocking check.
+    """
+    if named:
+        return folder_of(named)
     folder, name = find_folder(key, context.instance, context.run), key.to_user_string()
     if not folder.is_dir():
         raise UserError(
@@ -268,14 +273,6 @@ def tag_run(context: dg.AssetExecutionContext, **values: Any) -> None:
     """Tag the run as `fianchetto/NAME`, so that the list of runs shows the values; None and 0 are left out."""
     tags = {f"fianchetto/{name}": str(value) for name, value in values.items() if value}
     context.instance.add_run_tags(context.run.run_id, tags)
-
-
-@contextmanager
-def prepare(context: dg.AssetExecutionContext, taken: str = "") -> Iterator[None]:
-    """Check the options of all assets of the run before the work of one of them; errors go to `report_user_errors`."""
-    with report_user_errors(taken):
-        check_options(context)
-        yield
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Checks of the assets. A check runs after its asset, or alone: from its page, or by the job `verify`.
 
 A blocking check that fails keeps downstream assets from running, in its own run and in later ones
-(`launchpad.look_ahead.require_no_failed_check`), until the asset is materialized again or the check passes.
+(`blocking.require_no_failed_check`), until the asset is materialized again or the check passes.
 """
 
 import warnings
@@ -23,8 +23,8 @@ from pipeline.defs.assets import (
     report_user_errors,
     training_set,
 )
+from pipeline.defs.blocking import BLOCKING, materialized_dumps
 from pipeline.defs.child import run_child
-from pipeline.defs.launchpad.look_ahead import BLOCKING, find_last_checks, materialized_dumps
 from pipeline.defs.pages.metadata import PROBED
 from pipeline.defs.resources import Datasets
 from pipeline.finetune.state import NOTHING_PROMOTED
@@ -39,8 +39,6 @@ REMEMBERS = "human_top1_kept"
 STRONGER = "stronger_than_supervised"
 COMPARED = 64
 """Random rows that are replayed from the dump with python-chess."""
-MOST = 24
-"""Partitions that a run without a partition checks: those whose last check is oldest."""
 
 
 with warnings.catch_warnings():
@@ -82,12 +80,12 @@ FIELDS = ("passed", "severity", "metadata", "description")
 def check_positions(
     context: dg.AssetCheckExecutionContext, datasets: Datasets
 ) -> Iterator[dg.AssetCheckResult | dg.AssetCheckEvaluation | dg.Output[None]]:
-    """Verify the run's partition against its manifest and the dump; in a run without partition, those checked longest ago."""
+    """Verify the run's partition against its manifest and the dump; in a run without partition, all materialized ones."""
     op = context.op_execution_context
     if op.has_partition_key:
         yield from select(context, _verify(datasets, op.partition_key))
         return
-    for key in order_by_last_check(op.instance)[:MOST]:
+    for key in sorted(materialized_dumps(op.instance)):
         for result in select(context, _verify(datasets, key)):
             name, values = str(result.check_name), {each: getattr(result, each) for each in FIELDS}
             yield dg.AssetCheckEvaluation(positions.key, name, partition=key, blocking=name != WHOLE, **values)
@@ -109,13 +107,6 @@ def _verify(datasets: Datasets, key: str) -> list[dg.AssetCheckResult]:
         rows = COMPARED if sources else 0
         work = partial(verify_dataset, datasets.positions(key), sources, rows=rows, limit=LIMIT)
         return judge_positions(run_child(work), rows)
-
-
-def order_by_last_check(instance: dg.DagsterInstance) -> list[str]:
-    """Return the dumps whose positions are materialized, the most recently checked last."""
-    last = find_last_checks(instance, positions.key, FILES)
-    keys = sorted(materialized_dumps(instance))
-    return sorted(keys, key=lambda key: last[key].create_timestamp if key in last else 0.0)
 
 
 @dg.asset_check(

@@ -6,14 +6,13 @@ logs is in the run's output, which Dagster captures.
 
 Stopping. Terminate raises in the run's process: `run_child` sends SIGTERM to the child, waits for a grace period, and kills
 its process group, pool workers included. In the child, SIGTERM makes `stop()` return True, so that work saves and returns;
-work without a parameter `stop` is interrupted. If the run's process is killed, the parent-death signal (on Linux) and a watch
-of the parent's pid (everywhere) start the same sequence from within the child.
+work without a parameter `stop` is interrupted. If the run's process is killed, the child notices that it has another parent
+and does the same to itself.
 
 Dagster's Pipes client cannot do this: its child survives a killed run, and its pool workers survive the child.
 """
 
 import contextlib
-import ctypes
 import inspect
 import logging
 import os
@@ -31,7 +30,7 @@ from typing import Any
 from filelock import FileLock
 
 from engine.errors import UserError
-from engine.progress import Progress, Tick, silent
+from engine.progress import Progress, silent
 from pipeline.cli.progress import ROOMS
 from pipeline.storage.stores import locked
 
@@ -123,9 +122,9 @@ def main() -> None:
     stops: list[bool] = []  # not an Event, whose lock a signal handler may find locked
     send = _open_answers(answers, stops)
     parameters = inspect.signature(work).parameters
-    offered = {"progress": _throttle(send), "stop": lambda: bool(stops)}
+    offered = {"progress": lambda tick: send("tick", tick), "stop": lambda: bool(stops)}
     _handle_signals(stops, interrupt="stop" not in parameters)
-    _die_with(parent, grace)
+    _watch_parent(parent, grace)
     held = contextlib.ExitStack()  # not closed before exit: the lock is held until the workers are gone
     try:
         if lock:
@@ -141,8 +140,10 @@ def main() -> None:
         send("error", {"problem": "stopped early; what was finished is kept", "code": "stopped"})
         sys.exit(STOPPED)
     finally:
-        if _is_orphan(parent, 0.5 if stops else 0.0):  # the parent cannot kill the workers anymore
-            kill_own_group()
+        if stops:
+            time.sleep(0.1)  # a parent that is dying may still seem alive
+        if os.getppid() != parent:  # it cannot kill the workers anymore
+            kill_group(os.getpid())
     send("result", result)
 
 
@@ -175,54 +176,17 @@ def _handle_signals(stops: list[bool], *, interrupt: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _throttle(send: Send, seconds: float = 0.25) -> Progress:
-    """Return a progress callback that sends at most a few ticks per second, and always the last one."""
-    last = 0.0
-
-    def progress(tick: Tick) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if now - last >= seconds or tick.done == tick.total:
-            last = now
-            send("tick", tick)
-
-    return progress
-
-
-def _die_with(parent: int, grace: float) -> None:
+def _watch_parent(parent: int, grace: float) -> None:
     """Request a stop when the process `parent` dies, and kill the own group `grace` seconds later."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM, 0, 0, 0)
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(1.0)
+            time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(grace)
-        kill_own_group()
-        os._exit(137)
+        kill_group(os.getpid())
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _is_orphan(parent: int, patience: float) -> bool:
-    """Return whether the process `parent` is dead, or dies within `patience` seconds.
-
-    The parent-death signal is sent when the thread that started this process ends; its other threads may end later.
-    """
-    end = time.monotonic() + patience
-    while os.getppid() == parent:
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
-def kill_own_group() -> None:
-    """Kill this process and its workers, if it leads a group, as a child of `run_child` does."""
-    if os.getpgrp() == os.getpid():
-        kill_group(os.getpid())
 
 
 def _lock(stack: contextlib.ExitStack, path: Path, grace: float) -> None:

@@ -56,7 +56,7 @@ def register_dumps() -> None:
 verify = dg.define_asset_job(
     "verify",
     dg.AssetSelection.checks_for_assets(positions),
-    description="Check positions against their manifests and dumps, those first whose last check is oldest.",
+    description="Check all materialized positions against their manifests and dumps.",
 )
 nightly_verify = dg.ScheduleDefinition(
     job=verify,

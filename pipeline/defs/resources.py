@@ -4,7 +4,7 @@ They are not part of a run's configuration, so that nobody who can launch a run 
 """
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import dagster as dg
@@ -56,10 +56,6 @@ class Datasets(dg.ConfigurableResource[None]):
             names = " and ".join(str(file.relative_to(self.path)) for file in files)
             raise UserError(f"{names} have the same name {key!r}: rename or remove all but one")
         return files[0]
-
-    def dropped(self) -> dict[str, list[Path]]:
-        """Return the dumps in `dumps/` by partition key: all but the embedded sample."""
-        return {key: files for key, files in self.dumps().items() if files[0].parent.name == "dumps"}
 
     def positions(self, key: str) -> Path:
         """Return the folder of a dump's positions."""
@@ -119,10 +115,10 @@ class Compute(dg.ConfigurableResource[None]):
         return os.environ.get("FIANCHETTO_UCI_ENGINE", "stockfish")
 
 
-def version_of(files: Iterable[Path]) -> str:
-    """Return the sizes and modification times of files as text; raises FileNotFoundError."""
-    stats = [file.stat() for file in files]
-    return " ".join(f"{stat.st_size} bytes of {stat.st_mtime_ns}" for stat in stats)
+def version_of(file: Path) -> str:
+    """Return the size and modification time of a file as text; raises FileNotFoundError."""
+    stat = file.stat()
+    return f"{stat.st_size} bytes of {stat.st_mtime_ns}"
 
 
 def key_of(path: Path) -> str | None:

@@ -7,7 +7,7 @@ import dagster as dg
 from pipeline.dataset.files.shards import MANIFEST
 from pipeline.defs.assets import DUMP_VERSION, dumps, positions
 from pipeline.defs.jobs import build_positions
-from pipeline.defs.resources import Datasets, version_of
+from pipeline.defs.resources import SAMPLE, Datasets, version_of
 
 FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = [status for status in dg.DagsterRunStatus if status not in FINISHED]
@@ -29,9 +29,11 @@ def new_dumps(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.Sen
     """
     assert dumps.name is not None
     requests, changing = [], 0
-    for key, files in datasets.dropped().items():
+    for key, (file, *_) in datasets.dumps().items():
+        if key == SAMPLE:
+            continue
         try:
-            newest, version = max(file.stat().st_mtime for file in files), version_of(files)
+            newest, version = file.stat().st_mtime, version_of(file)
         except FileNotFoundError:  # removed since the folder was listed
             continue
         if newest > time.time() - SETTLED:

@@ -1,6 +1,6 @@
 """The assets of self-play: a network improved by fine-tuning, and its strength. Fine-tuning takes hours or days."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import dagster as dg
@@ -11,10 +11,10 @@ from pipeline.defs.assets import (
     RENAME,
     Result,
     checkpoint,
+    find_input,
     find_inputs,
-    find_newest,
     positions,
-    prepare,
+    report_user_errors,
     tag_run,
 )
 from pipeline.defs.child import run_child
@@ -40,10 +40,9 @@ def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets, compute: Compute
 ) -> Result:
     """A network improved by self-play, with curves by generation, verdicts and sample games. A retry resumes."""
-    with prepare(context, RENAME):
+    with report_user_errors(RENAME):
         options = read_form(config)
-        named = datasets.checkpoint(options.checkpoint) if options.checkpoint else None
-        network = named or find_newest(checkpoint.key, context)
+        network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
         human = find_inputs(context, datasets, options.positions)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
@@ -71,15 +70,14 @@ def strength_report(
     context: dg.AssetExecutionContext, config: Form[StrengthOptions], datasets: Datasets, compute: Compute
 ) -> Result:
     """Elo of the tuned network against the supervised checkpoint, the hand-written player and a chess engine."""
-    with prepare(context):
+    with report_user_errors():
         options = read_form(config)
-        named = datasets.tuned(options.tuned) if options.tuned else None
-        tuned = named or find_newest(tuned_checkpoint.key, context)
+        tuned = find_input(datasets.tuned, options.tuned, tuned_checkpoint.key, context)
         best = file_hash(tuned / "best" / "checkpoint.json")
         out = datasets.path / "reports" / f"{tuned.name}-strength-{best[:8]}"
-        chosen = {name: value for name, value in asdict(options).items() if name != "tuned"}
-        chosen |= {"engine": compute.uci_engine}
-        result = run_child(partial(strength, tuned, out, **chosen), progress=log_progress(context), lock=out)
+        work = partial(strength, tuned, out, simulations=options.simulations, games=options.games)
+        work = partial(work, hand_written=64, engine=compute.uci_engine, nodes=(100,))
+        result = run_child(work, progress=log_progress(context), lock=out)
     return Result(
         metadata=tuned_metadata.describe_strength(out, tuned, result),
         check_results=[checks.judge_strength(result["against_seed"])],

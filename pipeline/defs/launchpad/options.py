@@ -110,16 +110,12 @@ class StrengthOptions:
     """Simulations per move of the network, one row each; the supervised checkpoint plays with the first of them."""
     games: int = 200
     """Games against each opponent."""
-    hand_written: int = 64
-    """Simulations per move of the hand-written opponent; 0 leaves it out."""
-    nodes: tuple[int, ...] = (100,)
-    """Nodes per move of the engine (FIANCHETTO_UCI_ENGINE, or Stockfish), one opponent each; none leaves it out."""
 
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
             raise ConfigError(f"games must be a positive even number, got {self.games}")
-        if not self.simulations or min(self.simulations) < 1 or self.hand_written < 0 or min(self.nodes, default=1) < 1:
-            raise ConfigError("simulations must name one count or more; counts of simulations and nodes are 1 or more")
+        if not self.simulations or min(self.simulations) < 1:
+            raise ConfigError(f"simulations must be one or more positive numbers, got {self.simulations}")
 
 
 def saved_settings(positions: Path) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from pipeline.dataset.files.columns import FORMAT_VERSION, columns_of
 from pipeline.dataset.files.shard_files import read_games
 from pipeline.dataset.files.shards import GAMES, read_manifest
 from pipeline.defs.pages import pictures
-from pipeline.dumps.paths import dumps_of
 from pipeline.errors import DatasetError
-from pipeline.evaluation.page.links import add_game_tags
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -45,8 +42,7 @@ def describe_positions(directory: Path, manifest: Mapping[str, Any]) -> Metadata
     games, dropped = manifest["games"], manifest["games"]["dropped"] or {"none": 0}
     files = [file for file in manifest["files"] if file["name"] != GAMES]
     try:
-        drawings = [pictures.Drawing(row=row) for row in sample_rows(directory, manifest, DRAWN)]
-        boards = pictures.boards(add_links(drawings, directory, manifest))
+        boards = pictures.boards(sample_rows(directory, manifest, DRAWN))
         ratings = pictures.histogram(read_ratings(directory, manifest), "Elo of the players", "Elo")
         elo = pictures.png(ratings, "Elo of the players")
     except DatasetError as error:  # damaged files: the checks name each of them
@@ -101,9 +97,7 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     }
 
 
-def describe_report(
-    network: Path, reports: Mapping[str, Mapping[str, Any]], folder: Path, drawings: Sequence[pictures.Drawing]
-) -> Metadata:
+def describe_report(network: Path, reports: Mapping[str, Mapping[str, Any]], folder: Path, boards: str) -> Metadata:
     """Return the metadata of an accuracy report: figures per dataset and in all, and boards with the network's choices.
 
     `folder` has a subfolder per dataset with the files of `write_report`.
@@ -116,7 +110,7 @@ def describe_report(
         "rule": "; ".join(report["rule"] for report in reports.values()),
         "seen_in_training": "; ".join(report["seen_in_training"] for report in reports.values()),
         "report": dg.MetadataValue.md("\n\n".join(images)),
-        "first_choices": dg.MetadataValue.md(pictures.boards(drawings)),
+        "first_choices": dg.MetadataValue.md(boards),
         "datasets": table(numbers),
         "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
@@ -134,21 +128,10 @@ def average(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return {"positions": sum(report["positions"] for report in reports.values())} | means
 
 
-def draw_choices(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> list[pictures.Drawing]:
-    """Return drawings of the rows of a split for which the task `probe` returned the network's choices."""
-    manifest = read_manifest(directory)
-    rows = sample_rows(directory, manifest, PROBED, split)
-    drawings = [pictures.Drawing(row=row, choices=chosen) for row, chosen in zip(rows, choices, strict=False)]
-    return add_links(drawings, directory, manifest)
-
-
-def add_links(
-    drawings: Sequence[pictures.Drawing], directory: Path, manifest: Mapping[str, Any]
-) -> list[pictures.Drawing]:
-    """Return the drawings with links to their games, if the dump of the dataset exists and has links."""
-    rows = {"rows": [{"game": drawing.row["game"]} for drawing in drawings]}
-    found = add_game_tags(rows, directory, dumps_of(directory, manifest) or [])["rows"]
-    return [replace(drawing, link=row.get("link", "")) for drawing, row in zip(drawings, found, strict=True)]
+def draw_boards(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> str:
+    """Return pictures of the rows of a split for which the task `probe` returned the network's choices."""
+    rows = sample_rows(directory, read_manifest(directory), PROBED, split)
+    return pictures.boards(rows[: len(choices)], choices)
 
 
 def table(records: Sequence[Mapping[str, Any]], descriptions: Mapping[str, str] | None = None) -> dg.TableMetadataValue:

@@ -2,8 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,11 @@ from PIL import Image
 
 from pipeline.evaluation.page.boards import HUMAN, NETWORK, board_of, move_on, san
 
+Row = Mapping[str, Any]
+"""A row of a shard, by column name."""
+Choices = Sequence[tuple[int, float]]
 WIDEST = 1000
 """Most pixels across: markdown cannot scale a picture."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drawing:
-    """One board: a stored row, and the moves that a network prefers there."""
-
-    row: Mapping[str, Any]
-    """A row of a shard, by column name."""
-    choices: Sequence[tuple[int, float]] = ()
-    """The network's first choices: labels in the mover's view with their probabilities."""
-    link: str = ""
-    """Address of the game; "" if the dump has none."""
 
 
 def png(picture: bytes | Path, title: str) -> str:
@@ -55,35 +45,31 @@ def histogram(values: NDArray[Any], title: str, label: str) -> bytes:
     return buffer.getvalue()
 
 
-def boards(drawings: Iterable[Drawing], columns: int = 3) -> str:
+def boards(rows: Sequence[Row], choices: Sequence[Choices] = (), columns: int = 3) -> str:
     """Return rows as boards in a markdown table, the human's move in green and the network's first choice in blue.
 
-    The caption has the move number, the ratings, the moves, and a link to the game if there is one.
+    `choices` are the labels that a network prefers in each row, in the mover's view, with their probabilities.
     """
-    cells = [_draw_board(drawing) for drawing in drawings]
+    cells = [_draw_board(row, choices[at] if choices else ()) for at, row in enumerate(rows)]
     lines = ["| " + " | ".join([" "] * columns) + " |", "|" + "---|" * columns]
     for start in range(0, len(cells), columns):
-        group = cells[start : start + columns]
-        group += [("", "")] * (columns - len(group))
-        lines += ["| " + " | ".join(part) + " |" for part in zip(*group, strict=True)]
+        for part in zip(*cells[start : start + columns], strict=True):
+            lines.append("| " + " | ".join(part) + " |")
     return "\n".join(lines)
 
 
-def _draw_board(drawing: Drawing) -> tuple[str, str]:
+def _draw_board(row: Row, choices: Choices) -> tuple[str, str]:
     """Return the picture of a board and its caption, as markdown."""
-    row = drawing.row
     board = board_of(np.frombuffer(row["planes"], "<u8"), row["castling"], row["ep_file"], row["ply"], row["halfmove"])
     human = move_on(board, row["label"], row["promotion"])
     arrows = [chess.svg.Arrow(human.from_square, human.to_square, color=HUMAN)]
     color, elo = ("White" if board.turn else "Black"), row.get("elo")
     mover = f"{color} ({elo})" if elo else color
     caption = f"move {row['ply'] // 2 + 1}: {mover} played {san(board, human)}"
-    if drawing.choices:
-        moves = [(move_on(board, label), share) for label, share in drawing.choices]
+    if choices:
+        moves = [(move_on(board, label), share) for label, share in choices]
         first = moves[0][0]
         arrows.append(chess.svg.Arrow(first.from_square, first.to_square, color=NETWORK))
         caption += "; network: " + ", ".join(f"{san(board, move)} {share:.0%}" for move, share in moves)
     svg = chess.svg.board(board, arrows=arrows, orientation=board.turn, size=220, coordinates=True)
-    picture = f"![{caption}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
-    against = f"; against {row['opponent_elo']}" if row.get("opponent_elo") else ""
-    return picture, f"{caption}{against}" + (f" [game]({drawing.link})" if drawing.link else "")
+    return f"![{caption}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})", caption

@@ -87,8 +87,6 @@ def test_positions_say_what_a_person_asks(made: Made) -> None:
     assert str(said["sample_of_positions"]).count("data:image/svg+xml") == 6
     assert len(str(said["sample_of_positions"])) < 250_000
     assert len(str(said["elo"])) < 100_000
-    games = re.findall(r"against 1[45]\d\d \[game\]\(https://lichess\.org/\d+\)", str(said["sample_of_positions"]))
-    assert len(games) == 6
 
 
 def test_pictures_are_pictures(made: Made) -> None:

@@ -124,7 +124,7 @@ def test_positions_that_were_made_elsewhere_are_built_unless_of_this_version(
     dump, out = root / "dumps" / "small.pgn", root / "positions" / "small"
     ingest([str(dump)], out, IngestConfig(test_share=0.2, seed=3), workers=1)
     assert keys(instance) == ["small"]
-    current = {DUMP_VERSION: version_of([dump])}
+    current = {DUMP_VERSION: version_of(dump)}
     instance.report_runless_asset_event(dg.AssetMaterialization(positions.key, partition="small", metadata=current))
     assert keys(instance) == []
     other = {DUMP_VERSION: "another"}

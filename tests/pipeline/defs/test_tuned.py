@@ -105,7 +105,7 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
     (network,) = (card.parent for card in copied.glob("checkpoints/*/checkpoint.json"))  # a lock lies there too
     ops: dict[str, object] = {
         "tuned_checkpoint": {"checkpoint": network.name, "name": "first", "finetune": TINY},
-        "strength_report": {"games": 2, "simulations": [2], "hand_written": 2, "nodes": []},
+        "strength_report": {"games": 2, "simulations": [2]},
     }
     with dg.DagsterInstance.ephemeral() as instance:
         result = execute("finetune", instance, ops)

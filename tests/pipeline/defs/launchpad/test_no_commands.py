@@ -11,8 +11,8 @@ import pytest
 from engine.errors import UserError
 from pipeline.definitions import defs
 from pipeline.defs.launchpad.forms import is_hidden, make_form
-from pipeline.defs.launchpad.look_ahead import OPTIONS
 from pipeline.defs.resources import Compute, Datasets
+from tests.pipeline.defs.launchpad.test_forms import ALL
 
 NAMES = {"checkpoint", "name", "positions", "remove", "training_set", "tuned"}
 """Free texts that name a folder of datasets/; `Datasets` refuses all but plain names."""
@@ -69,7 +69,7 @@ def test_what_takes_any_configuration_reads_none() -> None:
         assert "config" not in ops[name].compute_fn.decorated_fn.__annotations__  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("options", OPTIONS.values())
+@pytest.mark.parametrize("options", ALL)
 def test_no_form_has_a_field_for_a_program_or_a_file(options: type[Any]) -> None:
     def walk(cls: type[Any]) -> Iterator[tuple[str, Any]]:
         for name, field in make_form(cls).model_fields.items():

@@ -85,7 +85,7 @@ def test_a_backfill_over_two_dumps_trains_once(served: tuple[Path, Server]) -> N
         found = server.ask(status, id=launched["backfillId"])["partitionBackfillOrError"]
         return found if found["status"].startswith(("COMPLETED", "FAILED", "CANCELED")) else None
 
-    found = wait(ended, 300, lambda: str(server.ask(status, id=launched["backfillId"])))
+    found = wait(ended, 900, lambda: str(server.ask(status, id=launched["backfillId"])))
     assert {run["status"] for run in found["runs"]} == {"SUCCESS"}
     steps = [(step["stepKey"], step["status"]) for run in found["runs"] for step in run["stepStats"]]
     assert steps.count(("positions", "SUCCESS")) == 2

@@ -137,7 +137,7 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
     ended(server, server.launch("train", {"ops": ops}))
     go(page, server, f"/locations/{server.location()}/jobs/finetune", "finetune")
     open_launchpad(page)
-    matches = {"games": 2, "simulations": [2], "hand_written": 0, "nodes": []}
+    matches = {"games": 2, "simulations": [2]}
     tuned = {"name": "tuned", "positions": ["small"], "finetune": TINY}
     config = {"ops": {"tuned_checkpoint": {"config": tuned}, "strength_report": {"config": matches}}}
     write(page, json.dumps(config))

@@ -1,8 +1,4 @@
-"""Checks made before a run does any work: the options of all its assets, and blocking checks that failed earlier.
-
-Dagster checks names, types and choices of a run's configuration at launch. A value out of range would otherwise be found when
-its asset begins, which may be hours later.
-"""
+"""Blocking checks that failed earlier: later runs do not use what failed them."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -10,25 +6,7 @@ from typing import Any
 import dagster as dg
 
 from engine.errors import UserError
-from pipeline.defs.launchpad.forms import build_options
-from pipeline.defs.launchpad.options import (
-    CheckpointOptions,
-    PositionsOptions,
-    ReportOptions,
-    StrengthOptions,
-    TrainingSetOptions,
-    TunedOptions,
-)
 
-OPTIONS: Mapping[str, type[Any]] = {
-    "positions": PositionsOptions,
-    "training_set": TrainingSetOptions,
-    "checkpoint": CheckpointOptions,
-    "accuracy_report": ReportOptions,
-    "tuned_checkpoint": TunedOptions,
-    "strength_report": StrengthOptions,
-}
-"""Options by the name of the asset."""
 BLOCKING: Mapping[str, tuple[str, ...]] = {
     "positions": ("files_match_manifest", "no_game_in_two_splits", "rows_match_source"),
     "checkpoint": ("loads_with_finite_loss",),
@@ -36,18 +14,6 @@ BLOCKING: Mapping[str, tuple[str, ...]] = {
 """Blocking checks by asset: if one fails, downstream assets do not run, in this run and in later ones."""
 MOST_CHECKS = 10_000
 """Latest evaluations of a check that are searched."""
-
-
-def check_options(context: dg.AssetExecutionContext) -> None:
-    """Check the options of all assets of the run; raises UserError that names the asset."""
-    step = context.op_execution_context
-    ops = dg.validate_run_config(step.job_def, dict(context.run.run_config))["ops"]
-    this = context.asset_key.to_user_string()
-    for name in (name for name in OPTIONS if name in ops):
-        try:
-            build_options(OPTIONS[name], ops[name]["config"])
-        except UserError as error:
-            raise UserError(str(error) if name == this else f"{name}: {error}") from error
 
 
 def require_no_failed_check(

@@ -1,4 +1,4 @@
-"""What a later asset of a run would refuse is said before the first of them begins."""
+"""What a launch refuses, and what a failed blocking check forbids later runs."""
 
 from pathlib import Path
 
@@ -6,30 +6,12 @@ import dagster as dg
 import pytest
 
 from engine.errors import UserError
+from pipeline.defs.blocking import BLOCKING, require_no_failed_check
 from pipeline.defs.jobs import register
-from pipeline.defs.launchpad.look_ahead import BLOCKING, require_no_failed_check
 from pipeline.defs.resources import Datasets
-from tests.pipeline.defs.conftest import STEPS, execute, failure
+from tests.pipeline.defs.conftest import STEPS, execute
 
 pytestmark = pytest.mark.usefixtures("without_children")
-
-
-@pytest.mark.parametrize(
-    ("ops", "words"),
-    [
-        (
-            {"accuracy_report": {"rule": {"min_ply": -1}}},
-            "accuracy_report: min_ply and limit must be 0 or more",
-        ),
-        ({"checkpoint": {"train": {"steps": 5}}}, "checkpoint: set the length of the run"),
-    ],
-)
-def test_a_mistake_in_a_later_asset_stops_the_first(ops: dict[str, object], words: str, root: Path) -> None:
-    with dg.DagsterInstance.ephemeral() as instance:
-        register(instance, Datasets())
-        result = execute("everything", instance, {"checkpoint": STEPS} | ops, "small")
-        assert failure(result, "dump").startswith(words)
-    assert not (root / "positions").exists()
 
 
 def test_a_choice_that_is_none_is_refused_at_launch(root: Path) -> None:
