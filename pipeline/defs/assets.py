@@ -23,7 +23,7 @@ from pipeline.defs.launchpad.options import (
     TrainingSetOptions,
     saved_settings,
 )
-from pipeline.defs.pages import leaderboards, metadata
+from pipeline.defs.pages import metadata
 from pipeline.defs.pages.metadata import CODE_VERSION
 from pipeline.defs.progress import log_progress
 from pipeline.defs.resources import Compute, Datasets, version_of
@@ -116,7 +116,8 @@ def positions(
     with report_user_errors(REPLACE):
         options = read_form(config)
         source, out = datasets.source(context.partition_key), datasets.positions(context.partition_key)
-        if not has_config(context) and (before := saved_settings(out)):
+        asked: Any = context.run.run_config.get("ops", {})  # the sensor and a plain click ask for no options
+        if "positions" not in asked and (before := saved_settings(out)):
             options = replace(options, ingest=build_options(IngestConfig, before))
             context.log.info(f"the run has no options: using those of the existing positions, {before}")
         version = version_of(source)  # before reading it, so that a change during the read is noticed
@@ -168,8 +169,6 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
         joined = find_input(datasets.training_set, options.training_set, training_set.key, context)
         root = context.run.root_run_id or context.run.run_id
         out = datasets.checkpoint(options.name or f"{options.preset}-{root[:8]}")
-        length = {"minutes": options.train.minutes, "steps": options.train.steps, "epochs": options.train.epochs}
-        tag_run(context, preset=options.preset, training_set=joined.name, checkpoint=out.name, **length)
         work = partial(tasks.train, [joined], options.preset, options.train, out)
         card = run_child(work, progress=log_progress(context), lock=out)
     return Result(
@@ -202,7 +201,6 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
         )
         boards = metadata.draw_boards(shards[0], options.split, probe["choices"])
         hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
-        tag_run(context, checkpoint=network.name, top1=f"{metadata.average(reports)['top1']:.4f}")
     return Result(
         metadata=metadata.describe_report(network, reports, folder, boards),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
@@ -217,14 +215,8 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
 )
 def leaderboard(datasets: Datasets) -> Result:
     """All measured checkpoints by dataset and top-1, and the best of each preset. Compare figures under the same rule."""
-    found = leaderboards.describe_leaderboard(datasets.path / "reports")
+    found = metadata.describe_leaderboard(datasets.path / "reports")
     return Result(metadata=found, data_version=metadata.data_version(str(found["leaderboard"].records)))
-
-
-def has_config(context: dg.AssetExecutionContext) -> bool:
-    """Return whether the run has options for the asset; runs of the sensor and of plain clicks have none."""
-    config: dict[str, Any] = dict(context.run.run_config)
-    return context.op_execution_context.op.name in config.get("ops", {})
 
 
 def find_inputs(context: dg.AssetExecutionContext, datasets: Datasets, names: tuple[str, ...]) -> list[Path]:
@@ -267,12 +259,6 @@ def find_folder(key: dg.AssetKey, instance: dg.DagsterInstance, run: dg.DagsterR
         asset = key.to_user_string()
         raise UserError(f"no {asset} has been materialized: materialize one, or name one in datasets/{asset}s")
     return Path(str(found.metadata[name].value))
-
-
-def tag_run(context: dg.AssetExecutionContext, **values: Any) -> None:
-    """Tag the run as `fianchetto/NAME`, so that the list of runs shows the values; None and 0 are left out."""
-    tags = {f"fianchetto/{name}": str(value) for name, value in values.items() if value}
-    context.instance.add_run_tags(context.run.run_id, tags)
 
 
 @contextmanager

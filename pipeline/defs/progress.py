@@ -1,7 +1,7 @@
 """Progress of an asset as observations, which its Plots view draws while the run continues."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import dagster as dg
 
@@ -11,31 +11,21 @@ from engine.progress import Progress, Tick
 def log_progress(context: dg.AssetExecutionContext) -> Progress:
     """Return a progress callback that logs observations of the asset, at intervals of `interval`."""
     partition = context.partition_key if context.assets_def.partitions_def is not None else None
-    began = due = time.monotonic()
-    part = _Part("", "", 0, 0.0)
+    began = due = started = time.monotonic()
+    first: Tick | None = None
 
     def progress(tick: Tick) -> None:
-        nonlocal due, part
+        nonlocal due, first, started
         now = time.monotonic()
-        is_new = (part.stage, part.unit) != (tick.stage, tick.unit) or tick.done < part.first
-        if is_new:
-            part = _Part(tick.stage, tick.unit, tick.done, now)
+        is_new = first is None or (first.stage, first.unit) != (tick.stage, tick.unit) or tick.done < first.done
+        if first is None or is_new:
+            first, started = tick, now
         if now >= due or (is_new and tick.stage):  # the name of a new stage is logged at once
             due = now + interval(now - began)
-            values = describe_tick(tick, tick.done - part.first, now - part.began)
+            values = describe_tick(tick, tick.done - first.done, now - started)
             context.log_event(dg.AssetObservation(asset_key=context.asset_key, partition=partition, metadata=values))
 
     return progress
-
-
-class _Part(NamedTuple):
-    """One stage and unit of the work, from which the remaining time is estimated."""
-
-    stage: str
-    unit: str
-    first: int
-    """Units that were done when the part began."""
-    began: float
 
 
 def interval(elapsed: float) -> float:

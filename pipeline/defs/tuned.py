@@ -15,7 +15,6 @@ from pipeline.defs.assets import (
     find_inputs,
     positions,
     report_user_errors,
-    tag_run,
 )
 from pipeline.defs.child import run_child
 from pipeline.defs.launchpad.forms import Form, read_form
@@ -47,7 +46,6 @@ def tuned_checkpoint(
         root = context.run.root_run_id or context.run.run_id
         out = datasets.tuned(options.name or f"{network.name}-{root[:8]}")
         loop = replace(options.finetune, engine=compute.name)
-        tag_run(context, checkpoint=network.name, tuned=out.name, generations=loop.generations, minutes=loop.minutes)
         work = partial(finetune, network, loop, out, human=human)
         result = run_child(work, progress=log_progress(context), lock=out)
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))

@@ -9,7 +9,7 @@ import dagster as dg
 from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
 from pipeline.evaluation.page.games import read_games
-from pipeline.finetune.outputs import CSV, CURVES
+from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
 from pipeline.finetune.strength_page import PAGE
 
@@ -38,7 +38,6 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
         **{name: value for name, value in numbers.items() if value is not None},
         **({"curves": dg.MetadataValue.md(pictures.png(curves, "curves by generation"))} if curves.exists() else {}),
         "verdicts": table(rows),
-        "csv": dg.MetadataValue.path(out / CSV),
         **_show_games(out, result["generations"]),
         "summary": dg.MetadataValue.md(result["text"]),
     }

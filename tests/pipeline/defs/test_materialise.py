@@ -20,9 +20,8 @@ from engine.progress import silent
 from pipeline.dataset.files.shards import read_manifest, write_rows
 from pipeline.defs import checks, tasks
 from pipeline.defs.assets import accuracy_report, checkpoint, dump, find_folder, leaderboard, positions, training_set
-from pipeline.defs.jobs import register
+from pipeline.defs.jobs import new_dumps, register
 from pipeline.defs.resources import Datasets
-from pipeline.defs.sensors import new_dumps
 from pipeline.defs.tuned import tuned_checkpoint
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.validation import verify
@@ -128,21 +127,6 @@ def test_the_report_shows_first_choices(made: Made) -> None:
     assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
     assert re.search(r"move \d+: (White|Black) \(1[45]\d\d\) played \S+; network: ", str(said["first_choices"]))
-
-
-def test_runs_are_told_apart_by_their_tags(made: Made) -> None:
-    (tags,) = [run.tags for run in made[1].instance.get_runs() if "fianchetto/top1" in run.tags]
-    said = {name.removeprefix("fianchetto/"): value for name, value in tags.items() if name.startswith("fianchetto/")}
-    network = Path(str(metadata(made[1], "checkpoint")["path"])).name
-    joined = Path(str(metadata(made[1], "training_set")["path"])).name
-    top1 = f"{metadata(made[1], 'accuracy_report')['top1']:.4f}"
-    assert said == {
-        "preset": "fianchetto-human",
-        "minutes": "0.02",
-        "training_set": joined,
-        "checkpoint": network,
-        "top1": top1,
-    }
 
 
 def test_the_leaderboard_is_of_the_runs_report(made: Made) -> None:
@@ -256,7 +240,7 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
     with dg.DagsterInstance.ephemeral() as instance:
         unaudited = {"training_set": {"audit": False}}
         wrong = execute("train", instance, unaudited | {"checkpoint": {"train": {"minutes": 1.0, "steps": 5}}})
-        assert "exactly one of minutes" in failure(wrong, "training_set")
+        assert "exactly one of minutes" in failure(wrong, "checkpoint")
 
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:

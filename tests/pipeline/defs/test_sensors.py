@@ -13,9 +13,8 @@ from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline.defs.assets import DUMP_VERSION, positions
-from pipeline.defs.jobs import register
+from pipeline.defs.jobs import new_dumps, register
 from pipeline.defs.resources import Compute, Datasets, version_of
-from pipeline.defs.sensors import new_dumps
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from tests.pipeline.defs.conftest import execute, random_pgn

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from pipeline.defs.pages.leaderboards import describe_leaderboard
+from pipeline.defs.pages.metadata import describe_leaderboard
 
 
 def report(folder: Path, checkpoint: str, dataset: str, **more: object) -> None:
