@@ -51,7 +51,7 @@ REMEDIES = {
     "member-changed": "materialize `training_set` again; an entry in `remove` takes the dataset out first",
     "workers": "set fewer `workers` in the launchpad",
 }
-"""What a Dagster user does about an error, by its code; the command line has its own remedies."""
+"""Remedies for a Dagster user by error code; the command line has other ones."""
 
 
 @dg.asset(

@@ -148,7 +148,7 @@ def main() -> None:
 
 
 def _open_answers(answers: "Connection[Any, Any]", stops: list[bool]) -> Send:
-    """Return a function that sends a message, and requests a stop if nobody listens anymore."""
+    """Return a function that sends a message, or requests a stop if the run's process no longer reads."""
     lock = threading.Lock()
 
     def send(kind: str, value: Any) -> None:

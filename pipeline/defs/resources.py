@@ -1,6 +1,6 @@
-"""Settings of the instance, from environment variables: folders of data, where work is done, and the chess engine.
+"""Settings of the instance, from environment variables: the data folder, where work runs, and the chess engine.
 
-They are not part of a run's configuration, so that nobody who can launch a run can name a program, a server or a folder.
+They are not part of a run's configuration, so whoever launches a run cannot choose a program, a server or a folder.
 """
 
 import os
@@ -25,7 +25,7 @@ class Datasets(dg.ConfigurableResource[None]):
 
     @property
     def fetching(self) -> FetchConfig:
-        """The server that months are fetched from: the environment variable FIANCHETTO_LICHESS, or Lichess."""
+        """The server to download months from: the environment variable FIANCHETTO_LICHESS, or Lichess."""
         return FetchConfig(base=os.environ.get("FIANCHETTO_LICHESS") or LICHESS)
 
     @property
@@ -102,11 +102,11 @@ def _require_plain(what: str, name: str) -> str:
 
 
 class Compute(dg.ConfigurableResource[None]):
-    """Where the work of an asset is done, and the chess engine that plays and judges."""
+    """Where work runs, and the chess engine to play against and to evaluate with."""
 
     @property
     def name(self) -> str:
-        """The executor, named as on the command line: the environment variable FIANCHETTO_ENGINE, or local."""
+        """The executor, named as on the command line: the environment variable FIANCHETTO_ENGINE, or `local`."""
         return os.environ.get("FIANCHETTO_ENGINE") or LOCAL
 
     @property

@@ -81,7 +81,7 @@ class ReportOptions:
     split: Literal["train", "val", "test"] = "test"
     """Split to measure on."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions of the split count: the options of `fianchetto report`."""
+    """Positions of the split to measure: the options of `fianchetto report`."""
     rating_rows: int = 0
     """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
 

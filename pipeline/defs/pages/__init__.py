@@ -1,1 +1,1 @@
-"""What a person reads on an asset's page."""
+"""Metadata on the pages of assets."""

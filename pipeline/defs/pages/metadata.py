@@ -151,7 +151,7 @@ def draw_boards(directory: Path, split: str, choices: Sequence[Sequence[tuple[in
 def describe_leaderboard(folder: Path) -> Metadata:
     """Rank the reports in a folder, `CHECKPOINT/DATASET/report.json`, by dataset and top-1, the best first.
 
-    The best top-1 of each preset is a figure of its own, so that Plots draws a curve per preset. These figures are of the
+    The best top-1 of each preset is a separate figure, so that Plots draws a curve per preset. These figures are for the
     dataset and the rule with the most reports.
     """
     rows, unreadable = [], []
