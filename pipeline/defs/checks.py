@@ -35,7 +35,6 @@ FILES, SPLITS, ROWS = BLOCKING["positions"]
 WHOLE = "dump_read_to_its_end"
 SIDES = "no_game_in_train_and_a_test"
 CLASSICAL = "accuracy_beats_hand_written"
-REMEMBERS = "human_top1_kept"
 STRONGER = "stronger_than_supervised"
 COMPARED = 64
 """Random rows that are replayed from the dump with python-chess."""
@@ -54,19 +53,12 @@ with warnings.catch_warnings():
             (WHOLE, "The dump was read to its end, without damage."),
         )
     ]
-TUNED = [
-    dg.AssetCheckSpec(
-        LOSS,
-        asset="tuned_checkpoint",
-        description="The best network loads, and its loss on stored positions is finite.",
-        blocking=True,
-    ),
-    dg.AssetCheckSpec(
-        REMEMBERS,
-        asset="tuned_checkpoint",
-        description="Top-1 on human games fell by no more than `eval.max_top1_drop`.",
-    ),
-]
+TUNED = dg.AssetCheckSpec(
+    LOSS,
+    asset="tuned_checkpoint",
+    description="The best network loads, and its loss on stored positions is finite.",
+    blocking=True,
+)
 STRENGTH = dg.AssetCheckSpec(
     STRONGER,
     asset="strength_report",
@@ -175,14 +167,6 @@ def judge_checkpoint(probe: Mapping[str, Any]) -> dg.AssetCheckResult:
     said = f"the loss is {'not finite' if loss is None else format(loss, '.4f')} on {probe['rows']} rows"
     values = {"rows": probe["rows"]} | ({} if loss is None else {"loss": loss})
     return _result(LOSS, loss is not None, said, warns=False, **values)
-
-
-def judge_tuned(result: Mapping[str, Any], allowed: float, probe: Mapping[str, Any]) -> list[dg.AssetCheckResult]:
-    """Return the check results for a fine-tuning."""
-    before, after = result["seed_eval"].get("top1"), result["eval"].get("top1")
-    fall = 0.0 if before is None or after is None else before - after
-    kept = "no human games were measured" if before is None else f"top-1 was {before:.4f} and is {after:.4f}"
-    return [judge_checkpoint(probe), _result(REMEMBERS, fall <= allowed, kept, fall=fall, allowed=allowed)]
 
 
 def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:

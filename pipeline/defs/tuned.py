@@ -33,7 +33,7 @@ from pipeline.finetune.strength import strength
     kinds={"pytorch"},
     pool="accelerator",
     code_version=CODE_VERSION,
-    check_specs=checks.TUNED,
+    check_specs=[checks.TUNED],
 )
 def tuned_checkpoint(
     context: dg.AssetExecutionContext, config: Form[TunedOptions], datasets: Datasets, compute: Compute
@@ -51,7 +51,7 @@ def tuned_checkpoint(
         probe = run_child(partial(tasks.probe, out / "best", human[0], None, metadata.PROBED))
     return Result(
         metadata=tuned_metadata.describe_tuned(out, result),
-        check_results=checks.judge_tuned(result, options.finetune.gate.max_top1_drop, probe),
+        check_results=[checks.judge_checkpoint(probe)],
         data_version=metadata.data_version(file_hash(out / "best" / "checkpoint.json"), CODE_VERSION),
     )
 

@@ -55,7 +55,6 @@ positions: no_game_in_two_splits blocks
 positions: rows_match_source blocks
 strength_report: stronger_than_supervised warns
 training_set: no_game_in_train_and_a_test warns
-tuned_checkpoint: human_top1_kept warns
 tuned_checkpoint: loads_with_finite_loss blocks
 """
 

@@ -16,8 +16,6 @@ from pipeline.matches.config import SideConfig
 from tests.pipeline.defs.conftest import execute, one
 from tests.pipeline.finetune.fakes import network
 
-RESULT = {"seed_eval": {"top1": 0.45}, "eval": {"top1": 0.44}}
-PROBE = {"loss": 2.0, "rows": 10}
 TINY = {
     "generations": 1,
     "workers": 1,
@@ -38,23 +36,6 @@ TINY = {
     },
 }
 TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "max_considered_actions": 4}}  # type: ignore[operator]
-
-
-def passed(results: list[dg.AssetCheckResult]) -> dict[str | None, bool]:
-    return {result.check_name: result.passed for result in results}
-
-
-@pytest.mark.parametrize(
-    ("changed", "remembers"),
-    [
-        ({}, True),
-        ({"eval": {"top1": 0.43}}, False),
-        ({"eval": {}, "seed_eval": {}}, True),
-    ],
-)
-def test_a_tuned_network_that_has_forgotten_people_is_warned_of(changed: dict[str, object], remembers: bool) -> None:
-    found = passed(checks.judge_tuned(RESULT | changed, 0.015, PROBE))
-    assert found == {checks.LOSS: True, checks.REMEMBERS: remembers}
 
 
 def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
