@@ -174,7 +174,7 @@ class _Group:
                 side.push(moves)
 
 
-def decided(points: Sequence[float | None], config: SprtConfig) -> int | None:
+def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int | None:
     """Return after how many pairs the test accepts H0 or H1, None if it is undecided.
 
     `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of their numbers, not of their

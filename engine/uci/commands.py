@@ -82,7 +82,7 @@ class Go:
         )
 
 
-def shown(text: str, most: int = 80) -> str:
+def quote(text: str, most: int = 80) -> str:
     """Quote a piece of input in ASCII, shortened if long."""
     return ascii(text if len(text) <= most else text[:most] + "...")
 
@@ -93,7 +93,7 @@ def split(line: str) -> tuple[str, str]:
         if word[0] in COMMANDS:
             return word[0], line[word.end() :].strip()
     if line.strip():
-        raise CommandError(f"unknown command {shown(line.strip())}")
+        raise CommandError(f"unknown command {quote(line.strip())}")
     return "", ""
 
 
@@ -124,7 +124,7 @@ def parse_go(rest: str) -> Go:
                 problems.append(f"go: {word} without a number is taken as 0")
             values[_NUMBERS[word]] = number or 0
         else:
-            problems.append(f"go: skipped {shown(word)}")
+            problems.append(f"go: skipped {quote(word)}")
     return Go(**values, searchmoves=tuple(moves), problems=tuple(problems))  # type: ignore[arg-type]
 
 
@@ -138,12 +138,12 @@ def parse_position(rest: str) -> tuple[str | None, list[str]]:
         return None, moves.split()
     if kind == "fen" and fen:
         return fen, moves.split()
-    raise CommandError(f"position is startpos or fen, not {shown(rest)}")
+    raise CommandError(f"position is startpos or fen, not {quote(rest)}")
 
 
 def parse_option(rest: str) -> tuple[str, str | None]:
     """Parse the arguments of `setoption`: name and value, None without a value."""
     found = _OPTION.fullmatch(rest)
     if found is None or not found["name"]:
-        raise CommandError(f"setoption needs: name NAME value VALUE, not {shown(rest)}")
+        raise CommandError(f"setoption needs: name NAME value VALUE, not {quote(rest)}")
     return found["name"].strip(), found["value"]

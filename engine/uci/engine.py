@@ -15,9 +15,9 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.jit_cache import are_compiled
-from engine.uci.commands import parse_go, parse_option, parse_position, shown, split
+from engine.uci.commands import parse_go, parse_option, parse_position, quote, split
 from engine.uci.job import Job
-from engine.uci.options import Options, changed, described
+from engine.uci.options import Options, describe_options, set_option
 from engine.uci.position import GameState
 from engine.uci.thinking import Thinker, warm_up
 
@@ -121,7 +121,7 @@ class Engine:
     def _uci(self, rest: str) -> None:
         self._say(f"id name {self._name}")
         self._say("id author the Fianchetto authors")
-        for line in described(self._defaults):
+        for line in describe_options(self._defaults):
             self._say(line)
         self._say("uciok")
 
@@ -174,7 +174,7 @@ class Engine:
         """Set an option for the next `go`; a running search keeps its options."""
         name, value = parse_option(rest)
         before = self._options
-        self._options = changed(before, name, value)
+        self._options = set_option(before, name, value)
         if _loaded(self._options) != _loaded(before):
             self._submit_load()
 
@@ -208,11 +208,11 @@ class Engine:
             return found
 
     def _report_failure(self, checkpoint: str, error: Exception) -> None:
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 300)}"
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {quote(str(error), 300)}"
         if self._thinker.evaluator is None:
             self._failure = LoadError(reason)
         else:
-            self._say(f"info string {shown(checkpoint)} is not played with: {reason}")
+            self._say(f"info string {quote(checkpoint)} is not played with: {reason}")
 
     def _report_compiling(self) -> None:
         """Report once that kernels are being compiled, or the engine would seem to hang."""

@@ -14,14 +14,14 @@ from engine.evaluation.score import centipawns
 from engine.search import Root
 
 
-def score(value: float, plies: int) -> str:
+def format_score(value: float, plies: int) -> str:
     """Write a score: `mate` in moves if `plies` to a mate are proven (negative: the mover is mated), else `cp`."""
     if plies:
         return f"mate {(plies + 1) // 2 if plies > 0 else -(-plies // 2)}"
     return f"cp {centipawns(value)}"
 
 
-def permille(value: float, draw: float) -> str:
+def format_wdl(value: float, draw: float) -> str:
     """Write win, draw and loss in thousandths that sum to 1000; `value` is win minus loss."""
     draw = min(max(draw, 0.0), 1.0 - abs(value))
     win = round(500 * (1 + value - draw))
@@ -29,12 +29,12 @@ def permille(value: float, draw: float) -> str:
     return f"{win} {drawn} {1000 - win - drawn}"
 
 
-def effort(nodes: int, seconds: float) -> str:
+def format_effort(nodes: int, seconds: float) -> str:
     """Write the cost of a search so far: simulations of this `go`, and seconds since it."""
     return f"nodes {nodes} nps {round(nodes / max(seconds, 1e-3))} time {round(seconds * 1000)}"
 
 
-def ranked(root: Root, best: int) -> list[int]:
+def rank_moves(root: Root, best: int) -> list[int]:
     """Return the indices of a root's moves, best first: `best`, then by proof, visits, value and prior."""
     values_M = np.nan_to_num(root.values, nan=-2.0)
     proven_M = np.where(root.proven == 2, 0, root.proven)
@@ -46,7 +46,7 @@ def ranked(root: Root, best: int) -> list[int]:
     return [best, *rest]
 
 
-def moves_of(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:
+def write_moves(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:
     """Write a line of (label, promotion) from a position as UCI moves."""
     words, turn = [], board.turn
     for label, promotion in line:
@@ -55,7 +55,7 @@ def moves_of(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:
     return words
 
 
-def info_lines(
+def format_info(
     root: Root,
     order: Sequence[int],
     line_of: Callable[[int], list[str]],
@@ -65,7 +65,7 @@ def info_lines(
 ) -> list[str]:
     """Write an `info` line for each root move of `order`, best first; `line_of` returns a move's principal variation.
 
-    depth is the length of that variation (as in CrazyAra), since the tree has no single depth; `cost` comes from `effort`.
+    depth is the length of that variation (as in CrazyAra), since a tree has no single depth. `cost` is from `format_effort`.
     """
     lines = []
     for place, index in enumerate(order, 1):
@@ -74,9 +74,9 @@ def info_lines(
         draw = float(root.draws[index]) if seen else root.draw
         words = line_of(index)
         parts = [f"info depth {len(words)} seldepth {max(root.seldepth, len(words))} multipv {place}"]
-        parts.append(f"score {score(value, int(root.mates[index]))}")
+        parts.append(f"score {format_score(value, int(root.mates[index]))}")
         if show_wdl:
-            parts.append(f"wdl {permille(value, draw)}")
+            parts.append(f"wdl {format_wdl(value, draw)}")
         parts.append(f"{cost} hashfull {min(round(1000 * root.full), 1000)} pv {' '.join(words)}")
         lines.append(" ".join(parts))
     return lines

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from engine.errors import UserError
 from engine.search import SearchConfig
 from engine.search.tree import tree_bytes
-from engine.uci.commands import shown
+from engine.uci.commands import quote
 
 NOTHING = "<empty>"
 """How the protocol writes an empty string."""
@@ -98,7 +98,7 @@ ROWS = {
 _TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 
 
-def described(options: Options) -> list[str]:
+def describe_options(options: Options) -> list[str]:
     """Write the `option` lines, with these options as the defaults."""
     return [_line(row, getattr(options, field)) for field, row in ROWS.items()]
 
@@ -110,12 +110,12 @@ def _line(row: Row, value: Any) -> str:
     return f"option name {row.name} type {kind} default {text}{bounds}"
 
 
-def changed(options: Options, name: str, value: str | None) -> Options:
+def set_option(options: Options, name: str, value: str | None) -> Options:
     """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters in paths only."""
     for field, row in ROWS.items():
         if row.name.lower() == name.lower():
             return replace(options, **{field: _parse(row, type(getattr(options, field)), value or "")})
-    raise OptionError(f"no such option: {shown(name)}")
+    raise OptionError(f"no such option: {quote(name)}")
 
 
 def _parse(row: Row, kind: type, text: str) -> Any:
@@ -123,12 +123,12 @@ def _parse(row: Row, kind: type, text: str) -> Any:
         return "" if text == NOTHING else text
     if kind is bool:
         if text.lower() not in ("true", "false"):
-            raise OptionError(f"{row.name} is true or false, not {shown(text)}")
+            raise OptionError(f"{row.name} is true or false, not {quote(text)}")
         return text.lower() == "true"
     try:
         number = kind(text)
     except ValueError:
         number = math.nan
     if not row.least <= number <= row.most:
-        raise OptionError(f"{row.name} is between {row.least:.0f} and {row.most:.0f}, not {shown(text)}")
+        raise OptionError(f"{row.name} is between {row.least:.0f} and {row.most:.0f}, not {quote(text)}")
     return number

@@ -10,7 +10,7 @@ import chess
 
 from engine.board.position import FenError, from_fen, to_board
 from engine.encoding.planes import LabelError, label_of
-from engine.uci.commands import shown
+from engine.uci.commands import quote
 
 MOST_MEN = {chess.PAWN: 8, chess.KNIGHT: 2, chess.BISHOP: 2, chess.ROOK: 2, chess.QUEEN: 1, chess.KING: 1}
 
@@ -47,7 +47,7 @@ class GameState:
         start = fen or chess.STARTING_FEN
         if start != self._start or list(words[: len(self._words)]) != self._words:
             try:
-                self.board = possible(start)
+                self.board = parse_playable(start)
             except FenError as error:
                 return str(error)
             self._start, self._words = start, []
@@ -56,7 +56,7 @@ class GameState:
                 move = self.board.parse_uci(word.lower())
                 label_of(move, self.board.turn)  # raises LabelError for a null move
             except (chess.InvalidMoveError, chess.IllegalMoveError, LabelError):
-                return f"illegal move {shown(word)}: it and the moves after it are ignored"
+                return f"illegal move {quote(word)}: it and the moves after it are ignored"
             self.board.push(move)
             self._words.append(word)
         return None
@@ -66,12 +66,12 @@ class GameState:
         return GameHistory(self._start, tuple(self.board.move_stack))
 
 
-def possible(fen: str) -> chess.Board:
+def parse_playable(fen: str) -> chess.Board:
     """Parse a FEN, or raise FenError; more pieces than promotions can make would overflow the arrays of moves."""
     board = to_board(from_fen(fen))
     for side in chess.COLORS:
         men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
         promoted = sum(max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN)
         if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
-            raise FenError(f"no game leads to {shown(fen)}: too many men of {chess.COLOR_NAMES[side]}")
+            raise FenError(f"no game leads to {quote(fen)}: too many men of {chess.COLOR_NAMES[side]}")
     return board

@@ -24,8 +24,8 @@ from engine.evaluation.policy_move import choose_by_policy
 from engine.search import Root, Search, SearchConfig
 from engine.search.chess_rules import position_and_history
 from engine.search.clock import MOST_SIMULATIONS, Budget, Limits, MoveTimer, Pace, divide_clock, run_until
-from engine.uci.commands import shown
-from engine.uci.info import effort, info_lines, moves_of, permille, ranked, score
+from engine.uci.commands import quote
+from engine.uci.info import format_effort, format_info, format_score, format_wdl, rank_moves, write_moves
 from engine.uci.job import Job, StopCondition
 from engine.uci.options import Options
 from engine.uci.position import GameHistory
@@ -96,7 +96,7 @@ class Thinker:
                 self.forget()
                 self._config = None
                 self._say(
-                    f"info string error, a simpler move is played: {type(error).__name__}: {shown(str(error), 300)}"
+                    f"info string error, a simpler move is played: {type(error).__name__}: {quote(str(error), 300)}"
                 )
                 if self.debug:
                     for line in traceback.format_exc().splitlines():
@@ -128,7 +128,7 @@ class Thinker:
             try:
                 moves.add(job.board.parse_uci(word.lower()))
             except ValueError:
-                self._say(f"info string searchmoves: {shown(word)} is not legal here")
+                self._say(f"info string searchmoves: {quote(word)} is not legal here")
         return moves
 
     def _play_handwritten(self, job: Job, legal: list[chess.Move]) -> BestMove:
@@ -146,9 +146,9 @@ class Thinker:
         played = choose_by_policy(
             evaluator, [job.board], allowed, temperature=temperature, seed=job.options.seed, columns=columns
         )[0]
-        wdl = f" wdl {permille(played.value, played.draw)}" if job.options.show_wdl else ""
-        cost = effort(1, self._clock() - job.begun)
-        result = f"score {score(played.value, 0)}{wdl} {cost} hashfull 0 pv {played.move.uci()}"
+        wdl = f" wdl {format_wdl(played.value, played.draw)}" if job.options.show_wdl else ""
+        cost = format_effort(1, self._clock() - job.begun)
+        result = f"score {format_score(played.value, 0)}{wdl} {cost} hashfull 0 pv {played.move.uci()}"
         self._say(f"info depth 1 seldepth 1 multipv 1 {result}")
         return BestMove(played.move)
 
@@ -199,13 +199,13 @@ class Thinker:
                 refused = MOST_SIMULATIONS  # reported once
             root = search.root(0)
             chosen = _index_of(root, *(int(part[0]) for part in search.choose())) if best is None else best
-            cost = effort(max(root.simulations - before, 0), self._clock() - job.begun)
-            order = ranked(root, chosen)[: options.multipv]
-            for line in info_lines(root, order, line_of, cost, show_wdl=options.show_wdl):
+            cost = format_effort(max(root.simulations - before, 0), self._clock() - job.begun)
+            order = rank_moves(root, chosen)[: options.multipv]
+            for line in format_info(root, order, line_of, cost, show_wdl=options.show_wdl):
                 self._say(line)
 
         def line_of(index: int) -> list[str]:
-            return moves_of(search.line(0, index), job.board)
+            return write_moves(search.line(0, index), job.board)
 
         leaves = self._leaves(job, budget)
         timer = MoveTimer(self._pace, search, 0, budget, begun=job.begun, choices=len(moves), leaves=leaves)

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from engine.evaluation.handwritten import evaluate
-from engine.match.arena import decided, play
+from engine.match.arena import pairs_to_decision, play
 from engine.match.config import MatchConfig, MatchError
 from engine.match.game import GameRecord
 from engine.match.openings import Opening, choose, generate, read_book
@@ -99,7 +99,7 @@ def _decided(games: dict[int, GameRecord], config: ArenaConfig) -> int | None:
     if not config.early:
         return None
     points = [games[number].points if number in games else None for number in range(config.games)]
-    return decided(points, config.sprt)
+    return pairs_to_decision(points, config.sprt)
 
 
 def _play_missing(

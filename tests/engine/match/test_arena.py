@@ -14,7 +14,7 @@ import pytest
 
 from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import evaluate
-from engine.match.arena import decided, play
+from engine.match.arena import pairs_to_decision, play
 from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening, generate
@@ -355,12 +355,12 @@ def test_settings_that_mean_nothing_are_refused() -> None:
 def test_a_test_goes_by_the_order_of_pairs_and_not_of_their_ends() -> None:
     config = SprtConfig(elo0=0, elo1=200)
     won: list[float | None] = [1.0] * 60
-    pairs = decided(won, config)
+    pairs = pairs_to_decision(won, config)
     assert pairs is not None
     assert 2 < pairs < 20
-    assert decided(won[: 2 * pairs], config) == pairs
-    assert decided(won[: 2 * pairs - 1], config) is None
+    assert pairs_to_decision(won[: 2 * pairs], config) == pairs
+    assert pairs_to_decision(won[: 2 * pairs - 1], config) is None
     waiting = [None, *won[1:]]
-    assert decided(waiting, config) is None, "the first pair is not over, so nothing is"
-    assert decided([0.5] * 4, config) is None
-    assert decided([0.0] * 60, config) is not None
+    assert pairs_to_decision(waiting, config) is None, "the first pair is not over, so nothing is"
+    assert pairs_to_decision([0.5] * 4, config) is None
+    assert pairs_to_decision([0.0] * 60, config) is not None

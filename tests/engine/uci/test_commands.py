@@ -11,9 +11,9 @@ from engine.board.position import FenError
 from engine.evaluation.score import centipawns
 from engine.search.tree import tree_bytes
 from engine.uci.commands import CommandError, Go, parse_go, parse_option, parse_position, split
-from engine.uci.info import permille, score
-from engine.uci.options import ROWS, OptionError, Options, changed, described, nodes_in
-from engine.uci.position import GameState, possible
+from engine.uci.info import format_score, format_wdl
+from engine.uci.options import ROWS, OptionError, Options, describe_options, nodes_in, set_option
+from engine.uci.position import GameState, parse_playable
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_option_names_and_values_may_hold_spaces() -> None:
 
 def test_every_option_is_a_row_and_can_be_set() -> None:
     assert tuple(ROWS) == Options.__slots__
-    assert len(described(Options())) == len(ROWS)
+    assert len(describe_options(Options())) == len(ROWS)
     given = {int: ("1", 1), bool: ("true", True), float: ("0.5", 0.5), str: ("/net", "/net")}
     for field, row in ROWS.items():
         text, value = given[type(getattr(Options(), field))]
-        assert getattr(changed(Options(), row.name.upper(), text), field) == value
+        assert getattr(set_option(Options(), row.name.upper(), text), field) == value
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_every_option_is_a_row_and_can_be_set() -> None:
 )
 def test_values_that_an_option_cannot_have_are_refused(name: str, value: str | None) -> None:
     with pytest.raises(OptionError) as refused:
-        changed(Options(), name, value)
+        set_option(Options(), name, value)
     assert len(str(refused.value)) < 200
 
 
 def test_an_empty_string_is_written_as_the_protocol_wants_it() -> None:
-    assert "option name Checkpoint type string default <empty>" in described(Options())
-    assert changed(Options(checkpoint="/net"), "checkpoint", "<empty>").checkpoint == ""
+    assert "option name Checkpoint type string default <empty>" in describe_options(Options())
+    assert set_option(Options(checkpoint="/net"), "checkpoint", "<empty>").checkpoint == ""
 
 
 @pytest.mark.parametrize("megabytes", [4, 64, 512, 65536])
@@ -161,12 +161,12 @@ def test_centipawns_stay_finite_where_rounding_leaves_the_interval() -> None:
     ("plies", "wanted"), [(1, "mate 1"), (3, "mate 2"), (5, "mate 3"), (-2, "mate -1"), (-4, "mate -2"), (0, "cp 0")]
 )
 def test_mates_are_counted_in_moves(plies: int, wanted: str) -> None:
-    assert score(0.0, plies) == wanted
+    assert format_score(0.0, plies) == wanted
 
 
 @given(st.floats(-1, 1), st.floats(0, 1))
 def test_win_draw_loss_are_thousandths(value: float, draw: float) -> None:
-    win, even, loss = (int(word) for word in permille(value, draw).split())
+    win, even, loss = (int(word) for word in format_wdl(value, draw).split())
     assert win + even + loss == 1000
     assert min(win, even, loss) >= 0
     assert abs((win - loss) / 1000 - value) <= 0.002
@@ -220,7 +220,7 @@ def test_an_illegal_move_ends_the_telling(word: str) -> None:
 )
 def test_an_impossible_position_leaves_the_one_before(fen: str) -> None:
     with pytest.raises(FenError):
-        possible(fen)
+        parse_playable(fen)
     game = GameState()
     game.update(None, ["e2e4"])
     assert game.update(fen, ["e7e5"]) is not None
@@ -228,5 +228,5 @@ def test_an_impossible_position_leaves_the_one_before(fen: str) -> None:
 
 
 def test_a_position_with_as_many_queens_as_pawns_allow_is_possible() -> None:
-    board = possible("R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1")
+    board = parse_playable("R6R/3Q4/1Q4Q1/4Q3/2Q4Q/Q4Q2/pp1Q4/kBNN1KB1 w - - 0 1")
     assert board.legal_moves.count() == 218, "the most there are"

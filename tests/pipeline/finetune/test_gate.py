@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from engine.match.arena import decided
+from engine.match.arena import pairs_to_decision
 from engine.match.sprt import RAREST, SprtConfig, llr, score_of
 from pipeline.finetune.config import GateConfig
 from pipeline.finetune.gate import judge
@@ -90,7 +90,7 @@ def test_the_real_match_ends_where_the_simulated_one_does() -> None:
     for _ in range(6):
         pairs = chance.choice(5, size=200, p=pair_chances(30.0, 100.0))
         halves = {0: (0.0, 0.0), 1: (0.0, 0.5), 2: (0.5, 0.5), 3: (1.0, 0.5), 4: (1.0, 1.0)}
-        real = decided([points for pair in pairs.tolist() for points in halves[pair]], gate.sprt)
+        real = pairs_to_decision([points for pair in pairs.tolist() for points in halves[pair]], gate.sprt)
         counts_TC = np.cumsum(np.eye(5, dtype=np.int64)[pairs], axis=0)
         ratio_T = ratios(counts_TC, gate.sprt)
         over = np.flatnonzero((ratio_T >= gate.sprt.upper) | (ratio_T <= gate.sprt.lower))
