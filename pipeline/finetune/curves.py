@@ -16,10 +16,8 @@ PANELS: Mapping[str, str] = {
 }
 """Curves beside the Elo: column of generations.csv, and title."""
 
-Row = Mapping[str, Any]
 
-
-def draw_curves(rows: Sequence[Row]) -> bytes:
+def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the curves over generations as a PNG; `rows` are those of generations.csv, the supervised network's first."""
     from matplotlib.figure import Figure
 
@@ -41,7 +39,7 @@ def draw_curves(rows: Sequence[Row]) -> bytes:
     return drawn.getvalue()
 
 
-def _draw_elo(axes: "Axes", rows: Sequence[Row]) -> None:
+def _draw_elo(axes: "Axes", rows: Sequence[Mapping[str, Any]]) -> None:
     """Draw Elo with its 95 % interval for every generation that played the supervised network; crosses are the others."""
     for verdict, (marker, colour) in {"promoted": ("o", "tab:blue"), "undone": ("s", "tab:red")}.items():
         met = [row for row in rows if row["verdict"] == verdict and row["seed_elo"] is not None]

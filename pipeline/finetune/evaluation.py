@@ -35,7 +35,6 @@ def evaluate(
     measured = [directory for directory in human if read_manifest(directory)["positions"].get("test", 0) > 0]
     if not measured:
         return {}
-    out.mkdir(parents=True, exist_ok=True)
     limit = max(1, POSITIONS // len(measured))
     figures = _measure(candidate, measured, limit, out, progress, stop)
     return figures | {"kl_seed": round(divergence(candidate, supervised, measured, limit, progress, stop), 6)}
@@ -47,7 +46,8 @@ def _measure(
     """Write a report on every dataset, and return the means of its figures."""
     reports = []
     for directory in human:
-        _raise_if(stop)
+        if stop():
+            raise Stopped("stopped while measuring")
         result = report(candidate, positions=directory, rule=Rule(limit=limit), progress=progress)
         write_report(result, out / directory.resolve().name)
         reports.append(result)
@@ -73,7 +73,8 @@ def divergence(
     for directory in human:
         batches = Batches([directory], "test", batch_size=BATCH, columns=tuple(dict.fromkeys(columns)))
         for batch in batches.once() if batches.rows <= limit else batches.sample(limit):
-            _raise_if(stop)
+            if stop():
+                raise Stopped("stopped while measuring")
             legal_BA = legal_mask(batch["planes"])
             policies = [log_policy(network(batch["planes"], batch)[0], legal_BA) for network in networks]
             total += float(divergences(*policies).sum())
@@ -93,8 +94,3 @@ def log_policy(logits_BA: NDArray[np.float32], legal_BA: NDArray[np.bool_]) -> N
     masked_BA = np.where(legal_BA, logits_BA.astype(np.float64), -np.inf)
     shifted_BA = masked_BA - masked_BA.max(axis=1, keepdims=True)
     return np.asarray(shifted_BA - np.log(np.exp(shifted_BA).sum(axis=1, keepdims=True)))
-
-
-def _raise_if(stop: Stop) -> None:
-    if stop():
-        raise Stopped("stopped while measuring")

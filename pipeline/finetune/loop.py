@@ -13,7 +13,6 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from engine.encoding.planes import ENCODING_VERSION, moves_hash
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
@@ -25,7 +24,6 @@ from pipeline.finetune.outputs import BEST, lineage, promote, reasons, refresh, 
 from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext
 from pipeline.finetune.state import (
     FORMAT_VERSION,
-    FinetuneBusyError,
     FinetuneError,
     Generation,
     Run,
@@ -60,14 +58,14 @@ def finetune(
     """Fine-tune a supervised checkpoint in `out` and return the result; `out/best` is the best network.
 
     `human` are datasets to search, to mix into training and to measure on; without any, nothing limits the loss of human
-    top-1. A loop in `out` is resumed. Raises FinetuneError for another loop's directory or a full disk, FinetuneBusyError
-    while another process runs there, Stopped when `stop` returns True, and what the stages raise.
+    top-1. A loop in `out` is resumed. Raises FinetuneError for another loop's directory, for one in which another process
+    runs, and for a full disk; Stopped when `stop` returns True; and what the stages raise.
     """
     require(config, human)
     claims.require_apart(out, [checkpoint, *human], FinetuneError)
     identity = identify(checkpoint, human, config)
     claims.require_own(out, claims.FINETUNING, FinetuneError)
-    busy = FinetuneBusyError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
+    busy = FinetuneError(f"another fine-tuning is at work in {out}: wait for it, or choose a new --out")
     try:
         with alone(out, busy):
             for left in temporaries(out):  # of a process that was killed while it wrote
@@ -108,8 +106,6 @@ def identify(checkpoint: Path, human: Sequence[Path], config: FinetuneConfig) ->
     settings = claims.flat(to_jsonable_python(config))
     return {
         "format_version": FORMAT_VERSION,
-        "encoding_version": ENCODING_VERSION,
-        "moves_hash": moves_hash(),
         "checkpoint": {"name": checkpoint.resolve().name, "weights": card["files"]["weights"]["sha256"]},
         "human": datasets,
         "config": {name: value for name, value in settings.items() if name not in FREE_TO_CHANGE},

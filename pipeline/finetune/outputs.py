@@ -83,7 +83,7 @@ def row(generation: Generation) -> dict[str, Any]:
     gate, seed = (stages.get("arena", {}).get(name) or {} for name in ("best", "seed"))
     found: dict[str, Any] = {"generation": generation.number, "verdict": generation.word}
     found |= {name: games.get(name) for name in GAMES}
-    found |= {"steps": training.get("step"), "train_loss": training.get("loss")}
+    found |= {f"train_{name}": training.get(name) for name in ("step", "loss")}
     found |= {f"gate_{name}": gate.get("sprt", {}).get(name) for name in ("verdict", "llr")}
     found |= {f"gate_{name}": gate.get(name) for name in MATCH} | {f"seed_{name}": seed.get(name) for name in MATCH}
     if generation.number == 0:

@@ -13,6 +13,7 @@ from pipeline.errors import Stopped
 from pipeline.finetune.config import FinetuneConfig
 from pipeline.finetune.evaluation import evaluate
 from pipeline.finetune.gate import play_gate
+from pipeline.selfplay.worker import ONNX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +68,6 @@ def explore_stage(context: StageContext, progress: Progress, stop: Stop) -> dict
 
 def _export(context: StageContext, device: str, progress: Progress) -> None:
     """Export the best network in 8-bit integers if onnxruntime runs it and it has no export yet."""
-    from pipeline.selfplay.worker import ONNX
-
     if device != ONNX:
         return
     from model.inference.onnx_evaluator import find_export

@@ -32,10 +32,6 @@ class FinetuneError(UserError):
     """A loop that cannot be started or resumed."""
 
 
-class FinetuneBusyError(FinetuneError):
-    """Another loop runs in the directory."""
-
-
 class Verdict(Schema):
     """The verdict on a generation's candidate."""
 

@@ -32,10 +32,6 @@ from pipeline.storage import claims
 from pipeline.storage.stores import alone
 
 
-class MatchBusyError(MatchError):
-    """Another process plays in the directory."""
-
-
 def play_match(
     a: SideConfig,
     b: SideConfig,
@@ -47,13 +43,13 @@ def play_match(
 ) -> dict[str, Any]:
     """Play A against B in `out` and return the summary, which is also written; games that exist are not played again.
 
-    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchBusyError while another process
-    plays there, and Stopped once the files of a stopped match are written.
+    Raises PlayerError, BookError, MatchFilesError for a directory of another match, MatchError while another process plays
+    there, and Stopped once the files of a stopped match are written.
     """
     (first, one), (second, two) = player_of(a, config.seed), player_of(b, config.seed + 1)
     openings = _openings(config)
     claims.require_own(out, claims.MATCH, MatchFilesError)
-    busy = MatchBusyError(f"another match is being played in {out}: wait for it, or choose a new directory")
+    busy = MatchError(f"another match is being played in {out}: wait for it, or choose a new directory")
     with alone(out, busy):
         identity = {"format_version": FORMAT_VERSION, "a": one, "b": two, **_conditions(config)}
         claims.claim(out / MATCH, identity, MatchFilesError)

@@ -26,7 +26,7 @@ from pipeline.errors import Stopped
 from pipeline.finetune import loop, outputs
 from pipeline.finetune.config import FinetuneConfig, GateConfig, TuneConfig
 from pipeline.finetune.loop import finetune
-from pipeline.finetune.state import FinetuneBusyError, FinetuneError
+from pipeline.finetune.state import FinetuneError
 from pipeline.selfplay.config import ExploreConfig
 from tests.pipeline.finetune.fakes import SCRIPT, Script, forked, networks
 
@@ -326,7 +326,7 @@ def test_another_loop_is_refused_by_name(made: Path, tmp_path: Path) -> None:
 
 def test_two_loops_on_one_directory_refuse_each_other(made: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(FinetuneBusyError, match="another fine-tuning is at work"):
+    with FileLock(tmp_path / "out" / ".lock"), pytest.raises(FinetuneError, match="another fine-tuning is at work"):
         run(made, tmp_path / "out")
 
 

@@ -17,13 +17,13 @@ import chess.pgn
 import pytest
 from filelock import FileLock
 
-from engine.match.config import PlayerError
+from engine.match.config import MatchError, PlayerError
 from engine.match.sprt import SprtConfig
 from pipeline.errors import Stopped
 from pipeline.matches.arena import arena, play_matches, table_of
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
-from pipeline.matches.match import MatchBusyError, play_match
+from pipeline.matches.match import play_match
 from pipeline.matches.players import player_of
 from pipeline.selfplay.config import ExploreConfig
 from tests import forked
@@ -206,7 +206,7 @@ def test_another_match_is_refused_by_name(
 
 def test_two_matches_do_not_share_a_directory(tmp_path: Path) -> None:
     tmp_path.mkdir(exist_ok=True)
-    with FileLock(tmp_path / ".lock"), pytest.raises(MatchBusyError, match="another match is being played"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(MatchError, match="another match is being played"):
         play_match(STRONG, WEAK, SMALL, tmp_path)
 
 
