@@ -1,7 +1,7 @@
 """Bitboards: 64 squares as the bits of one uint64, seen by the side to move.
 
-Bit order (the whole project's): bit k is row k // 8, column k % 8 of the picture; row 0 is the mover's eighth rank,
-column 0 the a-file. With White to move that is
+Bit order (of the whole project): bit k is row k // 8, column k % 8 of the picture; row 0 is the mover's eighth rank,
+column 0 the a-file. With White to move:
 
       a  b  c  d  e  f  g  h
   8   0  1  2  3  4  5  6  7      N  = -8   NE = -7
@@ -10,7 +10,7 @@ column 0 the a-file. With White to move that is
   ...                             W  = -1   NW = -9
   1  56 57 58 59 60 61 62 63
 
-and with Black to move the board is mirrored top to bottom (files stay), so the mover's pawns always go up, to lower bits.
+With Black to move the board is mirrored top to bottom (files stay), so the mover's pawns always go up, to lower bits.
 
 Everything here is unsigned 64-bit. Numba makes int64 of a mix of signed and unsigned 64-bit integers (float64 where
 branches meet), so every constant is `np.uint64` and every shift count is too; tests/engine/board/test_bitboard.py walks the

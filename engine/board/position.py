@@ -2,9 +2,9 @@
 
 word    meaning                                              seen by
 0..11   own pawns, opponent's pawns, own knights, ...        mover (order of planes 0..11: P p N n B b R r Q q K k)
-12      turn: zero with White to move, all ones with Black   absolute
-13      castling: home squares of rooks that may still castle mover (own on row 7, the opponent's on row 0)
-14      en-passant target square, after every double push    mover (row 2), zero for none
+12      turn: zero with White to move, all ones with Black   absolute;
+13      castling: home squares of rooks that may still castle mover (own on row 7, the opponent's on row 0);
+14      en-passant target square, after every double push    mover (row 2), zero for none;
 15      halfmove clock | ply << 16                           ply counts from 0; fullmove number = ply // 2 + 1
 
 The first thirteen words are planes 0..12 of the encoding as they stand. After a push the board is mirrored and the colours

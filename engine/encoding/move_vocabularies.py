@@ -1,15 +1,15 @@
 """Move vocabularies: how systems number their moves, as tables between an index and (label, promotion).
 
 name         index                                        size   under-promotions
-marro4096    type * 64 + from: this project's labels      4096   share the queen's index
-fromto4096   from * 64 + to                               4096   likewise
-factored     the same, predicted as from (64) and to given from (64 x 64)
-az4672       plane * 64 + from, 73 planes                 4672   each have an index
+marro4096    type * 64 + from: this project's labels      4096   share the queen's index.
+fromto4096   from * 64 + to                               4096   likewise.
+factored     the same, predicted as from (64) and to given from (64 x 64).
+az4672       plane * 64 + from, 73 planes                 4672   each have an index.
 
 The 73 planes are AlphaZero's (Silver et al. 2017, arXiv:1712.01815, "Representation"): 56 queen-like moves (a number of
 squares in a direction), 8 knight moves, 9 under-promotions; every other promotion is a queen's. The paper gives no order
-within each kind. Here the first 64 planes are this project's move types, which are of that form, and plane
-64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2) with a step of -1, 0, +1 files
+within each kind. Here the first 64 planes are this project's move types, which have that form. Plane
+64 + 3 * piece + direction is an under-promotion to knight, bishop, rook (piece 0, 1, 2). Its step is -1, 0, +1 files
 (direction 0, 1, 2; -1 is towards the a-file for both sides).
 
 Squares and types are those of the mover's view, or of an absolute board (`engine.encoding.views`). Functions take labels in
@@ -26,15 +26,13 @@ import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.position import PAWN
-from engine.encoding.planes import LABELS, legal_mask, steps, target_table
+from engine.encoding.planes import LABELS, steps, target_table
 from engine.encoding.views import view
 from engine.errors import UserError, did_you_mean
 
 UNDER_PROMOTIONS = (chess.KNIGHT, chess.BISHOP, chess.ROOK)
 NONE = -1
 """In a table: no such move."""
-_SEVENTH = np.uint64(0x0000_0000_0000_FF00)
 
 
 class UnknownVocabularyError(UserError):
@@ -42,7 +40,7 @@ class UnknownVocabularyError(UserError):
 
 
 class MoveIndexError(UserError):
-    """An index that is not a move of its vocabulary."""
+    """A move without an index in a vocabulary."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, slots=True)
@@ -175,36 +173,3 @@ def index_of(
         at = int(np.flatnonzero(wrong_B)[0])
         raise MoveIndexError(f"label {labels[at]} with promotion {promotions[at]} is no move of {moves.name}")
     return np.where(turned_B, moves.turned[index_B], index_B)
-
-
-def label_of(
-    moves: Vocabulary, turned_B: NDArray[np.bool_], index_B: NDArray[np.integer], planes_BP: NDArray[np.uint64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the label in the mover's view and the promotion piece of each index, int64[B] both; planes are the stored ones.
-
-    A pawn's move to the last rank without an under-promotion's index promotes to a queen. Raises MoveIndexError for an index
-    outside the vocabulary, or one whose step leaves the board.
-    """
-    index = index_B.astype(np.int64)
-    wrong_B = (index < 0) | (index >= moves.size)
-    if not wrong_B.any():
-        index = np.where(turned_B, moves.turned[index], index)
-        wrong_B = moves.labels[index] == NONE
-    if wrong_B.any():
-        at = int(np.flatnonzero(wrong_B)[0])
-        raise MoveIndexError(f"{int(index_B[at])} is no move of {moves.name}")
-    labels_B, promotions_B = moves.labels[index], moves.promotions[index]
-    promoting_B = (planes_BP[:, PAWN] & _SEVENTH) >> (labels_B % 64).astype(np.uint64) & np.uint64(1)
-    return labels_B, np.where((promotions_B == 0) & (promoting_B != 0), chess.QUEEN, promotions_B)
-
-
-def legal(moves: Vocabulary, turned_B: NDArray[np.bool_], planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which indices are legal, bool[B, A], from the stored planes uint64[B, 77]: as their move planes show."""
-    legal_BL = legal_mask(planes_BP)
-    out_BA: NDArray[np.bool_] = legal_BL[:, moves.labels] & (moves.labels != NONE)
-    if moves.under_promotions:
-        special = np.flatnonzero(moves.promotions)
-        pawns_B = planes_BP[:, PAWN] & _SEVENTH
-        from_A = (moves.labels[special] % 64).astype(np.uint64)
-        out_BA[:, special] &= (pawns_B[:, None] >> from_A & np.uint64(1)) != 0
-    return np.where(turned_B[:, None], out_BA[:, moves.turned], out_BA)

@@ -1,9 +1,9 @@
 """The 77 planes and the 4096 labels: tables computed from the rules of chess, pinned by a version and a hash.
 
 planes    meaning (mover's view)
-0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings likewise
-12        all ones when Black is to move, zeros when White is
-13..76    plane 13 + t holds the from-squares that have a legal move of type t
+0..11     own pawns, opponent's pawns, own knights, opponent's, bishops, rooks, queens, kings likewise;
+12        all ones when Black is to move, zeros when White is;
+13..76    plane 13 + t holds the from-squares that have a legal move of type t.
 
 type t    distance-major: t = (distance - 1) * 8 + direction, distance 1..7, directions N NE E SE S SW W NW;
           56..63 the knight moves (file, rank): (1,2) (2,1) (2,-1) (1,-2) (-1,-2) (-2,-1) (-2,1) (-1,2)
@@ -152,12 +152,6 @@ def unpack(planes_BP: NDArray[np.uint64]) -> NDArray[np.uint8]:
     """Unpack planes uint64[B, 77] into pictures uint8[B, 77, 8, 8] of zeros and ones."""
     bits = np.unpackbits(np.ascontiguousarray(planes_BP, dtype="<u8").view(np.uint8), axis=-1, bitorder="little")
     return bits.reshape(*planes_BP.shape, 8, 8)
-
-
-def pack(pictures_BP88: NDArray[Any]) -> NDArray[np.uint64]:
-    """Pack pictures [B, P, 8, 8] of zeros and ones (or booleans) into planes uint64[B, P]: the inverse of `unpack`."""
-    bits = np.asarray(pictures_BP88, dtype=np.uint8).reshape(*pictures_BP88.shape[:-2], 64)
-    return np.packbits(bits, axis=-1, bitorder="little").view("<u8")[..., 0].astype(np.uint64)
 
 
 def legal_mask(planes_BP: NDArray[np.uint64]) -> NDArray[np.bool_]:

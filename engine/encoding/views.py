@@ -1,18 +1,17 @@
 """Views: the input planes of other systems, made from the stored rows by tables.
 
-A view is a row of a table: which stored planes it shows (and which when Black is to move, after a top-to-bottom mirror), which
-planes it makes of a row's other columns, and which label each label becomes. Batches are converted when they are made, so
-nothing is stored twice.
+A view is a row of a table: the stored planes that it shows (mirrored top to bottom where Black is to move), the planes that it
+makes from other columns, and the new label of each label. Views are made batch by batch and not stored.
 
 view           planes, in this order
 marro77        as stored: 12 pieces, turn, 64 move types; the mover's view
 chessmarro77   the same of an absolute board; turn is all ones when *White* is to move
 marro13        the first 13 of marro77
 planes18       absolute board: white P N B R Q K, black likewise; all ones when White is to move; castling K Q k q;
-               the en-passant file as a full column (after every double push)
-planes19       planes18 and the halfmove clock
+               the en-passant file as a full column (after every double push).
+planes19       planes18 and the halfmove clock.
 
-option         adds, behind those
+option         adds planes after those:
 +last          where the opponent's last move began and where it ended, a plane each; zeros where it is unknown
 +lastN         the same of the last N half-moves (2 to 8), the last one first: the opponent's and the mover's own in turn
 +attacks       the squares that each of the 12 piece planes' pieces attack (engine.encoding.attacks), in the same order

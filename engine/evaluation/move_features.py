@@ -4,16 +4,16 @@ A convolution would have to learn attacks; computing them is cheap. AlphaGo's fi
 captures and endangers (Silver et al. 2016, doi:10.1038/nature16961, extended data table 2). Exchanges are those of
 `engine.evaluation.static_exchange`, which ignores pins and checks.
 
-feature          in tens of centipawns, 0 to 255, on the board after the move unless noted
-takes            value of the captured piece, and the gain of a promotion (to a queen)
-risks            the opponent's gain by taking on the move's target square
-leaves           the opponent's best gain by an exchange on any other square
-leaves_next      the second best: the loss when the first is answered
-threatens        the mover's best gain by an exchange, if it could move again
-threatens_next   the second best: the gain of a fork
-stands           the opponent's best gain if the mover passed: the same for all moves of a row
-check            1 for check, 2 for mate, else 0
-target           the move's target square, as a bit index in the mover's view
+feature          in tens of centipawns, 0 to 255, on the board after the move unless noted.
+takes            value of the captured piece, and the gain of a promotion (to a queen).
+risks            the opponent's gain by taking on the move's target square.
+leaves           the opponent's best gain by an exchange on any other square.
+leaves_next      the second best: the loss when the first is answered.
+threatens        the mover's best gain by an exchange, if it could move again.
+threatens_next   the second best: the gain of a fork.
+stands           the opponent's best gain if the mover passed: the same for all moves of a row.
+check            1 for check, 2 for mate, else 0.
+target           the move's target square, as a bit index in the mover's view.
 
 Axes: B rows, M legal moves of all rows, one row after the other, F features.
 """

@@ -1,8 +1,8 @@
 """Static evaluation: the value of a position in centipawns by classical chess knowledge, without search.
 
-Terms: piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, pawn structure, the
-bishop pair, hanging pieces of both sides, and with a large lead how near a bare king is to mate. Each term is written for
-the mover's pieces; the opponent's are scored on the mirrored board.
+Terms are piece-square tables between middlegame and endgame, mobility, pressure on the king and its shelter, pawn structure
+and the bishop pair. Hanging pieces of both sides count too, and with a large lead how near a bare king is to mate. Each term
+is written for the mover's pieces; the opponent's are scored on the mirrored board.
 
 Arithmetic is on integers, so results are the same on every machine. Boards are unsigned 64-bit (engine/board/bitboard.py),
 scores int64; the two never meet in one operation. A *board* is twelve uint64 words as words 0..11 of a position or

@@ -2,8 +2,8 @@
 
 **PUCT** (Silver et al. 2018), with lc0's growth of exploration and first-play urgency:
 
-    score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one)
-    c     = c_puct + c_factor * log((visits of all + 1 + c_base) / c_base)
+    score = Q + c * prior * sqrt(visits of all moves) / (1 + visits of this one);
+    c     = c_puct + c_factor * log((visits of all + 1 + c_base) / c_base).
 
 Each visit in flight counts in Q as a loss (virtual loss). An unvisited move has the node's mean of finished visits, less
 fpu_reduction * sqrt(sum of the priors of moves with a finished visit), as in lc0's GetFpu.

@@ -1,10 +1,10 @@
 """A round of simulations: descend to leaves, expand those that were evaluated, back their values up.
 
-    select_leaves            each game descends to its leaves, whose planes make one batch for the evaluator
-      descend                from the root to a position without a value
-    expand_and_backup        after the evaluator
-      expand                 the leaf's legal moves become edges, likeliest first
-      backup                 the value goes up the path, the sign turned at each ply
+    select_leaves            each game descends to its leaves, whose planes make one batch for the evaluator;
+      descend                from the root to a position without a value;
+    expand_and_backup        after the evaluator;
+      expand                 the leaf's legal moves become edges, likeliest first;
+      backup                 the value goes up the path, its sign changed at each ply.
 
 Axes: G slots, N slots of this run, B rows of the batch, P planes, A labels, D depth of a path, M moves of a node, W outcomes.
 """

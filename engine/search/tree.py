@@ -8,10 +8,10 @@ for each field took twice the time.
 A simulation that ends at a node, because the position is new or the game is over there, counts in `ended`:
 
     node.visits = node.ended + the sum of visits over its edges
-    edge.visits = visits of its child; a move that found no room for a child has its simulations at the edge alone
+    edge.visits = visits of its child; a move without room for a child has its simulations at the edge alone.
 
-A descent counts in `visits` and `in_flight` of all nodes and edges that it passes at once, so that the next ones of a round go
-elsewhere, and in `value_sum` when its value is known. Mean values are of finished visits, visits - in_flight, as in lc0.
+A descent counts at once in `visits` and `in_flight` of its nodes and edges, so the next ones of a round go elsewhere, and in
+`value_sum` when its value is known. Mean values are of finished visits, visits - in_flight, as in lc0.
 
 Values are win minus loss in [-1, 1], draws are probabilities, both seen by the node's mover.
 

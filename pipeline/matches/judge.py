@@ -11,7 +11,7 @@ Axes: N positions, M legal moves of one of them.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import chess
 import numpy as np
@@ -37,13 +37,8 @@ BARE = SearchConfig(simulations=1, policy_temperature=1.0)
 """A search that only expands the root: its priors are the evaluator's policy, its value the evaluator's or proven."""
 
 
-class Searcher(NamedTuple):
-    """A player that searches by simulations."""
-
-    name: str
-    options: tuple[str, ...]
-    evaluator: Evaluator
-    search: SearchConfig
+Searcher = tuple[str, Evaluator, SearchConfig]
+"""Name, evaluator and search of a player."""
 
 
 def searchers(sides: Sequence[SideConfig]) -> list[Searcher]:
@@ -53,7 +48,7 @@ def searchers(sides: Sequence[SideConfig]) -> list[Searcher]:
         player, _ = player_of(side, seed=1)
         if player.evaluator is None or player.search is None or player.limit.timed:
             raise JudgeError(f"{side.who} does not search by simulations, so it cannot be compared")
-        found.append(Searcher(player.name, side.options, player.evaluator, player.search))
+        found.append((player.name, player.evaluator, player.search))
     if not found:
         raise JudgeError("give at least one player")
     return found
@@ -71,10 +66,10 @@ def weigh(
         raise JudgeError("give at least one judged position")
     best_N = np.array([one.best for one in found])
     rows, first_N = list[dict[str, Any]](), None
-    for number, player in enumerate(players, 1):
-        row, chosen_N = _weighed(_stoppable(player.evaluator, stop), player.search, found, best_N)
+    for number, (name, evaluator, search) in enumerate(players, 1):
+        row, chosen_N = _weigh_one(_stoppable(evaluator, stop), search, found, best_N)
         first_N = chosen_N if first_N is None else first_N
-        rows.append({"player": player.name, "options": list(player.options), **row, **_against(chosen_N - first_N)})
+        rows.append({"player": name, **row, **_compare(chosen_N - first_N)})
         progress(Tick(number, len(players), "players"))
     return {"positions": len(found), "best_score": round(float(best_N.mean()), 4), "players": rows}
 
@@ -90,7 +85,7 @@ def _stoppable(evaluator: Evaluator, stop: Stop) -> Evaluator:
     return evaluate
 
 
-def _weighed(
+def _weigh_one(
     evaluator: Evaluator, config: SearchConfig, found: Sequence[Judged], best_N: NDArray[np.float64]
 ) -> tuple[dict[str, Any], NDArray[np.float64]]:
     """Return a player's row, and the loss of each move that it chose, float64[N]."""
@@ -124,13 +119,13 @@ def _searched(evaluator: Evaluator, config: SearchConfig, found: Sequence[Judged
 
 
 def _mean(one: Judged, root: Root, weights_M: NDArray[np.float32], turn: chess.Color) -> float:
-    """Return the weighted mean score of a root's moves."""
+    """Return the mean score of a root's moves by these weights."""
     moves = zip(root.labels.tolist(), root.promotions.tolist(), strict=True)
     scores_M = np.array([one.scores[move_of(label, promotion, turn).uci()] for label, promotion in moves])
     return float(np.average(scores_M, weights=weights_M))
 
 
-def _against(difference_N: NDArray[np.float64]) -> dict[str, Any]:
+def _compare(difference_N: NDArray[np.float64]) -> dict[str, Any]:
     """Return the mean of paired differences of loss and its 95 % interval, None below FEWEST; negative is better."""
     mean, count = float(difference_N.mean()), len(difference_N)
     row: dict[str, Any] = {"chosen_against_first": round(mean, 4), "low": None, "high": None}
@@ -147,7 +142,7 @@ def text_of(result: dict[str, Any]) -> str:
         "player|policy loss|taught loss|chosen loss|against the first (95 %)|value error|root's|best move's|evaluations",
         (
             (
-                " ".join([row["player"], *row["options"]]),
+                row["player"],
                 *(f"{row[key]:.4f}" for key in ("policy_loss", "taught_loss", "chosen_loss")),
                 f"{row['chosen_against_first']:+.4f} ({_interval(row)})",
                 *(f"{row[name]:.4f}" for name in VALUES),
@@ -159,5 +154,4 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def _interval(row: dict[str, Any]) -> str:
-    """Return the interval of the difference."""
     return "too few positions" if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.evaluation.handwritten import evaluate
 from engine.match.arena import pairs_to_decision, play
-from engine.match.config import MatchConfig, MatchError
+from engine.match.config import MatchError
 from engine.match.game import GameRecord
 from engine.match.openings import Opening, choose, generate, read_book
 from engine.match.players import Player
@@ -125,7 +125,7 @@ def _play_missing(
         play(
             players,
             openings,
-            MatchConfig(concurrency=config.concurrency, margin=config.margin),
+            config.rules,
             done=list(games),
             report=report,
             stop=lambda: over.is_set() or stop(),

@@ -31,7 +31,8 @@ def player_of(side: SideConfig, seed: int) -> tuple[Player, dict[str, Any]]:
         return player, {**identity, "search": None, "limit": asdict(limit)}
     search = search_of(side, limit)
     pace = f"{side.movetime} ms" if side.movetime else side.tc or str(search.simulations)
-    player = Player(name=f"{name} {pace}", limit=limit, evaluator=evaluator, search=search, seed=seed)
+    name = " ".join([name, pace, *side.options])
+    player = Player(name=name, limit=limit, evaluator=evaluator, search=search, seed=seed)
     return player, {**identity, "search": asdict(search), "limit": asdict(limit)}
 
 

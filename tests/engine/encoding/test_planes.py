@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from engine.board.movegen import MOVE_PLANES, TYPES, step_target
 from engine.board.position import KING
@@ -18,7 +17,6 @@ from engine.encoding.planes import (
     legal_mask,
     move_of,
     moves_hash,
-    pack,
     steps,
     target_table,
     unpack,
@@ -124,17 +122,6 @@ def test_bit_k_is_row_and_column_of_the_picture():
     assert pictures.shape == (1, 77, 8, 8)
     assert pictures.dtype == np.uint8
     assert np.argwhere(pictures).tolist() == [[0, 3, 0, 0], [0, 3, 0, 7], [0, 3, 1, 4], [0, 3, 7, 0], [0, 3, 7, 7]]
-
-
-@given(arrays(np.uint64, (3, 77)))
-def test_pack_undoes_unpack(planes: np.ndarray):
-    assert pack(unpack(planes)).tolist() == planes.tolist()
-
-
-@given(arrays(np.bool_, (2, 5, 8, 8)))
-def test_unpack_undoes_pack(pictures: np.ndarray):
-    assert pack(pictures).dtype == np.uint64
-    assert (unpack(pack(pictures)) == pictures).all()
 
 
 @given(st.integers(0, 4095), st.integers(0, 2))

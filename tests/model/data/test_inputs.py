@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.encoding.move_vocabularies import MoveIndexError, index_of, legal, vocabulary
+from engine.encoding.move_vocabularies import MoveIndexError, Vocabulary, index_of, vocabulary
 from engine.encoding.planes import legal_mask, unpack
 from engine.encoding.views import MissingColumnError, apply, apply_labels, counters, view
 from model.data.inputs import legal_moves, move_to_device, network_input, training_columns
@@ -64,6 +64,19 @@ def test_every_view_is_drawn_as_the_engine_draws_it(name: str) -> None:
         assert np.allclose(pictures[:, binary.shape[1] :].numpy(), constant)
 
 
+def indices_of_legal_moves(moves: Vocabulary, turned_B: np.ndarray, planes_BP: np.ndarray) -> np.ndarray:
+    """Return the mask of the indices of all legal moves, under-promotions included, move by move."""
+    mask_BA = np.zeros((len(planes_BP), moves.size), dtype=bool)
+    row_m, label_m = np.nonzero(legal_mask(planes_BP))
+    seventh_m = planes_BP[row_m, 0] & np.uint64(0xFF00)
+    promoting_m = (seventh_m >> (label_m % 64).astype(np.uint64) & np.uint64(1)) != 0
+    for promotion in (0, 2, 3, 4, 5):
+        which = promoting_m if promotion else np.ones_like(promoting_m)
+        row_k, label_k = row_m[which], label_m[which]
+        mask_BA[row_k, index_of(moves, turned_B[row_k], label_k, np.full_like(label_k, promotion))] = True
+    return mask_BA
+
+
 @pytest.mark.parametrize("row", presets().values(), ids=lambda row: row.name)
 def test_targets_and_masks_are_the_vocabularys_and_logits_come_back_as_labels(row: Preset) -> None:
     some, moves = rows(), vocabulary(row.moves)
@@ -72,7 +85,7 @@ def test_targets_and_masks_are_the_vocabularys_and_logits_come_back_as_labels(ro
     target = columns["target"]
     assert np.array_equal(target.numpy(), index_of(moves, turned, some["label"], some["promotion"]))
     mask = legal_moves(row, columns)
-    assert np.array_equal(mask.numpy(), legal(moves, turned, some["planes"]))
+    assert np.array_equal(mask.numpy(), indices_of_legal_moves(moves, turned, some["planes"]))
     assert mask[torch.arange(400), target].all()
     back = marro_logits(row, torch.nn.functional.one_hot(target, moves.size) * 30.0, bytes_of(some["planes"]))
     assert np.array_equal(back.argmax(1).numpy(), some["label"])

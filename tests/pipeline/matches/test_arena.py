@@ -318,6 +318,7 @@ def test_clocks_and_a_pgn_book(tmp_path: Path) -> None:
         (["uniform", "uci:stockfish"], "needs a limit"),
         (["uniform", "uci:"], "followed by the command"),
         (["uniform", "hand-written", "--games", "3"], "games come in pairs"),
+        (["uniform", "hand-written", "--concurrency", "-1"], "concurrency and max_plies must be 0 or more"),
         (["uniform", "hand-written", "--tc", "fast"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "0/60"], "is not a clock"),
         (["uniform", "hand-written", "--tc", "x/60"], "is not a clock"),
@@ -367,7 +368,8 @@ def test_each_of_three_players_meets_the_others_and_a_stopped_round_robin_contin
 
 
 def test_players_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:
-    twins = [SideConfig(who="uniform", simulations=2, options=(f"c_puct={value}",)) for value in (1, 2)]
+    engine = f"uci:{sys.executable} {ROGUE} fair"
+    twins = [SideConfig(who=engine, nodes=1, options=(f"Manners={value}",)) for value in (1, 2)]
     pairings = [(WEAK, twin) for twin in twins]
     rows = play_matches(pairings, ArenaConfig(games=2, plies=4), tmp_path)["rows"]
     assert len({row["match"] for row in rows}) == 2

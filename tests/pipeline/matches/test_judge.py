@@ -18,7 +18,7 @@ from pipeline.evaluation import judgements
 from pipeline.evaluation.judgements import Judged
 from pipeline.matches import judge
 from pipeline.matches.config import SideConfig
-from pipeline.matches.judge import _against, searchers, text_of, weigh
+from pipeline.matches.judge import _compare, searchers, text_of, weigh
 from tests.pipeline.judging import GAMES, engine
 
 MATE = Judged("6k1/5ppp/8/8/8/8/5PPP/R5K1 w - - 0 1", {})
@@ -62,7 +62,7 @@ def test_the_first_is_whom_others_are_compared_with() -> None:
     side = SideConfig(who="hand-written", simulations=8, options=("algorithm=gumbel", "gumbel_scale=0"))
     rows = weigh(searchers([side, side]), found)["players"]
     assert [row["chosen_against_first"] for row in rows] == [0.0, 0.0]
-    assert rows[0]["options"] == ["algorithm=gumbel", "gumbel_scale=0"]
+    assert rows[0]["player"] == "hand-written 8 algorithm=gumbel gumbel_scale=0"
     (ignorant,) = weigh(searchers([SideConfig(who="uniform")]), found[:1])["players"]
     assert ignorant["value_error"] == pytest.approx(
         0.4, abs=1e-4
@@ -101,11 +101,11 @@ def test_a_mistake_is_said_before_anything_is_judged(
 def test_a_difference_has_an_interval_where_there_are_enough_positions() -> None:
     """Thirty differences of 0 or 1: the standard error of their mean, by hand, and none of fewer."""
     difference_N = np.array([0.0, 1.0] * 15)
-    row = _against(difference_N)
+    row = _compare(difference_N)
     half = 1.96 * (30 / 4 / 29) ** 0.5 / 30**0.5
     assert (row["low"], row["high"]) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-4)
-    assert _against(np.array([1.0] * 29 + [0.0]))["high"] == 1.0
-    few = _against(difference_N[:1])
+    assert _compare(np.array([1.0] * 29 + [0.0]))["high"] == 1.0
+    few = _compare(difference_N[:1])
     assert (few["low"], few["high"]) == (None, None)
 
 
@@ -121,7 +121,7 @@ def test_the_command(
     assert not ended.value.code
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["positions"] == 3
-    assert [row["player"] for row in result["players"]] == ["uniform 64", "hand-written 8"]
+    assert [row["player"] for row in result["players"]] == ["uniform 64", "hand-written 8 c_puct=2"]
     monkeypatch.setattr(sys, "argv", [*words[:3], "uniform,simulations=few", *words[4:]])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import pipeline.training.train
+from engine.evaluation.evaluator import uniform
 from engine.jit_cache import VARIABLE, are_compiled
-from engine.selfplay.warming import warm_up_games
+from engine.uci.thinking import warm_up
 from model.checkpoint import load
 from model.network.preset import preset_from_row
 from model.network.presets import preset
@@ -134,7 +135,7 @@ def test_workers_that_will_compile_are_told_of(tmp_path: Path) -> None:
 
 
 def test_kernels_are_known_by_the_names_that_they_are_asked_for_by(positions: Path) -> None:
-    warm_up_games()
+    warm_up(uniform)
     for module in ("replay", "simulate"):  # pipeline/ingest/job.py, pipeline/selfplay/spread.py
         assert are_compiled(module), module
     assert not are_compiled("nothing")
