@@ -30,7 +30,12 @@ def _print(result: dict[str, Any], as_json: bool) -> None:
         from pipeline.evaluation.render import plain_text
 
         text = plain_text(result)
-    print(text)  # noqa: T201
+    print(printable(text))  # noqa: T201
+
+
+def printable(text: str) -> str:
+    """Replace control characters, which names of files, players and engines may hold to write into the terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
 
 
 def guarded(work: Callable[[], object]) -> int:
@@ -54,7 +59,7 @@ def guarded(work: Callable[[], object]) -> int:
         line, status = f"not enough memory: {reason}", 2
     except OSError as error:
         line, status = f"{error.filename or 'the system'}: {error.strerror or error}", 2
-    print(f"fianchetto: {line}", file=sys.stderr)  # noqa: T201
+    print(f"fianchetto: {printable(line)}", file=sys.stderr)  # noqa: T201
     return status
 
 

@@ -25,7 +25,7 @@ from filelock import FileLock
 from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
 from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
-from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, is_web, shown
+from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, hide_secrets, is_web, shown
 from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
 LICHESS = "https://database.lichess.org/standard"
@@ -66,7 +66,9 @@ def parse_months(word: str) -> list[str]:
     ends = []
     for text in (first, last if dots else first):
         if not (found := _MONTH.fullmatch(text)):
-            raise ConfigError(f"{word!r} is no month (2013-01), no range of months (2013-01..2013-06) and no URL")
+            raise ConfigError(
+                f"{hide_secrets(word)!r} is no month (2013-01), no range of months (2013-01..2013-06) and no URL"
+            )
         ends.append(int(found[1]) * 12 + int(found[2]) - 1)
     begin, end = ends
     now = datetime.now(UTC)

@@ -140,17 +140,19 @@ def judge_positions(
         claim(out / NAMES[0], {"format_version": FORMAT_VERSION, "pgn_sha256": file_hash(pgn), **settings}, JudgeError)
         done = read_judgements(out)
         todo = [fen for fen in fens if fen not in done]
-        torn = _has_torn_line(out / NAMES[1])
-        with (out / NAMES[1]).open("a", encoding="utf-8") as journal:
-            if torn:  # the line that a kill cut off is ended, and `read_judgements` skips it
-                journal.write("\n")
-            for one in _judge_each(todo, command, depth, workers, stop):
-                done[one.fen] = one
-                with name_path(out / NAMES[1]):
-                    journal.write(_line(one))
-                    journal.flush()
-                progress(Tick(len(done), len(fens), "positions"))
+        if _has_torn_line(out / NAMES[1]):  # the line that a kill cut off is ended, and `read_judgements` skips it
+            _append(out / NAMES[1], "\n")
+        for one in _judge_each(todo, command, depth, workers, stop):
+            done[one.fen] = one
+            _append(out / NAMES[1], _line(one))
+            progress(Tick(len(done), len(fens), "positions"))
     return [done[fen] for fen in fens if fen in done]
+
+
+def _append(path: Path, text: str) -> None:
+    """Append to a file; an error of a full disk, which closing it raises again, names the file."""
+    with name_path(path), path.open("a", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _has_torn_line(path: Path) -> bool:

@@ -91,9 +91,9 @@ class Journal:
             os.fsync(self.file.fileno())
 
     def close(self) -> None:
-        """Close the file."""
-        """Close the file."""
-        self.file.close()
+        """Close the file, which on a full disk fails as writing did."""
+        with name_path(Path(self.file.name)):
+            self.file.close()
 
 
 def write_all(out: Path, games: Sequence[GameRecord], names: tuple[str, str], clock: str) -> None:

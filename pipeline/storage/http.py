@@ -101,7 +101,12 @@ def _split(url: str) -> SplitResult:
     try:
         return urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"{url.partition('?')[0]!r} is not a valid address: {error}") from error
+        raise ConfigError(f"{hide_secrets(url)!r} is not a valid address: {error}") from error
+
+
+def hide_secrets(word: str) -> str:
+    """Return a word that may be no valid URL without what would be user, password and query, for messages."""
+    return re.sub("//[^/]*@", "//", word.partition("?")[0])
 
 
 class WebFile:

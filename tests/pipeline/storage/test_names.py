@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from engine.temporaries import new_file
-from pipeline.cli.main import guarded
+from pipeline.cli.main import guarded, printable
+from pipeline.evaluation import judgements
 from pipeline.ingest.job import ingest
+from pipeline.matches.files import Journal
 from pipeline.storage.preflight import ConfigError
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets, hostile
@@ -146,3 +148,25 @@ def test_errors_of_writing_have_the_path(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space") as raised, new_file(tmp_path / "a"):
         raise OSError(errno.ENOSPC, "No space left on device", "b")
     assert raised.value.filename == "b"
+
+
+def test_errors_of_journals_have_the_path() -> None:
+    full = Path("/dev/full")
+    with pytest.raises(OSError, match="No space") as raised:
+        judgements._append(full, "a line")
+    assert raised.value.filename == str(full)
+    journal = object.__new__(Journal)
+    journal.file = full.open("ab")
+    journal.file.write(b"a line")
+    with pytest.raises(OSError, match="No space") as raised:
+        journal.close()
+    assert raised.value.filename == str(full)
+
+
+def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise ConfigError("http://a/\x1b[2J\x9b31m\r does not exist")
+
+    assert guarded(work) == 2
+    assert capsys.readouterr().err == "fianchetto: http://a/?[2J?31m? does not exist\n"
+    assert printable("a table\n\tfor é\x07") == "a table\n\tfor é?"
