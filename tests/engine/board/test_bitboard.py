@@ -71,6 +71,7 @@ def _exercise() -> None:
     position.castling_bits(words)
     position.en_passant_file(words)
     position.word_on(words, U(1 << 60), 0)
+    position.occupied_squares(words)
     movegen.legal_planes(words, planes)
     movegen.en_passant_legal(words, planes)
     movegen.legal_key(words, planes)
