@@ -1,4 +1,4 @@
-"""How strong the best network of a loop is: matches against its supervised checkpoint and against outsiders."""
+"""Measure the strength of a loop's best network in matches against its supervised checkpoint and against other players."""
 
 from collections.abc import Sequence
 from pathlib import Path

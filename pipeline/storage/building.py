@@ -23,7 +23,7 @@ PARTS = f"{BUILDING}/parts"
 
 
 def begin(out: Path, identity: Mapping[str, Any]) -> None:
-    """Begin a build, or give one that was begun a new identity."""
+    """Begin a build; one that was already begun gets the new identity."""
     make_folder(out / PARTS)
     publish_json(out / BUILDING, RUN, identity)
 
