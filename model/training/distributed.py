@@ -5,6 +5,7 @@ gets its share of every batch, and torch's DistributedDataParallel averages thei
 writes the checkpoint and decides when to stop; the others follow.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -56,7 +57,11 @@ def read_world() -> World:
 
 @contextmanager
 def process_group(place: World, device: torch.device) -> Iterator[None]:
-    """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions."""
+    """Join the process group: gloo on processors, nccl on GPUs, with gloo beside it for decisions.
+
+    Drop DistributedDataParallel inside the block. Where it holds the last reference to the group, the group's threads are
+    joined while Python's lock is held; a thread that waits for this lock then never ends.
+    """
     if place.size == 1:
         yield
         return
@@ -66,6 +71,7 @@ def process_group(place: World, device: torch.device) -> Iterator[None]:
     try:
         yield
     finally:
+        gc.collect()
         dist.destroy_process_group()
 
 

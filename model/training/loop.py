@@ -106,13 +106,16 @@ def train(
             tensors = None if card is None else read_run(out, card)
             weights = None if start is None or card is not None else load_start(start, preset)
             run = new_run(config, preset, place)
-            if card is not None and tensors is not None:
-                restore(run, card, tensors, str(out))
-            elif weights is not None:
-                for network in (run.network, run.ema):
-                    network.load_state_dict(weights)
-            broadcast(place, [0.0])  # all have read the files that process 0 is about to replace
-            return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
+            try:
+                if card is not None and tensors is not None:
+                    restore(run, card, tensors, str(out))
+                elif weights is not None:
+                    for network in (run.network, run.ema):
+                        network.load_state_dict(weights)
+                broadcast(place, [0.0])  # all have read the files that process 0 is about to replace
+                return Loop(run, out, card, validation, data, progress, epoch_rows).go(open_batches, stop)
+            finally:
+                run.model = run.network  # drops torch's wrapper before its process group (`process_group` says why)
         finally:
             torch.set_num_threads(threads)
 

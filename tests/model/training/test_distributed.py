@@ -43,7 +43,7 @@ SETTINGS = {
 }
 
 JOB = """
-import json, os, sys
+import gc, json, os, sys
 from pathlib import Path
 import numpy as np
 import torch
@@ -67,7 +67,12 @@ def from_step(self, step):
         seen.append(np.stack([batch["game"], batch["ply"]], 1))
         yield batch
 
-Batches.from_step = from_step
+def destroy(real=dist.destroy_process_group):
+    wrapper = torch.nn.parallel.DistributedDataParallel
+    assert not any(type(thing) is wrapper for thing in gc.get_objects()), "it would hold the last reference to the group"
+    real()
+
+Batches.from_step, dist.destroy_process_group = from_step, destroy
 for number, (name, steps, port) in enumerate(runs):
     if number:  # torchrun's own store still has the addresses of the last meeting
         os.environ |= {"TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_PORT": str(port)}
@@ -98,6 +103,8 @@ for norm_rows in (12, 4):  # 1 and 3 microbatches of each process
     take_step(run, prepare(run, {name: column[place.rank :: place.size] for name, column in rows.items()}), 0.5)
     path = folder / f"step-{norm_rows}-{place.rank}.safetensors"
     safetensors.torch.save_file({n: t.contiguous() for n, t in run.network.state_dict().items()}, path)
+    run.model = run.network
+gc.collect()
 dist.destroy_process_group()
 """
 
