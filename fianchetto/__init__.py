@@ -40,8 +40,8 @@ __all__ = ["__version__", *_CLASSES, *_FUNCTIONS]
 __version__ = version("fianchetto")
 
 
-def _require_ours() -> None:
-    """Raise ImportError if another package or file of the same name hides one of ours."""
+def _require_own_packages() -> None:
+    """Raise ImportError if another package or file of the same name hides a package of this project."""
     ours = Path(__file__).resolve().parents[1]
     for name in ("engine", "model", "pipeline"):
         spec = find_spec(name)
@@ -53,7 +53,7 @@ def _require_ours() -> None:
             raise ImportError(f"{found} hides Fianchetto's package {name!r}: rename it, or work from another folder")
 
 
-_require_ours()
+_require_own_packages()
 
 
 def __dir__() -> list[str]:

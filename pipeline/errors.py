@@ -54,7 +54,7 @@ class StoreError(OSError):
     """A store that cannot be reached or refuses a request; an OSError, like a full disk."""
 
 
-class Stopped(UserError):  # noqa: N818 - nobody made an error
+class Stopped(UserError):  # noqa: N818 - a stop is no error
     """Work that stopped when asked to; finished parts are kept."""
 
     code = "stopped"

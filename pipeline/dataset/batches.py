@@ -68,7 +68,7 @@ class _Part:
         return self.last - self.first
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         return self.rows == self.group.rows
 
 
@@ -212,8 +212,8 @@ class Batches:
             if closing.is_set():  # the stream was closed
                 return block
             rows = slice(at, at + part.rows)
-            columns = self._rows(part.group, block.planes_RP[rows] if part.whole else None, packed=self.packed)
-            if not part.whole:
+            columns = self._rows(part.group, block.planes_RP[rows] if part.is_whole else None, packed=self.packed)
+            if not part.is_whole:
                 columns = {name: values[part.first : part.last] for name, values in columns.items()}
             block.put(rows, columns)
             at += part.rows

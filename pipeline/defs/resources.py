@@ -1,6 +1,6 @@
 """Settings of the instance, from environment variables: the data folder, where work runs, and the chess engine.
 
-They are not part of a run's configuration, so whoever launches a run cannot choose a program, a server or a folder.
+They are not part of a run's configuration, so a launched run cannot choose a program, a server or a folder.
 """
 
 import os

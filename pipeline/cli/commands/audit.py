@@ -29,7 +29,7 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Which dataset is held out."""
+    """Choice of the dataset that is held out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""

@@ -1,4 +1,4 @@
-"""What all commands share: the option `--json`, stopping on a signal, and path checks before any work."""
+"""Shared by all commands: the option `--json`, stopping on a signal, and path checks before any work."""
 
 import os
 import re

@@ -93,7 +93,7 @@ class Report(Common):
     out: Path | None = None
     """Directory for the report: one HTML page, JSON, text and a picture."""
     rule: Rule = field(default_factory=Rule)
-    """Which positions to count."""
+    """Positions that count."""
     rating_rows: int = 0
     """Positions per rating band that a network conditioned on ratings evaluates under each of 11 ratings; 0 for none."""
 

@@ -397,10 +397,3 @@ def test_notes_of_a_fetch_that_was_killed_at_its_end_are_deleted(
     assert names(tmp_path) == [NAME, f"{NAME}.part.json", f"{NAME}.part.sums"]
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == 0
     assert names(tmp_path) == [NAME]
-
-
-@pytest.mark.parametrize("word", ["http://[user:secret@a/b", "ftp://user:secret@a/b?key=secret", "user//me:secret@a"])
-def test_a_word_that_is_no_url_shows_no_password(tmp_path: Path, word: str) -> None:
-    with pytest.raises(ConfigError) as raised:
-        fetch([word], tmp_path)
-    assert "secret" not in str(raised.value)

@@ -10,6 +10,7 @@ import pytest
 
 from engine.temporaries import new_file
 from pipeline.cli.main import guarded, printable
+from pipeline.dumps.fetch import fetch
 from pipeline.evaluation import judgements
 from pipeline.ingest.job import ingest
 from pipeline.matches.files import Journal
@@ -170,3 +171,10 @@ def test_names_write_no_escape_codes_into_the_terminal(capsys: pytest.CaptureFix
     assert guarded(work) == 2
     assert capsys.readouterr().err == "fianchetto: http://a/?[2J?31m? does not exist\n"
     assert printable("a table\n\tfor é\x07") == "a table\n\tfor é?"
+
+
+@pytest.mark.parametrize("word", ["http://[user:secret@a/b", "ftp://user:secret@a/b?key=secret", "user//me:secret@a"])
+def test_a_word_that_is_no_url_shows_no_password(tmp_path: Path, word: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        fetch([word], tmp_path)
+    assert "secret" not in str(raised.value)
