@@ -141,9 +141,6 @@ def measure(pgn: Path, config: IngestConfig, progress: Progress = silent) -> dic
     positions = manifest["positions"]["total"]
     same_rate, chess_rate = same_manifest["positions"]["total"] / same_seconds, chess_positions / chess_seconds
     return {
-        "pgn": pgn.name,
-        "planes": config.planes,
-        "history": config.history,
         "games": manifest["games"]["read"],
         "positions": positions,
         "seconds": round(seconds, 3),

@@ -1,4 +1,4 @@
-"""OpenSpiel as a yardstick, where it is installed: its C++ tree search with a null evaluator, and its AlphaZero for chess.
+"""OpenSpiel's C++ tree search with a null evaluator as a yardstick, where it is installed.
 
 Python cannot subclass OpenSpiel's evaluator, and its own evaluators play random games to the end. The null evaluator is
 therefore some lines of C++, compiled against the headers in its package; the search is OpenSpiel's own.
@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -97,42 +96,3 @@ def _loaded(library: Path) -> ctypes.CDLL:
     importlib.import_module("pyspiel")
     sys.setdlopenflags(flags)
     return ctypes.CDLL(str(library))
-
-
-def alphazero_rate(simulations: int, width: int, blocks: int, seconds: float) -> dict[str, Any]:
-    """Return moves per CPU-second of OpenSpiel's AlphaZero for chess, or why they were not measured.
-
-    Its actors' Python search is used: PUCT with Dirichlet noise, its evaluator and a residual network of this size.
-    """
-    needed = ("pyspiel", "jax", "flax", "optax", "chex", "orbax")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        return {"open_spiel": f"no {', '.join(missing)}: pip install open_spiel jax flax optax chex orbax-checkpoint"}
-    spiel: Any = importlib.import_module("pyspiel")
-    mcts: Any = importlib.import_module("open_spiel.python.algorithms.mcts")
-    evaluator: Any = importlib.import_module("open_spiel.python.algorithms.alpha_zero.evaluator")
-    library: Any = importlib.import_module("open_spiel.python.algorithms.alpha_zero.utils")
-    game = spiel.load_game("chess")
-    with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
-        sizes = (game.observation_tensor_shape(), game.num_distinct_actions(), width, blocks)
-        model = library.api_selector("nnx").Model.build_model("resnet", *sizes, 1e-4, 1e-3, folder)
-        bot = mcts.MCTSBot(
-            game,
-            2.0,
-            simulations,
-            evaluator.AlphaZeroEvaluator(game, model),
-            solve=False,
-            dirichlet_noise=(0.25, 0.3),
-            child_selection_fn=mcts.SearchNode.puct_value,
-            dont_return_chance_node=True,
-        )
-        state = game.new_initial_state()
-        bot.mcts_search(state)  # compiles the network
-        began, moves = time.process_time(), 0
-        while time.process_time() - began < seconds:
-            if state.is_terminal():
-                state = game.new_initial_state()
-            state.apply_action(bot.mcts_search(state).best_child().action)
-            moves += 1
-        rate = moves / (time.process_time() - began)
-    return {"open_spiel_moves_per_cpu_second": round(rate, 2)}

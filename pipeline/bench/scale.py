@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -34,25 +33,8 @@ TURNS = 3
 """Runs of each kind, in turns; the fastest counts, since machines are shared."""
 POLL_SECONDS = 0.2
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """One run of the command `ingest`."""
-
-    name: str
-    games: int
-    positions: int
-    seconds: float
-    """From start to exit."""
-    peak_mib: float
-    """Peak memory of the command and its workers together; shared pages count once per process."""
-    bytes_per_position: float
-
-    def row(self) -> dict[str, Any]:
-        """Return a row of the table."""
-        rate = {"positions_per_second": round(self.positions / self.seconds), "peak_mib": round(self.peak_mib)}
-        counts = {"run": self.name, "games": self.games, "positions": self.positions, "seconds": round(self.seconds, 2)}
-        return counts | rate | {"bytes_per_position": round(self.bytes_per_position, 2)}
+Run = dict[str, Any]
+"""`run` (its name), games, positions, seconds from start to exit, and peak_mib of the command and its workers together."""
 
 
 def run_ingest(name: str, source: str, config: IngestConfig, workers: int, stream: Iterable[bytes] = ()) -> Run:
@@ -92,14 +74,13 @@ def run_ingest(name: str, source: str, config: IngestConfig, workers: int, strea
         if process.returncode:
             raise IngestError(f"the measured ingest ended with exit status {process.returncode}")
     found = json.loads(printed.splitlines()[-1])
-    return Run(
-        name=name,
-        games=found["games"]["read"],
-        positions=found["positions"]["total"],
-        seconds=seconds,
-        peak_mib=max(peaks) / (1 << 20),
-        bytes_per_position=found["bytes_per_position"],
-    )
+    return {
+        "run": name,
+        "games": found["games"]["read"],
+        "positions": found["positions"]["total"],
+        "seconds": round(seconds, 3),
+        "peak_mib": round(max(peaks) / (1 << 20)),
+    }
 
 
 def repeat_games(games: list[bytes], size: int) -> Iterator[bytes]:
@@ -124,12 +105,12 @@ def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = 
     games = [text[start:end] for start, end in zip(chunk.starts.tolist(), ends, strict=True)]
 
     def fastest(runs: Iterable[Run]) -> Run:
-        return min(runs, key=lambda run: run.seconds)
+        return min(runs, key=lambda run: run["seconds"])
 
     def run_stream(size: int) -> Run:
         return run_ingest(f"{size:,} bytes", "-", config, 1, repeat_games(games, size))
 
-    start = fastest(run_stream(len(games[0])) for _ in range(TURNS)).seconds
+    start = fastest(run_stream(len(games[0])) for _ in range(TURNS))["seconds"]
     small, large = fastest(run_stream(SMALLEST) for _ in range(TURNS)), run_stream(largest)
     progress(Tick(1, 2, "stages"))
     with tempfile.TemporaryDirectory(prefix="fianchetto-bench-") as folder:
@@ -139,14 +120,11 @@ def measure(pgn: Path, config: IngestConfig, largest: int, progress: Progress = 
         turns = [[run_ingest(f"{n} workers", str(dump), config, n) for n in (1, 2)] for _ in range(TURNS)]
     one, two = (fastest(runs) for runs in zip(*turns, strict=True))
     progress(Tick(2, 2, "stages"))
-    per_position = [(run.seconds - start) / run.positions for run in (small, large)]
+    per_position = [(run["seconds"] - start) / run["positions"] for run in (small, large)]
     return {
-        "pgn": pgn.name,
-        "planes": config.planes,
-        "history": config.history,
-        "start_seconds": round(start, 2),
-        "memory_ratio": round(large.peak_mib / small.peak_mib, 3),
+        "start_seconds": start,
+        "memory_ratio": round(large["peak_mib"] / small["peak_mib"], 3),
         "time_ratio": round(per_position[1] / per_position[0], 3),
-        "two_workers_speedup": round(one.seconds / two.seconds, 3),
-        "runs": [run.row() for run in (small, large, one, two)],
+        "two_workers_speedup": round(one["seconds"] / two["seconds"], 3),
+        "runs": [small, large, one, two],
     }

@@ -17,18 +17,17 @@ from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.generate import SelfPlayConfig, play_games
 from pipeline.bench.machine import one_core
-from pipeline.bench.open_spiel import GAME_PLIES, alphazero_rate, tree_rates
+from pipeline.bench.open_spiel import GAME_PLIES, tree_rates
 
 SIMULATIONS = 32
 TREE_GAMES = 256
 NETWORK_GAMES = 128
 """Games searched at once with a network, which is the batch size."""
 SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
-"""Channels and residual blocks of the network that plays itself, and of OpenSpiel's."""
+"""Channels and residual blocks of the network that plays itself."""
 SELFPLAY_PLIES = 40
 """Half-moves after which a self-play game is stopped, so that all games are in progress all the time."""
-OPEN_SPIEL_SECONDS = 20.0
-STAGES = 4
+STAGES = 3
 
 
 class _Play:
@@ -137,7 +136,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure tree search, a 6 x 64 network under search, and self-play with a 2 x 32 network, on one core.
 
-    OpenSpiel's tree search and AlphaZero are measured in the same run where they are installed.
+    OpenSpiel's tree search is measured in the same run where it is installed.
     """
     with one_core():
         rate = median(tree_rate(moves) for _ in range(rounds))
@@ -146,8 +145,6 @@ def measure(
         share, searched, ready = efficiency(network_evaluator(), games, 1, rounds)
         progress(Tick(2, STAGES, "stages"))
         played = median(selfplay_rate(games) for _ in range(rounds))
-        progress(Tick(3, STAGES, "stages"))
-        alphazero = alphazero_rate(SIMULATIONS, SELFPLAY_WIDTH, SELFPLAY_BLOCKS, OPEN_SPIEL_SECONDS)
     progress(Tick(STAGES, STAGES, "stages"))
     return {
         "simulations": SIMULATIONS,
@@ -159,5 +156,4 @@ def measure(
         "ready_evaluations_per_second": round(ready),
         "search_efficiency": round(share, 4),
         "selfplay_moves_per_cpu_second": round(played, 1),
-        **alphazero,
     }
