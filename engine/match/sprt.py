@@ -46,13 +46,13 @@ class SprtConfig:
     """A sequential probability ratio test of H0: Elo = elo0 against H1: Elo = elo1."""
 
     elo0: float = 0.0
-    """Elo difference of H0: no improvement."""
+    """Elo difference that the sequential test calls no improvement (H0)."""
     elo1: float = 50.0
-    """Elo difference of H1: an improvement."""
+    """Elo difference that the sequential test calls an improvement (H1)."""
     alpha: float = 0.05
-    """Probability of accepting H1 when the difference is elo0."""
+    """Probability that the sequential test accepts H1 when the difference is elo0."""
     beta: float = 0.05
-    """Probability of accepting H0 when the difference is elo1."""
+    """Probability that the sequential test accepts H0 when the difference is elo1."""
 
     def __post_init__(self) -> None:
         if not self.elo0 < self.elo1:

@@ -57,13 +57,13 @@ class SearchConfig:
     c_factor: float = 3.894
     """Weight of the logarithmic growth of exploration; 0 for none."""
     fpu_reduction: float = 0.33
-    """First-play urgency: an unvisited move has its parent's value less this times sqrt(sum of the visited moves' priors)."""
+    """First-play urgency: an unvisited move's value is its parent's minus this factor * sqrt(sum of visited moves' priors)."""
     policy_temperature: float = 1.4
     """Temperature of the evaluator's policy everywhere in the tree; above 1 is flatter (lc0: 1.36)."""
     dirichlet_fraction: float = 0.0
     """Fraction of Dirichlet noise in the root's priors (puct; AlphaZero's self-play: 0.25)."""
     dirichlet_alpha: float = 0.3
-    """Concentration of that noise."""
+    """Concentration of the Dirichlet noise at the root; below 1 it favors few moves (puct)."""
     max_considered_actions: int = 16
     """Most moves considered at the root (gumbel; mctx: max_num_considered_actions)."""
     gumbel_scale: float = 1.0
@@ -74,9 +74,9 @@ class SearchConfig:
     """Rescale a position's Q-values to 0..1 first, as mctx does (gumbel). Otherwise they stay expected scores, and moves of
     equal value leave the policy unchanged."""
     widening_factor: float = 0.0
-    """Progressive widening: only the first `widening_factor * sqrt(visits)` moves by prior; 0 for all."""
+    """Progressive widening: search only the likeliest `widening_factor * sqrt(visits)` moves by prior; 0 searches all."""
     top_k: int = 0
-    """Only the first k moves by prior, unless all of them lose; 0 for all."""
+    """Number of moves to search, the likeliest by prior, unless all of them lose; 0 searches all."""
     tail_mass: float = 0.0
     """Leave out the least likely moves, up to this sum of priors, unless all others lose."""
     repetition_penalty: float = 0.0
@@ -84,11 +84,11 @@ class SearchConfig:
     early_stop: bool = False
     """Stop when the most visited root move can no longer be overtaken (puct)."""
     dominance: float = 0.0
-    """Stop when one root move has this share of at least half the budget's visits; 0 for never (puct)."""
+    """Share of the visits at which a root move ends the search, after half the budget at the earliest; 0 for never (puct)."""
     branching_exponent: float = 0.0
-    """Multiply the simulations of a move by (legal moves / 30) ** this, at least 0.25 and at most 2; 0 turns it off."""
+    """Exponent of the factor (legal moves / 30) ** exponent on a move's simulations, kept between 0.25 and 2; 0 is off."""
     endgame_factor: float = 1.0
-    """Multiply the simulations by this when only the kings are left, by 1 when all pieces are there, linearly between."""
+    """Factor on a move's simulations when only the kings are left; it is 1 with all pieces and changes linearly between."""
 
     def __post_init__(self) -> None:
         """Raise SearchError for values out of range."""

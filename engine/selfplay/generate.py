@@ -58,7 +58,7 @@ class SelfPlayConfig:
     draw_halfmoves: int = 0
     """Stop a game as a draw after this many half-moves without capture or pawn move; 0 leaves it to the rules (100)."""
     resign: float = 0.0
-    """Resign when the value of a move stays below minus this, between 0 and 1; 0 never resigns."""
+    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0 never resigns."""
 
     def __post_init__(self) -> None:
         """Raise SelfPlayError for values out of range."""

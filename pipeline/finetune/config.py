@@ -81,11 +81,11 @@ class GateConfig:
     seed_games: int = 100
     """Games against the supervised checkpoint, for candidates that the test accepts; all are played."""
     elo0: float = -15.0
-    """Elo difference of H0, by which a candidate is rejected."""
+    """Elo difference of the sequential test's H0; a candidate is rejected when H0 is accepted."""
     elo1: float = 35.0
-    """Elo difference of H1, by which a candidate is accepted."""
+    """Elo difference of the sequential test's H1; a candidate passes when H1 is accepted."""
     max_top1_drop: float = 0.015
-    """Human top-1 that an accepted candidate may lose against the supervised checkpoint before it is undone."""
+    """Human top-1 that a candidate may lose against the supervised checkpoint; one that loses more is not promoted."""
 
     def __post_init__(self) -> None:
         for name in ("games", "seed_games"):

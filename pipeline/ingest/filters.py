@@ -50,13 +50,13 @@ class Filters:
     since: str = ""
     """First day to keep, as 2024-01-31; games without a complete date are then dropped. Empty for no limit."""
     until: str = ""
-    """Last day to keep, in the same form."""
+    """Last day to keep, as 2024-01-31; games without a complete date are then dropped. Empty for no limit."""
     evals_only: bool = False
     """Keep only positions with an engine's evaluation ([%eval]); games without any are dropped before replay."""
     skip_plies: int = 0
     """Half-moves at the beginning of a game that do not become rows: openings are mostly duplicates of each other."""
     min_clock: int = 0
-    """Least number of seconds on the mover's clock, if it is known; moves in time trouble teach little."""
+    """Least number of seconds on the mover's clock, if it is known; moves in time trouble teach little. 0 for all."""
     sample: float = 1.0
     """Share of games to keep, by a hash of their movetext and the seed: a smaller share is a subset of a larger one."""
     positions_per_game: int = 0

@@ -48,9 +48,9 @@ class ExploreConfig(SelfPlayConfig):
     sampled_plies: int = 8
     """Most half-moves at the beginning that are drawn from the policy without search; each game draws how many."""
     resign: float = 0.95
-    """Resign when the value of a move stays below minus this, between 0 and 1; 0 never resigns."""
+    """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0 never resigns."""
     draw_penalty: float = 0.0
-    """Subtracted from the values of rows of drawn games, for both sides."""
+    """Penalty of a draw: it is subtracted from the values of a drawn game's rows, for both sides."""
     device: Literal["auto", "cpu", "cuda", "onnx"] = "auto"
     """Device of the network. onnx runs the checkpoint's model.onnx on the CPU, fastest when exported with `--int8`; a
     fine-tune exports its networks itself."""

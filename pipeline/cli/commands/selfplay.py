@@ -64,7 +64,8 @@ class SelfPlay(Common):
         lines = [f"{self.out} is complete{done}", summarize(manifest)]
         if config.plays:
             start = () if self.checkpoint is None else ("--start", self.checkpoint)
-            words = ("--positions", self.out, *start, "--minutes", 15, "--out", f"{self.out}-trained")
+            trained = f"datasets/checkpoints/{self.out.name}"
+            words = ("--positions", self.out, *start, "--minutes", 15, "--out", trained)
             lines.append(next_command("train", *words))
         return {"out": str(self.out), **summary, "text": "\n".join(lines)}
 
