@@ -106,12 +106,7 @@ def rows(directory: str | Path, split: str = "", *, count: int = 10) -> "pa.Tabl
     from pipeline.dataset.fen_rows import fen_rows
     from pipeline.storage.stores import place
 
-    found: list[pa.Table] = []
-    for table in fen_rows(place(str(directory)), split):
-        found.append(table.slice(0, count - sum(map(len, found))))
-        if sum(map(len, found)) == count:
-            break
-    return pa.concat_tables(found)
+    return pa.concat_tables(fen_rows(place(str(directory)), split, count))
 
 
 def sample() -> Path:

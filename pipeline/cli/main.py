@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.errors import UserError
-from pipeline.cli.commands.base import Interrupt, Terminated, interrupted, refuse_addresses
+from pipeline.cli.commands.base import Interrupt, Terminated, interrupted
 from pipeline.cli.parsing import parse
 from pipeline.cli.progress import show_logs
 from pipeline.errors import DamagedError, DifferenceError, Stopped
@@ -76,7 +76,6 @@ def main() -> None:
         from engine.compiling import announce_compiling
 
         show_logs()
-        refuse_addresses(command)
         try:
             with announce_compiling():
                 result = command.run()

@@ -184,6 +184,10 @@ def _convert(setting: Setting, given: Given) -> Any:
         return None
     if setting.several and isinstance(value, str):
         value = split_list(value)
+    addresses = [word for word in (value if setting.several else [value]) if "://" in str(word)]
+    if setting.item is Path and addresses:  # as a Path it would name a folder `s3:`
+        found = f"not {addresses[0]}: copy the files to this machine first"
+        raise SettingError(f"{given.place} must be a local path, {found}")
     try:
         return TypeAdapter(setting.kind).validate_python(value)
     except ValidationError as error:

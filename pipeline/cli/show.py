@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.bitboard import DIRECTIONS
-from engine.board.movegen import KNIGHT_TYPES, MOVE_PLANES, legal_planes
-from engine.board.position import Position, from_fen, to_board
-from engine.encoding.planes import legal_mask, move_of, steps, unpack
+from engine.board.movegen import KNIGHT_TYPES, legal_planes
+from engine.board.position import from_fen, to_board
+from engine.encoding.planes import PLANES, label_of, steps, unpack
 from engine.encoding.views import View, apply, apply_labels
 from engine.encoding.views import view as find_view
 from engine.errors import UserError
@@ -39,26 +39,24 @@ def titles(shown: View) -> list[str]:
     return [*pieces, "turn", *rays, *knights]
 
 
-def _planes(fen: str, view: str) -> tuple[View, Position, NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return the view, the position, its stored planes uint64[1, 77] and the view's planes uint64[1, P]."""
+def _planes(fen: str, view: str) -> tuple[View, chess.Board, NDArray[np.uint64]]:
+    """Return the view, the position, and the view's planes uint64[1, 77]."""
     shown = find_view(view)
-    if shown.planes != MOVE_PLANES + len(steps()):
-        raise ShowError(f"the view {view!r} has {shown.planes} planes; only views of 77 planes can be shown")
+    if shown.planes != PLANES:
+        raise ShowError(f"the view {view!r} has {shown.planes} planes; only views of {PLANES} planes can be shown")
     position = from_fen(fen)
-    stored_BP = np.zeros((1, MOVE_PLANES + len(steps())), dtype=np.uint64)
+    stored_BP = np.zeros((1, PLANES), dtype=np.uint64)
     legal_planes(position, stored_BP[0])
-    return shown, position, stored_BP, apply(shown, stored_BP)
+    return shown, to_board(position), apply(shown, stored_BP)
 
 
 def moves(fen: str, view: str = "marro77") -> list[tuple[int, str]]:
     """Return the legal moves as (label in the view, UCI), by label; promotions only to a queen."""
-    shown, position, stored_BP, _ = _planes(fen, view)
-    board = to_board(position)
-    labels = np.flatnonzero(legal_mask(stored_BP)[0])
-    black_B = np.full(len(labels), board.turn == chess.BLACK)
-    moves = [move_of(stored, 0, board.turn) for stored in labels.tolist()]
-    moves = [board.find_move(move.from_square, move.to_square) for move in moves]  # adds the queen of a promotion
-    return sorted(zip(apply_labels(shown, black_B, labels).tolist(), (move.uci() for move in moves), strict=True))
+    shown, board, _ = _planes(fen, view)
+    legal = [move for move in board.legal_moves if move.promotion in (None, chess.QUEEN)]
+    stored = np.array([label_of(move, board.turn) for move in legal], dtype=np.int64)
+    labels = apply_labels(shown, np.full(len(legal), board.turn == chess.BLACK), stored)
+    return sorted(zip(labels.tolist(), (move.uci() for move in legal), strict=True))
 
 
 def _grid(cells: list[tuple[str, NDArray[np.uint8]]], across: int = 6) -> list[str]:
@@ -78,8 +76,7 @@ def show(fen: str, view: str = "marro77") -> str:
 
     Raises FenError and UnknownViewError. Row 0 of each plane is on top: in `marro77` the mover's eighth rank.
     """
-    shown, position, _, planes_BP = _planes(fen, view)
-    board = to_board(position)
+    shown, board, planes_BP = _planes(fen, view)
     pictures = unpack(planes_BP)[0]
     filled = [(f"{i} {title}", pictures[i]) for i, title in enumerate(titles(shown)) if pictures[i].any()]
     legal = moves(fen, view)
@@ -106,11 +103,11 @@ def picture(fen: str, view: str = "marro77", out: Path = Path("planes.png")) -> 
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    shown, position, _, planes_BP = _planes(fen, view)
+    shown, board, planes_BP = _planes(fen, view)
     pictures = unpack(planes_BP)[0]
     figure = Figure(figsize=(15.0, 11.0), dpi=100, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    figure.suptitle(f"{to_board(position).fen(en_passant='fen')}\nview {shown.name}", fontsize=10)
+    figure.suptitle(f"{board.fen(en_passant='fen')}\nview {shown.name}", fontsize=10)
     cells: Any = figure.subplots(shown.planes // COLUMNS, COLUMNS)
     for plane, title, axes in zip(pictures, titles(shown), cells.flat, strict=True):
         axes.imshow(plane, cmap="Greens", vmin=0, vmax=1)

@@ -33,17 +33,21 @@ SCHEMA = pa.schema(
 SUFFIXES = (".csv", ".parquet")
 
 
-def fen_rows(directory: Path, split: str = "") -> Iterator[pa.Table]:
-    """Yield the rows of a dataset or training set, of all splits or of one, as tables of SCHEMA in the order of the files.
+def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Table]:
+    """Yield the first `count` rows of a dataset or training set, or all for 0, of all splits or of one, as tables of SCHEMA.
 
-    The FEN's counters are the row's `halfmove` and `ply`. Raises DatasetError.
+    They come in the order of the files. The FEN's counters are the row's `halfmove` and `ply`. Raises DatasetError.
     """
     if split and split not in ALL_SPLITS:
         raise ConfigError(f"no split {split!r}: there are {', '.join(ALL_SPLITS)}")
     for member in members(directory):
         for name in (split,) if split else member.splits:
             for rows in row_groups(member.shards(name), READ):
-                yield _table(rows, name)
+                table = _table(rows, name)
+                yield table.slice(0, count) if count else table
+                if 0 < count <= len(table):
+                    return
+                count -= min(count, len(table))
 
 
 def _table(rows: dict[str, Any], split: str) -> pa.Table:
@@ -88,15 +92,12 @@ def write_fen_rows(
         nonlocal done
         make = pa.csv.CSVWriter if out.suffix == ".csv" else pq.ParquetWriter
         with make(target, SCHEMA) as writer:
-            for table in fen_rows(directory, split):
-                rows = table.slice(0, count - done) if count else table
+            for rows in fen_rows(directory, split, count):
                 writer.write_table(rows)
                 done += len(rows)
                 progress(Tick(done, total, "rows", {}))
                 if stop():
                     raise Stopped(f"stopped; {out} was not written")
-                if count and done >= count:
-                    return
 
     out.parent.mkdir(parents=True, exist_ok=True)
     publish(out.parent, out.name, 0, write)

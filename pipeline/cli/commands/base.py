@@ -1,19 +1,16 @@
 """Shared by all commands: the option `--json`, stopping on a signal, and path checks before any work."""
 
 import os
-import re
 import signal
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError
 from pipeline.storage.claims import Kind, require_apart, require_own
 from pipeline.storage.preflight import require_folder
-
-ADDRESS = re.compile(r"([a-z][a-z0-9+]+):/+(.*)")
 
 
 class Terminated(KeyboardInterrupt):
@@ -58,17 +55,6 @@ def require_output(out: Path | None, kind: Kind, read: Iterable[Path]) -> None:
         require_folder(out)
         require_own(out, kind, ConfigError)
         require_apart(out, read, ConfigError)
-
-
-def refuse_addresses(command: "Common") -> None:
-    """Raise ConfigError for an address in a field that takes local paths; as a Path it would name a folder `s3:`."""
-    for field in fields(command):
-        value = getattr(command, field.name)
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path) and (found := ADDRESS.fullmatch(str(path))):
-                raise ConfigError(
-                    f"{field.name} must be a local path, not {found[1]}://{found[2]}: copy the files to this machine first"
-                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

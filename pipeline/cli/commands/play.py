@@ -1,6 +1,5 @@
 """The command uci."""
 
-import json
 import logging
 import os
 import signal
@@ -39,8 +38,10 @@ class Uci(Common):
         if self.checkpoint is not None and self.evaluator is not None:
             raise ConfigError("give --checkpoint or --evaluator, not both")
         logging.getLogger("engine.compiling").disabled = True  # the engine reports it in its protocol
-        engine = Engine(loader(self.checkpoint, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
-        _write(f"info string {describe_player(self.checkpoint, self.evaluator)}\n")
+        network = self.checkpoint or (EMBEDDED if self.evaluator is None and EMBEDDED.is_dir() else None)
+        player = f"network in {network}" if network else f"{self.evaluator or 'hand-written'} evaluator"
+        engine = Engine(loader(network, self.evaluator), _write, name=f"Fianchetto {version('fianchetto')}")
+        _write(f"info string plays by the {player}\n")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # exits at once, for the reason below
         try:
             engine.serve(sys.stdin.buffer)
@@ -51,28 +52,14 @@ class Uci(Common):
         os._exit(0)
 
 
-def describe_player(checkpoint: Path | None, evaluator: str | None) -> str:
-    """Describe the player for the engine's log."""
-    place = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
-    if place is None:
-        missing = "" if evaluator else f", since there is no checkpoint in {EMBEDDED}"
-        return f"plays by the {evaluator or 'hand-written'} evaluator{missing}"
-    try:
-        card = json.loads((place / "checkpoint.json").read_bytes())
-        return f"plays by the network {card['preset']['name']} of step {card['step']} in {place}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"plays by the network in {place}"  # loading it reports the error
-
-
-def loader(checkpoint: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
-    """Return a function that loads the checkpoint in a directory, or for None the player of the command line.
+def loader(network: Path | None, evaluator: str | None) -> Callable[[str | None, int, int], Evaluator]:
+    """Return a function that loads the checkpoint in a directory, or for None `network`, or without one the evaluator.
 
     A network with a model.onnx (`fianchetto export`) is loaded without torch, whose import takes a second.
     """
-    default = checkpoint or (EMBEDDED if evaluator is None and EMBEDDED.is_dir() else None)
 
     def load(directory: str | None, threads: int, rating: int) -> Evaluator:
-        place = Path(directory) if directory else default
+        place = Path(directory) if directory else network
         if place is not None:
             return _network(place, threads, {"elo": rating, "opponent_elo": rating} if rating else {})
         if rating:

@@ -35,17 +35,14 @@ class Rows(Common):
 
         if self.count is not None and self.count < 1:
             raise ConfigError(f"count must be 1 or more, not {self.count}")
+        if self.out is None:
+            found = [
+                row for table in fen_rows(self.dataset, self.split, self.count or SHOWN) for row in table.to_pylist()
+            ]
+            return {"rows": found, "text": text_table(found) if found else "no rows"}
         stop = Interrupt()
-        if self.out is not None:
-            with bar("rows") as progress:
-                rows = write_fen_rows(
-                    self.dataset, self.out, split=self.split, count=self.count or 0, progress=progress, stop=stop
-                )
-            return {"out": str(self.out), "rows": rows}
-        found: list[dict[str, Any]] = []
-        wanted = self.count or SHOWN
-        for table in fen_rows(self.dataset, self.split):
-            found += table.slice(0, wanted - len(found)).to_pylist()
-            if len(found) == wanted or stop():
-                break
-        return {"rows": found, "text": text_table(found) if found else "no rows"}
+        with bar("rows") as progress:
+            rows = write_fen_rows(
+                self.dataset, self.out, split=self.split, count=self.count or 0, progress=progress, stop=stop
+            )
+        return {"out": str(self.out), "rows": rows}

@@ -220,7 +220,7 @@ def test_a_machine_that_never_ran_it_compiles_says_so_and_answers(tmp_path: Path
     )
     lines = done.stdout.decode().splitlines()
     assert (done.returncode, done.stderr) == (0, b"")
-    assert lines[0].startswith("info string plays by the network fianchetto-human of step ")
+    assert lines[0].startswith("info string plays by the network in ")
     assert lines[1] == "info string compiling kernels (once on this machine, about a minute)"
     assert lines[-1].startswith("bestmove ")
 
