@@ -29,7 +29,7 @@ COMMANDS = {
     "show": ("data:Show", "show a position as the network reads it"),
     "uci": ("play:Uci", "play in a chess GUI"),
     "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
-    "audit": ("audit:Audit", "count duplicates, leaks and drift in datasets"),
+    "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
     "rows": ("rows:Rows", "print or export rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),

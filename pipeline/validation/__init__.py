@@ -1,1 +1,1 @@
-"""Check datasets: hashes, rows encoded again, audits."""
+"""Check datasets: hashes, sampled rows, audits."""

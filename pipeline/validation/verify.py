@@ -1,7 +1,7 @@
 """Compare a dataset with its manifest and its dump: plain functions that return a list of problems, empty for none.
 
 Files are compared with their hashes, games with their splits, and random rows with what python-chess, which shares no code
-with ingest, finds in the dump. `pipeline.validation.reencode` compares every row with a second ingest.
+with ingest, finds in the dump.
 
 Axes: P planes.
 """
@@ -24,17 +24,16 @@ from numpy.typing import NDArray
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.planes import PLANES, label_of
 from engine.encoding.views import LAST_MOVES
-from engine.progress import Progress, Stop, never, silent
+from engine.json_files import shown
 from pipeline.dataset.files.columns import COLUMNS, form_of
 from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
 from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard, reading
 from pipeline.dataset.files.shards import file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
-from pipeline.errors import ConfigError, DatasetError, Stopped
+from pipeline.errors import DatasetError
 from pipeline.evaluation.game_texts import read_texts, text_of
 from pipeline.storage.stores import open_for_arrow
-from pipeline.validation.reencode import compare_all, config_of
 
 LIMIT = 1 << 30
 """Bytes at the beginning of the decompressed dump: `rows_differ` takes games that begin there, and reads no further."""
@@ -46,53 +45,29 @@ Row = dict[str, Any]
 
 
 def verify_dataset(
-    directory: Path,
-    sources: Sequence[str] = (),
-    *,
-    everything: bool = False,
-    rows: int = 64,
-    limit: int | None = None,
-    workers: int = 0,
-    progress: Progress = silent,
-    stop: Stop = never,
+    directory: Path, sources: Sequence[str] = (), *, rows: int = 64, limit: int | None = None
 ) -> dict[str, Any]:
     """Return the problems as lists `files splits source rows damage`, and how many rows were compared.
 
     `sources` are the dumps in the manifest's order; without them rows are not compared. `rows` rows are replayed with
-    python-chess; `everything` also encodes the whole dump again. With a `limit`, only games that begin in the first so many
-    bytes of the (first) decompressed dump are replayed, and no more is read or hashed of it. Rows of self-play come from a
-    search, so they are only replayed: `everything` raises ConfigError. Raises DatasetError for files that cannot be read.
+    python-chess. With a `limit`, only games that begin in the first so many bytes of the (first) decompressed dump are
+    replayed, and no more is read or hashed of it. Raises DatasetError for files that cannot be read.
     """
     manifest = read_manifest(directory)
-    if is_selfplay(manifest) and everything:
-        raise ConfigError(
-            f"{directory} holds self-play, whose rows no dump can be encoded to again: verify it without --all"
-        )
     found: dict[str, Any] = {"files": files_differ(directory), "splits": [], "source": [], "rows": []}
-    found |= {"damage": damage(manifest), "encoded_again": 0, "compared": 0}
+    found |= {"damage": damage(manifest), "compared": 0}
     if found["files"]:  # damaged files are not read
         return found
     try:
         found["splits"] = splits_share_games(directory, manifest)
         if not sources:
             return found
-        if stop():
-            raise Stopped("stopped after the files; no row was compared")
         if limit is None:
             found["source"] = sources_differ(manifest, sources)
-        if everything:
-            options: dict[str, Any] = {"workers": workers, "progress": progress, "stop": stop}
-            found["encoded_again"], found["rows"] = compare_all(directory, manifest, sources, **options)
-        found["compared"], problems = rows_differ(directory, manifest, text_of(sources[0]), rows, limit or LIMIT)
-        found["rows"] += problems
+        found["compared"], found["rows"] = rows_differ(directory, manifest, text_of(sources[0]), rows, limit or LIMIT)
     except pa.ArrowException as error:
         found["rows"].append(f"a file has its hash and cannot be read: {str(error)[:200]}")
     return found
-
-
-def is_selfplay(manifest: Mapping[str, Any]) -> bool:
-    """Return whether a dataset was made by self-play."""
-    return "selfplay" in manifest
 
 
 def damage(manifest: Mapping[str, Any]) -> list[str]:
@@ -189,7 +164,7 @@ def rows_differ(
 
     The rows are of games that begin in the first `limit` bytes; fewer are compared if there are fewer.
     """
-    chunks = None if is_selfplay(manifest) else max(1, limit // (config_of(manifest).chunk_mib << 20))
+    chunks = None if "selfplay" in manifest else max(1, limit // _chunk_bytes(manifest))
     rows = sample_rows(directory, manifest, count, chunks=chunks)
     offsets, texts = read_texts(directory, manifest, [text], {row["game"] for row in rows}, limit)
     compared, problems = 0, []
@@ -234,6 +209,14 @@ def sample_rows(
         rows += [row | {"planes": batch["planes"][at].tobytes()} for row, at in zip(found, indices, strict=True)]
     rng.shuffle(rows)
     return rows[:count]
+
+
+def _chunk_bytes(manifest: Mapping[str, Any]) -> int:
+    """Return the size of the chunks that a dump was read in; raises DatasetError if the manifest does not say it."""
+    size = manifest["config"].get("chunk_mib")
+    if not isinstance(size, int) or size < 1:
+        raise DatasetError(f"{MANIFEST}: config.chunk_mib is {shown(size)}, and must be 1 or more: it is damaged")
+    return size << 20
 
 
 def _chunk_of(shard: str) -> int:

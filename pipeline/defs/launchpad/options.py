@@ -45,7 +45,7 @@ class TrainingSetOptions:
     remove: tuple[str, ...] = ()
     """Datasets to remove from an existing training set; their files stay."""
     audit: bool = True
-    """Count duplicates, overlap and drift over all rows; needs 16 bytes of temporary disk space per row."""
+    """Count duplicates and leaks over all rows; needs 16 bytes of temporary disk space per row."""
     join: JoinConfig = field(default_factory=JoinConfig)
     """Held-out data: the options of `fianchetto join`."""
 

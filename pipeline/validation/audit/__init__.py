@@ -1,1 +1,1 @@
-"""Audits of datasets: copies, overlap of splits, distributions and drift, in bounded memory."""
+"""Audits of datasets: copies, overlap of splits, distributions, in bounded memory."""

@@ -11,34 +11,25 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation.render import publish_bytes, text_table
 from pipeline.ingest.data_card import markdown_table
 from pipeline.storage.claims import AUDIT, require_own
-from pipeline.validation.audit.drift import OTHER, SAME
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Rows = list[dict[str, Any]]
-LONGEST = 60
-"""Rows of a table in text and Markdown; the JSON file has all."""
-DRAWN = ("rating", "time_control", "ply", "plies", "result", "pieces")
-"""Columns of the picture."""
 
 
 def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
     """Return the title, sentence and table of each section of an audit, in their order."""
-    copies, labels, games = (result[name] for name in ("copies", "labels", "games"))
+    copies, games = result["copies"], result["games"]
     games_in_train = ", ".join(f"{games[f'{name}_games_in_train']:,} of {name}" for name in ALL_SPLITS[1:])
-    drift = (
-        "Jensen-Shannon divergence in bits (0: equal, 1: disjoint) by column. PSI, the population stability index, is below "
-        f"{SAME} for the same population and above {OTHER} for another."
-    )
-    found: list[tuple[str, str, Rows]] = [
+    return [
         ("Datasets", "", result["datasets"]),
         (
             "Copies of positions",
             f"{copies['copies']:,} of {copies['positions']:,} positions ({copies['copies_share']:.2%}) are copies of others; "
             f"{copies['distinct']:,} are distinct. Where a position occurs more than once, its most played move is "
             f"{copies['most_played_move_share_there']:.2%} of the moves played there.",
-            result["by_times"],
+            [],
         ),
         ("Test positions that occur in train", "All positions were compared, by 64-bit keys.", result["in_train"]),
         (
@@ -47,28 +38,13 @@ def sections(result: Mapping[str, Any]) -> list[tuple[str, str, Rows]]:
             f"{games_in_train}.",
             [],
         ),
-        (
-            "Labels",
-            f"{labels['used']:,} of 4,096 labels occur, with the entropy of {labels['effective']:,.0f} equally frequent ones; "
-            f"the most frequent is {labels['most_frequent_share']:.2%} of all. {labels['not_in_train']:,} never occur in "
-            f"train ({labels['positions_with_a_label_not_in_train']:,} positions). {labels['under_promotions']:,} moves are "
-            f"under-promotions, which share the label of the queen's; {labels['colliding_moves']:,} moves were played in "
-            "positions where the same label was also played with another promotion.",
-            [],
-        ),
         *((f"By {name.replace('_', ' ')}", "", rows) for name, rows in result["distributions"].items()),
-        ("Drift of each split from train", drift, result["drift"]["between_splits"]),
-        ("Drift from dataset to dataset", drift, result["drift"]["between_datasets"]),
     ]
-    return [(title, sentence, rows) for title, sentence, rows in found if rows or (sentence and sentence != drift)]
 
 
 def audit_text(result: Mapping[str, Any]) -> str:
     """Return an audit as text."""
-    parts = [
-        (title.upper(), sentence, text_table(rows[:LONGEST]) if rows else "")
-        for title, sentence, rows in sections(result)
-    ]
+    parts = [(title.upper(), sentence, text_table(rows) if rows else "") for title, sentence, rows in sections(result)]
     return "\n\n".join("\n".join(filter(None, part)) for part in parts)
 
 
@@ -78,8 +54,8 @@ def audit_markdown(result: Mapping[str, Any]) -> str:
 
     parts = [f"# Audit of {result['copies']['positions']:,} positions"]
     for title, sentence, rows in sections(result):
-        parts += [f"## {title}", *([sentence] if sentence else [])]
-        parts += [markdown_table(pl.DataFrame(rows[:LONGEST], infer_schema_length=None))] if rows else []
+        table = markdown_table(pl.DataFrame(rows, infer_schema_length=None)) if rows else ""
+        parts += filter(None, (f"## {title}", sentence, table))
     return "\n\n".join(parts) + "\n"
 
 
@@ -91,8 +67,8 @@ def draw_audit(result: Mapping[str, Any]) -> bytes:
     figure = Figure(figsize=(13, 6.5), layout="constrained")
     FigureCanvasAgg(figure)
     panels: Any = figure.subplots(2, 3)
-    for axes, name in zip(panels.flat, DRAWN, strict=True):
-        _draw_shares(axes, f"by {name.replace('_', ' ')}", result["distributions"][name])
+    for axes, (name, rows) in zip(panels.flat, result["distributions"].items(), strict=True):
+        _draw_shares(axes, f"by {name.replace('_', ' ')}", rows)
     copies = result["copies"]
     names = ", ".join(row["dataset"] for row in result["datasets"])
     title = f"{names[:120]}: {copies['positions']:,} positions, {copies['copies_share']:.1%} copies"

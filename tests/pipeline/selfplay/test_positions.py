@@ -19,14 +19,14 @@ from engine.progress import Tick
 from model.inference.onnx_evaluator import OnnxError
 from model.network.presets import preset
 from pipeline.cli.main import main
-from pipeline.errors import ConfigError, Stopped
+from pipeline.errors import Stopped
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.selfplay import draw
 from pipeline.selfplay.config import ExploreConfig, ExploreError
 from pipeline.selfplay.job import explore
 from pipeline.storage.stores import file_hash
-from pipeline.validation.verify import files_differ, verify_dataset
+from pipeline.validation.verify import files_differ
 from tests.conftest import REPOSITORY
 from tests.model.test_checkpoint import edit, make
 from tests.pipeline import datasets
@@ -117,8 +117,6 @@ def test_what_the_manifest_says_is_what_the_rows_say(made: Path, sources: tuple[
     assert figures["timing"]["evaluations"] > 40
     assert sum(figures["phases"].values()) == 40
     assert 0 < figures["best_move_changed"] <= 1
-    with pytest.raises(ConfigError, match="without --all"):
-        verify_dataset(made, [str(sources[1].parent / "games.pgn")], everything=True)
 
 
 def test_the_same_positions_are_drawn_from_either_form_and_by_any_number_of_processes(
