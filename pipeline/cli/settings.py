@@ -69,12 +69,12 @@ class Setting(NamedTuple):
     @property
     def summary(self) -> str:
         """Return the first clauses of its description, as many as `SUMMARY` characters hold, for `--help`."""
-        shown, *others = re.split(r"(?<=[.:;]) ", self.text)
+        shown, *others = re.split(r"(?<=[.;]) ", self.text)
         for clause in others:
             if len(shown) + len(clause) >= SUMMARY:
                 break
             shown += f" {clause}"
-        return shown.rstrip(":;.") + "."
+        return shown.rstrip(";.") + "."
 
     @property
     def shown_default(self) -> str:

@@ -108,9 +108,9 @@ class FinetuneConfig:
     """The loop. Its length is a number of generations or minutes or both."""
 
     generations: int | None = None
-    """Generations in all; a later start may ask for more."""
+    """Number of generations; a later start may ask for more."""
     minutes: float | None = None
-    """Minutes in all, summed over every start of the loop; the stage that is then under way stops and can be resumed."""
+    """Minutes in all, summed over every start of the loop; the stage in progress then stops and can be resumed."""
     seed: int = 0
     """Random seed of games, searches, order of training rows and openings; each generation derives its own."""
     buffer: int = 4

@@ -79,10 +79,10 @@ class IngestConfig(Filters):
     test_share: float = 0.05
     """Share of games held out for the test split, by a hash of their moves."""
     val_share: float = 0.02
-    """Share of games held out for validation while training, by the same hash."""
+    """Share of games held out for validation while training, by a hash of their moves."""
     planes: Form = "all"
-    """How shards hold positions: all, the 77 planes, for any reader; or compact, the board, from which this program makes
-    the planes: half the bytes, and batches several times as fast."""
+    """How shards hold positions: all (77 planes, for any reader) or compact (the board, from which this program makes the
+    planes). Compact takes half the bytes, and its batches are several times as fast."""
     history: int = 8
     """Previous half-moves that a row keeps, 1 to 8, for networks that read them (fianchetto-human); each after the first
     takes 1.6 bytes per row."""

@@ -43,7 +43,7 @@ class Filters:
     rated_only: bool = False
     """Keep only games whose Event begins with "Rated", as Lichess writes it; casual games are often not played to win."""
     exclude_bots: bool = False
-    """Drop games of a bot: the title BOT, or a player called lichess AI."""
+    """Drop games in which a player has the title BOT or is called lichess AI."""
     speeds: tuple[str, ...] = ()
     """Keep these time controls by base + 40 x increment, as `blitz,rapid`: ultrabullet (below 30 s), bullet (180), blitz
     (480), rapid (1500), classical, correspondence; none for all."""

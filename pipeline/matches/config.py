@@ -80,8 +80,8 @@ class ArenaConfig:
     sprt: SprtConfig = field(default_factory=SprtConfig)
     """The sequential test."""
     concurrency: int = 0
-    """Games at a time. 0: 64 between networks and evaluators, 8 for each core with UCI engines; on a clock, one fewer than
-    cores."""
+    """Games at a time, or 0 for 64 between networks and evaluators, 8 for each core with UCI engines, and on a clock one fewer
+    than cores."""
     margin: float = 0.05
     """Seconds that a move may be late before the game is lost on time."""
 

@@ -35,8 +35,7 @@ class ExploreConfig(SelfPlayConfig):
     """A generation of self-play; the manifest records all of it, and a directory started with other settings is refused."""
 
     explorer: Literal["network", "hand-written", "reanalyse"] = "network"
-    """Player of the games: network (the checkpoint) or hand-written. Or reanalyse: the checkpoint searches positions of
-    datasets."""
+    """What makes the rows: network and hand-written play games; reanalyse searches positions of datasets."""
     games: int = 1000
     """Games to play."""
     count: int = 20_000
@@ -46,7 +45,7 @@ class ExploreConfig(SelfPlayConfig):
     search: SearchConfig = field(default_factory=_search)
     """How each move or position is searched; positions without noise."""
     sampled_plies: int = 8
-    """Most half-moves at the beginning that are drawn from the policy without search; each game draws how many."""
+    """Most half-moves at the beginning that are drawn from the policy without search; each game draws its own number."""
     resign: float = 0.95
     """Threshold from 0 to 1: a player resigns when its values stay below minus this threshold; 0 never resigns."""
     draw_penalty: float = 0.0

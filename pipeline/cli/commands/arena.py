@@ -21,8 +21,8 @@ class Arena(Common):
 
     A player is a checkpoint's directory, `onnx:DIR` (its model.onnx), `hand-written`, `uniform`, `policy:X` (one of these
     without search) or `uci:COMMAND`. Its own limits and options follow after commas: `onnx:DIR,simulations=16,c_puct=2`
-    or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and summary.json. Of more than two players each
-    meets each of the others, in directories below --out, and table.md has the Elo differences.
+    or `uci:stockfish,nodes=1000,Hash=16`. A match has games.pgn, games.jsonl and summary.json. With more than two players,
+    each meets each of the others, in directories below --out, and table.md has the Elo differences.
     """
 
     arguments: ClassVar = {"players": "PLAYER..."}

@@ -15,9 +15,9 @@ from pipeline.selfplay.config import ExploreConfig
 class SelfPlay(Common):
     """Let a checkpoint play itself, or search positions of datasets, and make a dataset of what its search found.
 
-    The directory gets shards as `fianchetto ingest` makes them, with the search's policy and values; games also games.pgn and
-    games.jsonl. With --reanalyse, positions are drawn from the train splits of datasets, in fixed shares of openings,
-    middlegames and endgames, and undecided ones rather than decided ones; to teach, they want more simulations than games do:
+    The directory gets shards as `fianchetto ingest` makes them, with the search's policy and values; games give games.pgn and
+    games.jsonl too. With --reanalyse, positions are drawn from the train splits of datasets, in fixed shares of openings,
+    middlegames and endgames, undecided ones preferred; they need more simulations than games:
     `--simulations 128 --max-considered-actions 16`. The same command continues a run that was stopped or killed.
     """
 
@@ -78,7 +78,7 @@ class Finetune(Common):
     and plays the best network in a match that ends by SPRT. A candidate is promoted if it wins, does not lose to the
     supervised checkpoint and still predicts people's moves. A generation takes an hour or two on two cores. With `--explorer
     network` the best network plays games instead; with `--explorer hand-written` the hand-written player does, from which a
-    network of a few minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary checkpoint;
+    network trained for minutes can learn (pipeline/finetune/README.md has the settings). `OUT/best` is an ordinary checkpoint;
     generations.csv and curves.png show each generation.
     """
 
