@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from engine.encoding.planes import PLANES
 from pipeline.dataset.files.columns import COLUMNS
-from pipeline.dataset.files.permute import Records, gather_rows, record_type
+from pipeline.dataset.files.permute import Records, record_type
 from pipeline.dataset.files.plane_kernels import PACKED
-from pipeline.dataset.files.shard_files import open_shard
 from pipeline.dataset.files.shards import Batch
 from pipeline.dataset.files.stored_planes import InvalidRowError, unpack
 from pipeline.dataset.training_set import Shard, split_shards
@@ -69,7 +68,7 @@ class _Part:
 
     @property
     def is_whole(self) -> bool:
-        return self.rows == self.group.rows
+        return self.rows == self.group.rows and self.group.shard.wanted is None
 
 
 class _Block:
@@ -112,8 +111,7 @@ class _Block:
         batch: Batch = {}
         for name in self.columns:
             if name == "planes":
-                words = np.empty((len(picked), self.planes_RP.shape[1]), dtype=np.uint64)
-                gather_rows(self.planes_RP, picked, words)
+                words = self.planes_RP[picked]
                 batch[name] = self._unpack(words, picked, taken.get("label")) if self.packed else words
             elif name in self.objects:
                 batch[name] = self.objects[name][picked]
@@ -164,7 +162,7 @@ class Batches:
                 f"a batch of {batch_size} cannot be divided among {world} processes (this is number {rank})"
             )
         shards = [shard for directory in directories for shard in split_shards(directory, split)]
-        self.groups = [_Group(shard, index, rows) for shard in shards for index, rows in enumerate(shard.groups())]
+        self.groups = [_Group(shard, index, rows) for shard in shards for index, rows in enumerate(shard.groups)]
         self.rows = sum(group.rows for group in self.groups)
         """Rows of one epoch."""
         if self.rows < world:
@@ -230,9 +228,9 @@ class Batches:
         With `packed`, `planes` are packed positions.
         """
         shard = group.shard
-        with open_shard(shard.path, shard.rows, self._footers.get(shard.path)) as reader:
+        with shard.open(self._footers.get(shard.path)) as reader:
             if shard.path not in self._footers:
-                if reader.groups != shard.groups():
+                if shard.wanted is None and reader.groups != list(shard.groups):
                     raise DatasetError(
                         f"{shard.path} has other row groups than its manifest says",
                         remedy="ingest the dump again",
@@ -241,10 +239,14 @@ class Batches:
                 self._footers[shard.path] = reader.file.metadata
                 if len(self._footers) > FOOTERS:
                     self._footers.popitem(last=False)
-            if not packed:
-                return reader.read(group.index, self.columns, shard.games, planes_RP)
-            rows, packed_RW = reader.read_packed(group.index, self.columns, shard.games)
-            return rows | {"planes": packed_RW}
+            if packed:
+                rows, packed_RW = reader.read_packed(group.index, self.columns, shard.games)
+                rows["planes"] = packed_RW
+            else:
+                rows = reader.read(group.index, self.columns, shard.games, planes_RP)
+        if len(rows[self.columns[0]]) != group.rows:
+            raise DatasetError(f"{shard.path} has other games than its training set says: join the datasets again")
+        return rows
 
     def _epochs(self, epoch: int, skip: int) -> Iterator[tuple[_Block, int]]:
         """Yield shuffled blocks without end, from row `skip` of an epoch on, each with the first row to use.

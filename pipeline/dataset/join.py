@@ -1,4 +1,4 @@
-"""Join datasets into a training set: choose which is held out, and count games that are on both sides.
+"""Join datasets into a training set: choose what is held out of each, and count games that are on both sides.
 
 Joining again adds datasets to the set. No dataset is written to, and none leaves the set unless it is named.
 """
@@ -7,7 +7,8 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.layout import MANIFEST, SPLITS
-from pipeline.dataset.files.shard_files import games_tables
+from pipeline.dataset.files.shard_files import games_tables, open_shard
 from pipeline.dataset.files.shards import file_hash, publish_json, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.scratch import Scratch
 from pipeline.dataset.training_set import (
+    ALL,
     ALL_SPLITS,
+    DAY,
     LATEST,
+    NONE,
     TRAINING_SET,
     TRAINING_SET_VERSION,
     Member,
@@ -38,13 +42,19 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
+NEWEST = "newest"
+NEWEST_SHARE = 0.1
+"""Share of a dataset's dated games that NEWEST holds out at most, in whole days and at least one."""
+WITHOUT = "its val and test splits alone are not trained on"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JoinConfig:
     """Settings of a training set; its page records them, and a join with other settings is refused."""
 
-    hold_out: str = "latest"
-    """Datasets held out whole: latest (those of the last month, if there are several months), none, or a dataset's name."""
+    hold_out: str = NEWEST
+    """Games kept from training: newest (the last days of each dataset, about a tenth of its games), none, or the name of a
+    dataset, which is held out whole."""
 
 
 def join(
@@ -59,7 +69,7 @@ def join(
     """Add datasets to the training set in `out`, which may be new, and return its page; `remove` names those that leave it.
 
     Raises DatasetError (no dataset, one that has changed since it was joined, other settings, nothing left to train on),
-    ConfigError (two datasets of one name, an unknown name) and Stopped.
+    ConfigError (two datasets of one name or of one manifest, an unknown name) and Stopped.
     """
     config = config or JoinConfig()
     if (out / MANIFEST).exists():
@@ -86,13 +96,12 @@ def _join(
 ) -> dict[str, Any]:
     """Join under the lock."""
     entries = _entries(datasets, out, config, remove)
-    used = [Member(out / entry["path"], read_manifest(out / entry["path"])) for entry in entries]
-    for entry, member in zip(entries, used, strict=True):
+    used = []
+    for entry in entries:
+        member = Member(out / entry["path"], read_manifest(out / entry["path"]))
         verify_files(member.directory, member.manifest, progress, stop)
-        entry |= _dates(member)
-    _hold_out(entries, config)
-    used = [replace(member, held_out=entry["held_out"]) for entry, member in zip(entries, used, strict=True)]
-    if not any(member.shards("train") for member in used):
+        used.append(_hold_out(entry, member, config, stop))
+    if not any(member.positions("train") for member in used):
         raise DatasetError("no positions to train on are left: all datasets are held out, or have no train split")
     page = {
         "training_set_version": TRAINING_SET_VERSION,
@@ -136,6 +145,14 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
     names = [entry["name"] for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"two datasets are called {twice[0]!r}: rename the folder of one")
+    if config.hold_out not in (NEWEST, NONE, *names):
+        raise ConfigError(f"hold_out is newest, none or a dataset's name, and no dataset is called {config.hold_out!r}")
+    by_hash: dict[str, Path] = {}
+    for directory, entry in found.items():
+        if (other := by_hash.setdefault(entry["manifest_sha256"], directory)) != directory:
+            raise ConfigError(
+                f"{other} and {directory} have the same manifest: one dump was ingested twice, so join only one of the two"
+            )
     if not entries:
         raise ConfigError("name at least one dataset to join")
     for entry in entries:
@@ -150,37 +167,57 @@ def _entries(datasets: Sequence[Path], out: Path, config: JoinConfig, remove: Se
     return entries
 
 
-_DAY = re.compile(r"[0-9]{4}\.[0-9]{2}[.0-9?]{0,8}")
+def _hold_out(entry: dict[str, Any], member: Member, config: JoinConfig, stop: Stop) -> Member:
+    """Add to a dataset's entry what is held out of it, and why; return the dataset with it."""
+    days = _count_days(member)
+    first, why = _choose_games(days, entry["name"], config)
+    member = replace(member, held_out=first)
+    if first not in (ALL, NONE):
+        member = replace(member, held_rows=_count_held_rows(member, stop))
+    entry |= {"first_date": min(days, default=None), "last_date": max(days, default=None), "held_out": first}
+    entry |= {"why": why, "held_rows": member.held_rows}
+    LOG.info("held out of %s: %s (%s)", entry["name"], first if first in (ALL, NONE) else f"games from {first} on", why)
+    return member
 
 
-def _dates(member: Member) -> dict[str, Any]:
-    """Return the first and the last day of a dataset's games, as PGN writes them; None if no game has one."""
-    days: set[str] = set()
-    for _, games in games_tables(member.directory, member.manifest, ["date"]):
-        found = {text for text in games["date"].unique().to_pylist() if text and _DAY.fullmatch(text)}
-        days = {min(days | found), max(days | found)} if days | found else set()
-    return {"first_date": min(days, default=None), "last_date": max(days, default=None), "held_out": False}
+def _count_days(member: Member) -> Mapping[str, int]:
+    """Return how many used games there are of each day, as PGN writes it; games without a complete date are left out."""
+    days: Counter[str] = Counter()
+    for _, games in games_tables(member.directory, member.manifest, ["date", "split"]):
+        dates = games.filter(games["split"].is_valid())["date"]
+        days.update({one["values"]: one["counts"] for one in dates.value_counts().to_pylist()})
+    return {day: games for day, games in days.items() if day and re.fullmatch(DAY, day)}
 
 
-def _hold_out(entries: list[dict[str, Any]], config: JoinConfig) -> None:
-    """Mark the datasets that are held out, and log which and why."""
-    months = [(entry["last_date"] or "")[:7] for entry in entries]
-    if config.hold_out == "latest":
-        if max(months) > min(months):  # else holding out the last month would leave nothing
-            for entry, month in zip(entries, months, strict=True):
-                entry["held_out"] = month == max(months)
-    elif config.hold_out != "none":
-        if config.hold_out not in {entry["name"] for entry in entries}:
-            raise ConfigError(
-                f"hold_out is latest, none or a dataset's name, and no dataset is called {config.hold_out!r}"
-            )
-        for entry in entries:
-            entry["held_out"] = entry["name"] == config.hold_out
-    held = ", ".join(entry["name"] for entry in entries if entry["held_out"])
-    latest = "the latest month, by --hold-out latest" if held else "--hold-out latest needs a second month"
-    LOG.info(
-        "held out whole: %s (%s)", held or "no dataset", latest if config.hold_out == "latest" else "by --hold-out"
-    )
+def _choose_games(days: Mapping[str, int], name: str, config: JoinConfig) -> tuple[str, str]:
+    """Return what of a dataset is held out, as `Member.held_out` has it, and why."""
+    if config.hold_out != NEWEST:
+        return ALL if name == config.hold_out else NONE, f"by hold_out {config.hold_out}"
+    total, held, first = sum(days.values()), 0, ""
+    for day in sorted(days, reverse=True):
+        if first and held + days[day] > NEWEST_SHARE * total:
+            break
+        first, held = day, held + days[day]
+    if not days:
+        return NONE, f"its games have no dates: {WITHOUT}"
+    if 2 * held > total:
+        return NONE, f"most of its games are of one day, {first}: {WITHOUT}"
+    return first, f"{held:,} of its {total:,} games, the newest"
+
+
+def _count_held_rows(member: Member, stop: Stop) -> dict[str, list[int]]:
+    """Return the rows of games that are held out in each row group, by file, without files that have none."""
+    held_games, found = member.held_games(), {}
+    for entry in member.manifest["files"]:
+        if entry["split"] is None:
+            continue
+        if stop():
+            raise Stopped("stopped; nothing was written")
+        with open_shard(member.directory / entry["name"], entry["rows"]) as reader:
+            games = [reader.read(group, ["game"], len(held_games))["game"] for group in range(len(reader.groups))]
+        if any(counts := [int(held_games[game_R].sum()) for game_R in games]):
+            found[entry["name"]] = counts
+    return found
 
 
 def _both_sides(used: Sequence[Member], stop: Stop) -> dict[str, int]:
@@ -207,7 +244,9 @@ def game_splits(member: Member) -> "Iterator[pl.DataFrame]":
     """Yield the used games of a dataset: `key`, the hash of their moves, and `split`, an index into ALL_SPLITS."""
     import polars as pl
 
-    for _, table in games_tables(member.directory, member.manifest, ["identity", "split"]):
-        games = pl.DataFrame(pl.from_arrow(table)).drop_nulls("split").rename({"identity": "key"})
+    for _, table in games_tables(member.directory, member.manifest, ["identity", "split", "date"]):
+        held = pl.Series("held", member.is_held(table["date"]))
+        games = pl.DataFrame(pl.from_arrow(table)).with_columns(held).drop_nulls("split").rename({"identity": "key"})
         index = pl.col("split").replace_strict(SPLITS, range(len(SPLITS)), return_dtype=pl.UInt8)
-        yield games.with_columns(split=pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8) if member.held_out else index)
+        latest = pl.lit(ALL_SPLITS.index(LATEST), pl.UInt8)
+        yield games.select("key", split=pl.when("held").then(latest).otherwise(index))

@@ -3,82 +3,131 @@
 `training_set.json` names each dataset by its folder, relative to the set's, and by the hash of its manifest. Every function
 that takes a dataset's folder takes a training set's too: `members` is the one place that knows the difference.
 
-Splits: `train`, `val` and `test` are those of the datasets, by game; a dataset that is held out (the latest month) gives
-nothing to them and is, as a whole, the split `latest`.
+Splits: `train`, `val` and `test` are those of the datasets, by game, without the games that are held out: their rows, of
+whatever split, are the split `latest`.
 Stability: TRAINING_SET_VERSION stands in the page; a changed meaning is a new version.
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from engine.json_files import check, read_json, shown
 from engine.progress import Progress, Stop, never, silent
 from pipeline.dataset.files.columns import Form
 from pipeline.dataset.files.layout import LARGEST_MANIFEST, MANIFEST, SPLITS
 from pipeline.dataset.files.schemas import TrainingSet
-from pipeline.dataset.files.shard_files import open_shard
+from pipeline.dataset.files.shard_files import ShardReader, games_tables, open_shard
 from pipeline.dataset.files.shards import Batch, file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.errors import DatasetError
 
-TRAINING_SET_VERSION = 2
+TRAINING_SET_VERSION = 3
 TRAINING_SET = "training_set.json"
 LATEST = "latest"
-"""The split that holds the held-out datasets, whole."""
+"""The split of all rows that are held out."""
 ALL_SPLITS = (*SPLITS, LATEST)
+ALL, NONE = "all", "none"
+"""Values of `held_out`, besides the first day that is held out, as PGN writes it."""
+DAY = r"^[0-9]{4}\.[0-9]{2}\.[0-9]{2}$"
+"""A complete date of PGN; games without one are held out with their whole dataset only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A file of rows and its entry in the manifest."""
+    """A file of rows, or those of its rows that are of one split of a training set."""
 
     path: Path
-    rows: int
+    file_rows: int
     games: int
     """Games of its dataset, which its rows name by number."""
     form: Form
     """How it stores planes."""
-    row_group: int
-    """Rows of each row group but the last."""
+    groups: tuple[int, ...]
+    """Rows of each row group, without those of other splits."""
+    wanted: NDArray[np.bool_] | None = field(default=None, compare=False, repr=False)
+    """Which games have their rows in the split, [G]; None if all rows of the file are of it."""
 
-    def groups(self) -> list[int]:
-        """Return the rows of each row group."""
-        whole, rest = divmod(self.rows, self.row_group)
-        return [self.row_group] * whole + ([rest] if rest else [])
+    @property
+    def rows(self) -> int:
+        """Return the number of its rows."""
+        return sum(self.groups)
+
+    @contextmanager
+    def open(self, metadata: pq.FileMetaData | None = None) -> Iterator[ShardReader]:
+        """Open the file to read its rows, as `open_shard` does."""
+        with open_shard(self.path, self.file_rows, metadata, self.wanted) as reader:
+            yield reader
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A dataset, and whether its training set holds it out."""
+    """A dataset, and what its training set holds out of it."""
 
     directory: Path
     manifest: dict[str, Any]
-    held_out: bool = False
+    held_out: str = NONE
+    """The first day of the games that are held out, ALL or NONE."""
+    held_rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The rows held out of each row group, by file, where `held_out` is a day; other files have none."""
 
     def shards(self, split: str) -> list[Shard]:
-        """Return the shards of a split, which may be none."""
-        splits = (SPLITS if self.held_out else ()) if split == LATEST else (() if self.held_out else (split,))
-        games, form, row_group = (
-            self.manifest["games"]["read"],
-            self.manifest["planes"],
-            self.manifest["row_group"],
-        )
-        return [
-            Shard(self.directory / entry["name"], entry["rows"], games, form, row_group)
-            for entry in self.manifest["files"]
-            if entry["split"] in splits
-        ]
+        """Return the shards of a split, which may be none; reads the dates of games if some are held out."""
+        wanted: NDArray[np.bool_] | None = None
+        found = []
+        for entry in self.manifest["files"]:
+            if not sum(groups := self._groups(entry, split)):
+                continue
+            divided = sum(groups) < entry["rows"]
+            if divided and wanted is None:
+                wanted = self.held_games() if split == LATEST else ~self.held_games()
+            path, games, form = self.directory / entry["name"], self.manifest["games"]["read"], self.manifest["planes"]
+            found.append(Shard(path, entry["rows"], games, form, tuple(groups), wanted if divided else None))
+        return found
 
     def positions(self, split: str) -> int:
         """Return the number of rows of a split."""
-        return sum(shard.rows for shard in self.shards(split))
+        return sum(sum(self._groups(entry, split)) for entry in self.manifest["files"])
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Return the splits that it can have rows in."""
-        return (LATEST,) if self.held_out else SPLITS
+        """Return the splits that have rows."""
+        return tuple(split for split in ALL_SPLITS if self.positions(split))
+
+    def is_held(self, dates: pa.ChunkedArray) -> NDArray[np.bool_]:
+        """Return whether games of these dates are held out, bool[G]."""
+        if self.held_out in (ALL, NONE):
+            return np.full(len(dates), self.held_out == ALL)
+        later = pc.and_(pc.match_substring_regex(dates, DAY), pc.greater_equal(dates, self.held_out))
+        return np.asarray(pc.fill_null(later, False))
+
+    def held_games(self) -> NDArray[np.bool_]:
+        """Return whether each game is held out, bool[G]."""
+        tables = games_tables(self.directory, self.manifest, ["date"])
+        return np.concatenate([self.is_held(table["date"]) for _, table in tables])
+
+    def _groups(self, entry: Mapping[str, Any], split: str) -> list[int]:
+        """Return the rows of each row group of a file that are of a split."""
+        if entry["split"] is None or split not in (entry["split"], LATEST):
+            return []
+        stored = _stored_groups(self.manifest, entry)
+        held = stored if self.held_out == ALL else self.held_rows.get(entry["name"], [0] * len(stored))
+        return list(held) if split == LATEST else [rows - out for rows, out in zip(stored, held, strict=True)]
+
+
+def _stored_groups(manifest: Mapping[str, Any], entry: Mapping[str, Any]) -> list[int]:
+    """Return the rows of each row group of a file."""
+    whole, rest = divmod(entry["rows"], manifest["row_group"])
+    return [manifest["row_group"]] * whole + ([rest] if rest else [])
 
 
 def is_training_set(directory: Path) -> bool:
@@ -132,7 +181,14 @@ def _read_member(directory: Path, entry: Mapping[str, Any]) -> Member:
             remedy=f"`fianchetto join --out {directory} --remove {entry['name']}` removes it; then join it again",
             code="member-changed",
         )
-    return Member(folder, manifest, entry["held_out"])
+    for file in manifest["files"]:
+        stored = _stored_groups(manifest, file)
+        held = entry["held_rows"].get(file["name"], stored)
+        if len(held) != len(stored) or any(map(operator.gt, held, stored)):
+            raise DatasetError(
+                f"{directory / TRAINING_SET}: held_rows of {file['name']} do not fit the file: join the datasets again"
+            )
+    return Member(folder, manifest, entry["held_out"], entry["held_rows"])
 
 
 def split_shards(directory: Path, split: str) -> list[Shard]:
@@ -148,7 +204,7 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
         raise DatasetError(f"no split {split!r}: there are {', '.join(splits)}")
     found = [shard for member in used for shard in member.shards(split)]
     if not found:
-        hint = ": none of its datasets is held out" if split == LATEST else ""
+        hint = ": its page says why nothing is held out" if split == LATEST else ""
         raise DatasetError(f"{directory} has no positions in its {split} split{hint}")
     return found
 
@@ -156,6 +212,8 @@ def split_shards(directory: Path, split: str) -> list[Shard]:
 def row_groups(shards: Iterable[Shard], columns: Sequence[str]) -> Iterator[Batch]:
     """Yield the rows of shards in their order, one row group at a time."""
     for shard in shards:
-        with open_shard(shard.path, shard.rows) as reader:
+        with shard.open() as reader:
             for group in range(len(reader.groups)):
-                yield reader.read(group, columns, shard.games)
+                rows = reader.read(group, columns, shard.games)
+                if len(rows[columns[0]]):
+                    yield rows

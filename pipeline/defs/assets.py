@@ -139,7 +139,7 @@ def positions(
     code_version=CODE_VERSION,
 )
 def training_set(context: dg.AssetExecutionContext, config: Form[TrainingSetOptions], datasets: Datasets) -> Result:
-    """Datasets joined for training without copying them: the latest month is held out, and all are audited together."""
+    """Datasets joined for training without copying them: the newest games of each are held out, and all are audited."""
     with report_user_errors(RENAME):
         options = read_form(config)
         shards = find_inputs(context, datasets, options.positions)

@@ -148,8 +148,11 @@ def _seen_dataset(card: dict[str, Any], member: Member, split: str) -> str:
     """Return `_seen` of one dataset."""
     positions, manifest = member.directory, member.manifest
     trained = list_datasets(card["data"])
-    if file_hash(positions / MANIFEST) in {dataset.get("manifest_sha256") for dataset in trained}:
-        return "yes" if split in ("train", LATEST) else "no"
+    digest = file_hash(positions / MANIFEST)
+    if same := [dataset for dataset in trained if dataset.get("manifest_sha256") == digest]:
+        if split == LATEST:  # unless every training held out the same games
+            return "yes" if {dataset.get("held_out") for dataset in same} != {member.held_out} else "no"
+        return "yes" if split == "train" else "no"
     sources = {source.get("sha256") for dataset in trained for source in dataset.get("sources", [])}
     # Other settings of the same dump move games between the splits; another dump may hold the same games.
     return (

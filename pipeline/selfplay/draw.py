@@ -82,9 +82,10 @@ def draw(
     Raises ExploreError where no position can be drawn, DatasetError for a folder that is no dataset, and Stopped.
     """
     if (folder / DRAWN).exists():
-        found: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
-        return found
-    used = [member for directory in datasets for member in members(directory, progress, stop) if not member.held_out]
+        drawn: dict[str, Any] = json.loads((folder / DRAWN).read_bytes())
+        return drawn
+    found = (member for directory in datasets for member in members(directory, progress, stop))
+    used = [member for member in found if member.positions("train")]
     shards = [(number, shard) for number, member in enumerate(used) for shard in member.shards("train")]
     per_game = _per_game(used, config.count)
     candidates = _candidates(shards, per_game, config.seed, progress, stop)
@@ -145,7 +146,7 @@ def _candidates(
     have = done = 0
     total = sum(shard.rows for _, shard in shards)
     for number, (member, shard) in enumerate(shards):
-        with open_shard(shard.path, shard.rows) as reader:
+        with shard.open() as reader:
             for group in range(len(reader.groups)):
                 if stop():
                     raise Stopped("stopped while positions were drawn; run the same command to begin anew")
@@ -218,7 +219,7 @@ def _read_rows(chosen: NDArray[Any], shards: Sequence[Shard]) -> dict[str, NDArr
     for begin, end in zip(begins, [*begins[1:], len(order)], strict=True):
         mine = order[begin:end]
         shard = shards[int(place_N[begin, 0])]
-        with open_shard(shard.path, shard.rows) as reader:
+        with shard.open() as reader:
             read = reader.read(int(place_N[begin, 1]), KEPT, shard.games)
         for name, values in read.items():
             if name not in rows:

@@ -31,17 +31,18 @@ def describe_data(positions: Sequence[Path]) -> dict[str, Any]:
             page = read_training_set(directory)
             digest = file_hash(directory / TRAINING_SET)
             joined.append({"name": directory.resolve().name, "sha256": digest, "positions": page["positions"]})
-        datasets += [_dataset(member) for member in found if not member.held_out]
+        datasets += [_dataset(member) for member in found if member.positions("train")]
     return {"datasets": datasets} | ({"training_sets": joined} if joined else {})
 
 
 def _dataset(member: Member) -> dict[str, Any]:
-    """Return a dataset's entry, with its hashes."""
+    """Return a dataset's entry: its hashes, and what was held out of it."""
     manifest = member.manifest
     return {
         "name": member.directory.resolve().name,
         "manifest_sha256": file_hash(member.directory / MANIFEST),
         "sources": [{key: source.get(key) for key in ("name", "sha256")} for source in manifest["sources"]],
+        "held_out": member.held_out,
         "positions": manifest["positions"],
     }
 

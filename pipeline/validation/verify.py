@@ -27,7 +27,7 @@ from engine.encoding.views import LAST_MOVES
 from engine.json_files import shown
 from pipeline.dataset.files.columns import COLUMNS, form_of
 from pipeline.dataset.files.layout import GAMES, MANIFEST, SPLITS
-from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, open_shard, reading
+from pipeline.dataset.files.shard_files import GAMES_COLUMNS, games_tables, reading
 from pipeline.dataset.files.shards import file_hash, read_manifest
 from pipeline.dataset.files.verify_files import verify_files
 from pipeline.dataset.training_set import Member, is_training_set, read_training_set, row_groups
@@ -198,7 +198,7 @@ def sample_rows(
     rows: list[Row] = []
     picked = [rng.choice(shards) for _ in range(min(8, count))] if shards else []
     for shard in picked:
-        with open_shard(shard.path, shard.rows) as reader:
+        with shard.open() as reader:
             number = rng.randrange(len(reader.groups))
             names = [name for name in (*COLUMNS, *reader.optional) if name != "planes"]
             batch = reader.read(number, ("planes", *names), shard.games)

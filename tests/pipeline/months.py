@@ -9,12 +9,24 @@ from tests.pipeline.datasets import random_game
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.25, val_share=0.15)
 
 
-def month(folder: Path, name: str, seeds: list[int], control: str = "600+5", plies: int = 24) -> Path:
-    """Ingest a month's dump of random games, `folder/dumps/NAME.pgn`, into `folder/positions/NAME`."""
-    text = "".join(random_game(seed, plies) for seed in seeds).replace("600+5", control)
-    text = text.replace('[Result "', f'[UTCDate "{name}.03"]\n[Result "')
+def month(
+    folder: Path,
+    name: str,
+    seeds: list[int],
+    control: str = "600+5",
+    plies: int = 24,
+    days: int = 1,
+    config: IngestConfig = CONFIG,
+) -> Path:
+    """Ingest a month's dump of random games, `folder/dumps/NAME.pgn`, into `folder/positions/NAME`.
+
+    The games are of the days from the third on in turns; with 0 days they have no date.
+    """
+    texts = [random_game(seed, plies).replace("600+5", control) for seed in seeds]
+    for index, text in enumerate(texts if days else ()):
+        texts[index] = text.replace('[Result "', f'[UTCDate "{name}.{3 + index % days:02}"]\n[Result "')
     dump = folder / "dumps" / f"{name}.pgn"
     dump.parent.mkdir(parents=True, exist_ok=True)
-    dump.write_text(text)
-    ingest([str(dump)], folder / "positions" / name, CONFIG, workers=1)
+    dump.write_text("".join(texts))
+    ingest([str(dump)], folder / "positions" / name, config, workers=1)
     return folder / "positions" / name

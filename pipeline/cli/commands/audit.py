@@ -14,7 +14,7 @@ from pipeline.storage.claims import AUDIT
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Join(Common):
-    """Join datasets (months) into a training set, with the latest month held out; rows are referenced, not copied.
+    """Join datasets (months) into a training set, with the newest games of each held out; rows are referenced, not copied.
 
     Run it again with the same --out to add datasets. Every command that takes a dataset also takes a training set.
     """
@@ -29,7 +29,7 @@ class Join(Common):
     remove: tuple[str, ...] = ()
     """Names of datasets to remove from the set; their files are kept."""
     join: JoinConfig = field(default_factory=JoinConfig)
-    """Choice of the dataset that is held out."""
+    """Choice of the games that are held out."""
 
     def run(self) -> dict[str, Any]:
         """Join and return the counts of the training set."""
@@ -39,11 +39,11 @@ class Join(Common):
         stop = Interrupt()
         with bar("join") as progress:
             made = join(self.datasets, self.out, self.join, remove=self.remove, progress=progress, stop=stop)
-        shown = ("name", "first_date", "last_date", "held_out")
+        shown = ("name", "first_date", "last_date", "held_out", "why")
         datasets = [{key: entry[key] for key in shown} for entry in made["datasets"]]
         result = {"out": str(self.out)} | {key: made[key] for key in ("positions", "games_on_both_sides")}
-        held_out = [entry["name"] for entry in datasets if entry["held_out"]]
-        shown_text = plain_text(result | {"datasets": [entry["name"] for entry in datasets], "held_out": held_out})
+        held_out = {entry["name"]: f"{entry['held_out']} ({entry['why']})" for entry in datasets}
+        shown_text = plain_text(result | {"held_out": held_out})
         return result | {"datasets": datasets, "text": f"{shown_text}\n{next_training(self.out)}"}
 
 

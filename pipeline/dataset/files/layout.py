@@ -10,3 +10,5 @@ LARGEST_GROUP = ROW_GROUP
 """Rows that a row group may have to be read: a footer that says more is not of this project."""
 LARGEST_MANIFEST = 1 << 28
 """Bytes of the largest manifest that is read."""
+MOST_GAMES = 1 << 32
+"""Games that the column `game` can number, a uint32."""

@@ -12,10 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from engine.json_files import shown
 from pipeline.dataset.files.columns import Form
-from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, SPLITS
-
-MOST_GAMES = 1 << 32
-"""Games are numbered by a uint32."""
+from pipeline.dataset.files.layout import GAMES, LARGEST_GROUP, MOST_GAMES, SPLITS
 
 
 def _file_name(value: object) -> object:
@@ -144,7 +141,11 @@ class Joined(Schema):
     name: Name
     path: Name
     manifest_sha256: Sha256
-    held_out: bool
+    held_out: Annotated[str, Field(pattern=r"^(all|none|[0-9]{4}\.[0-9]{2}\.[0-9]{2})$")]
+    """The first day of the games that are held out, or all, or none."""
+    why: Text
+    held_rows: dict[FileName, list[Count]]
+    """Rows that are held out of each row group, by file, where `held_out` is a day."""
     first_date: Text | None = None
     last_date: Text | None = None
 

@@ -92,10 +92,10 @@ def _check_sizes(path: Path, group: pq.RowGroupMetaData, rows: int) -> None:
 class ShardReader:
     """An open shard, read by row groups."""
 
-    def __init__(self, path: Path, file: pq.ParquetFile) -> None:
-        """Read `file`, which lies at `path` and whose footer has been checked."""
+    def __init__(self, path: Path, file: pq.ParquetFile, wanted: NDArray[np.bool_] | None = None) -> None:
+        """Read `file`, which lies at `path` and whose footer has been checked: the rows of `wanted` games [G], or all."""
         metadata = file.metadata
-        self.path, self.file, self.form = path, file, form_of(metadata.schema.names)
+        self.path, self.file, self.wanted, self.form = path, file, wanted, form_of(metadata.schema.names)
         self.groups = [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)]
         """Rows of each row group."""
         self.optional = tuple(name for name in OPTIONAL if name in metadata.schema.names)
@@ -117,7 +117,7 @@ class ShardReader:
         table = read_columns(self.file, group, self.form, others, planes=planes)
         batch = batch_columns(table.select(others)) | ({"planes": planes_from(table, planes_RP)} if planes else {})
         check_rows(batch, games)
-        return batch | self._missing(group, columns)
+        return self._select(batch | self._missing(group, columns), columns)
 
     def read_packed(
         self, group: int, columns: Sequence[str], games: int | None = None
@@ -132,15 +132,24 @@ class ShardReader:
         table = read_columns(self.file, group, self.form, others, planes=True)
         batch, packed_RW = batch_columns(table.select(others)), packed_from(table)
         check_rows(batch | {"planes": unpack(packed_RW)} if "visits" in batch else batch, games)
-        return batch | self._missing(group, columns), packed_RW
+        batch = self._select(batch | self._missing(group, columns) | {"planes": packed_RW}, (*columns, "planes"))
+        return batch, batch.pop("planes")
 
     def table(self, group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return columns of a row group, or all, as they are stored, without checking their values."""
         return self.file.read_row_group(group, columns=None if columns is None else list(columns), use_threads=False)
 
     def _stored(self, columns: Sequence[str]) -> list[str]:
-        """Return the named columns that the file has, without planes."""
-        return [name for name in columns if name != "planes" and (name in self.optional or name not in OPTIONAL)]
+        """Return the named columns that the file has, without planes, and those that `_select` needs."""
+        names = columns if self.wanted is None else dict.fromkeys((*columns, "game"))
+        return [name for name in names if name != "planes" and (name in self.optional or name not in OPTIONAL)]
+
+    def _select(self, batch: Batch, columns: Sequence[str]) -> Batch:
+        """Return the columns of the rows of wanted games."""
+        if self.wanted is None:
+            return batch
+        picked = np.flatnonzero(self.wanted[batch["game"]])
+        return {name: batch[name][picked] for name in columns}
 
     def _missing(self, group: int, columns: Sequence[str]) -> Batch:
         """Return columns of nulls for the optional columns that the file lacks."""
@@ -149,15 +158,21 @@ class ShardReader:
 
 
 @contextmanager
-def open_shard(path: Path, rows: int | None = None, metadata: pq.FileMetaData | None = None) -> Iterator[ShardReader]:
+def open_shard(
+    path: Path,
+    rows: int | None = None,
+    metadata: pq.FileMetaData | None = None,
+    wanted: NDArray[np.bool_] | None = None,
+) -> Iterator[ShardReader]:
     """Open a shard; whatever is wrong with it, now or while it is read, raises DatasetError.
 
-    `rows` is the manifest's count; `metadata` its footer, if that has been read and checked before.
+    `rows` is the manifest's count; `metadata` its footer, if that has been read and checked before; only rows of
+    `wanted` games [G] are read, if it is given.
     """
     with reading(path), open_for_arrow(path) as source, pq.ParquetFile(source, metadata=metadata) as file:
         if metadata is None:
             check_footer(path, file.metadata, rows)
-        yield ShardReader(path, file)
+        yield ShardReader(path, file, wanted)
 
 
 def check_rows(rows: Batch, games: int | None = None) -> None:

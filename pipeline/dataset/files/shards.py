@@ -29,7 +29,7 @@ from pipeline.dataset.files.columns import (
     writer_options,
 )
 from pipeline.dataset.files.layout import GAMES as GAMES
-from pipeline.dataset.files.layout import LARGEST_MANIFEST
+from pipeline.dataset.files.layout import LARGEST_MANIFEST, MOST_GAMES
 from pipeline.dataset.files.layout import MANIFEST as MANIFEST
 from pipeline.dataset.files.layout import ROW_GROUP as ROW_GROUP
 from pipeline.dataset.files.layout import SPLITS as SPLITS
@@ -76,10 +76,6 @@ def write_packed(packed_RW: NDArray[np.uint64], columns: Mapping[str, NDArray[An
             rows = slice(first, first + ROW_GROUP)
             mine = {name: values[rows] for name, values in columns.items()}
             writer.write_table(rows_table(packed_RW[rows], mine, form))
-
-
-MOST_GAMES = 1 << 32
-"""Games that the column `game` can number."""
 
 
 def game_numbers(game_R: NDArray[Any], first_game: int) -> NDArray[np.uint32]:

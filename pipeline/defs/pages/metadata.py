@@ -34,7 +34,7 @@ FIGURES = (
     *("hand_written_top1", "chance_top1"),
 )
 SHARD_COLUMNS = ("name", "split", "rows", "bytes", "sha256")
-JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out")
+JOINED_COLUMNS = ("name", "first_date", "last_date", "held_out", "why")
 LEADERBOARD = {
     "dataset": "Positions on which the checkpoint was measured.",
     "rule": "Which positions count; top-1 is comparable on the same dataset under the same rule.",

@@ -1,8 +1,10 @@
-"""A training set gives the rows of its datasets and no others, copies none, and keeps the latest month apart."""
+"""A training set gives the rows of its datasets and no others, copies none, and keeps the newest games apart."""
 
 import json
+import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ import pytest
 from filelock import FileLock
 
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import file_hash
+from pipeline.dataset.fen_rows import fen_rows
+from pipeline.dataset.files.shards import SPLITS, file_hash
 from pipeline.dataset.join import JoinConfig, join
 from pipeline.dataset.training_set import TRAINING_SET, read_training_set, split_shards
 from pipeline.errors import ConfigError, DatasetError, Stopped
+from pipeline.evaluation.report import _seen
 from pipeline.training import train as training
 from tests.pipeline import datasets
-from tests.pipeline.months import month
+from tests.pipeline.months import CONFIG, month
 
 Months = dict[str, Path]
 COLUMNS = ("planes", "label", "game", "ply", "elo", "result")
@@ -25,12 +29,12 @@ COLUMNS = ("planes", "label", "game", "ply", "elo", "result")
 
 @pytest.fixture(scope="module")
 def months(tmp_path_factory: pytest.TempPathFactory) -> Months:
-    """Three months; the last one also holds the first twelve games of the first."""
+    """Three months of ten days; the last one also holds the first twelve games of the first."""
     folder = tmp_path_factory.mktemp("months")
     return {
-        "2014.05": month(folder, "2014.05", list(range(40))),
-        "2014.06": month(folder, "2014.06", list(range(40, 70)), control="180+0"),
-        "2014.07": month(folder, "2014.07", list(range(70, 90)) + list(range(12))),
+        "2014.05": month(folder, "2014.05", list(range(40)), days=10),
+        "2014.06": month(folder, "2014.06", list(range(40, 70)), control="180+0", days=10),
+        "2014.07": month(folder, "2014.07", list(range(70, 90)) + list(range(12)), days=10),
     }
 
 
@@ -46,30 +50,85 @@ def rows(out: Path, split: str) -> Counter[bytes]:
     return found
 
 
-def stored(paths: list[Path], splits: tuple[str, ...]) -> Counter[bytes]:
-    """Give the rows of datasets in the same form, read without the code that batches use."""
+def stored(paths: list[Path], splits: tuple[str, ...], newest: bool | None = None) -> Counter[bytes]:
+    """Give the rows of datasets in the same form, read without the code that batches use: of the last day, or without it."""
     kinds = {"label": "<u2", "game": "<u4", "ply": "<u2", "elo": "<u2", "result": "i1"}
     found: Counter[bytes] = Counter()
     for path in paths:
+        dates = [game["date"] for game in datasets.games(path)]
         for row in datasets.table(path).to_pylist():
-            if row["split"] in splits:
+            if row["split"] in splits and newest in (None, dates[row["game"]] == f"{path.name}.12"):
                 numbers = (np.array(row[name], dtype=kind).tobytes() for name, kind in kinds.items())
                 found[row["planes"] + b"".join(numbers)] += 1
     return found
 
 
-def test_the_splits_are_those_of_the_datasets_and_the_latest_month_stands_apart(months: Months, tmp_path: Path) -> None:
+def test_the_newest_games_of_each_dataset_stand_apart(months: Months, tmp_path: Path) -> None:
+    """Games of all days come in turns, so most shards are of two splits."""
     page = joined(months, tmp_path / "set")
-    earlier, latest = list(months.values())[:2], [months["2014.07"]]
-    for split in ("train", "val", "test"):
-        assert rows(tmp_path / "set", split) == stored(earlier, (split,))
-    assert rows(tmp_path / "set", "latest") == stored(latest, ("train", "val", "test"))
+    everything = list(months.values())
+    for split in SPLITS:
+        assert rows(tmp_path / "set", split) == stored(everything, (split,), newest=False)
+    assert rows(tmp_path / "set", "latest") == stored(everything, SPLITS, newest=True)
     assert page["positions"] == {split: rows(tmp_path / "set", split).total() for split in page["positions"]}
-    assert [entry["held_out"] for entry in page["datasets"]] == [False, False, True]
+    assert [entry["held_out"] for entry in page["datasets"]] == [f"{name}.12" for name in months]
+    assert page["datasets"][0]["why"] == "4 of its 40 games, the newest"
+    written = Counter(name for table in fen_rows(tmp_path / "set") for name in table["split"].to_pylist())
+    assert written == page["positions"]
+
+
+@pytest.mark.parametrize("planes", ["all", "compact"])
+def test_batches_leave_out_what_is_held_out(planes: Any, tmp_path: Path) -> None:
+    made = month(tmp_path, "2014.05", list(range(20)), days=10, config=replace(CONFIG, planes=planes))
+    join([made], tmp_path / "set")
+    batches = Batches([tmp_path / "set"], batch_size=16, columns=COLUMNS)
+    assert batches.packed == (planes == "compact")
+    whole = [
+        b"".join(batch[name][row].tobytes() for name in COLUMNS)
+        for batch in batches
+        for row in range(len(batch["ply"]))
+    ]
+    assert Counter(whole) == stored([made], ("train",), newest=False)
+    later = next(iter(batches.from_step(3)))
+    assert [later["label"][row].tobytes() for row in range(16)] == [row[77 * 8 :][:2] for row in whole[48:64]]
+
+
+def test_a_dataset_that_is_named_stands_apart_whole(months: Months, tmp_path: Path) -> None:
+    page = joined(months, tmp_path / "set", hold_out="2014.07")
+    earlier, latest = list(months.values())[:2], [months["2014.07"]]
+    for split in SPLITS:
+        assert rows(tmp_path / "set", split) == stored(earlier, (split,))
+    assert rows(tmp_path / "set", "latest") == stored(latest, SPLITS)
+    assert [entry["held_out"] for entry in page["datasets"]] == ["none", "none", "all"]
+
+
+@pytest.mark.parametrize(
+    ("days", "held_out", "why"),
+    [
+        (0, "none", "its games have no dates: its val and test splits alone are not trained on"),
+        (1, "none", "most of its games are of one day, 2014.05.03: its val and test splits alone are not trained on"),
+        (2, "2014.05.04", "5 of its 10 games, the newest"),
+    ],
+)
+def test_games_of_few_days_or_none(days: int, held_out: str, why: str, tmp_path: Path) -> None:
+    made = month(tmp_path, "2014.05", list(range(10)), days=days)
+    page = join([made], tmp_path / "set")
+    assert [(entry["held_out"], entry["why"]) for entry in page["datasets"]] == [(held_out, why)]
+    assert (page["positions"]["latest"] == 0) == (held_out == "none")
+
+
+def test_the_same_dump_ingested_twice_is_refused(months: Months, tmp_path: Path) -> None:
+    again = shutil.copytree(months["2014.05"], tmp_path / "again")
+    refusal = f"{re.escape(str(months['2014.05']))} and {re.escape(str(again))} have the same manifest"
+    with pytest.raises(ConfigError, match=refusal):
+        join([months["2014.05"], again], tmp_path / "set")
+    join([months["2014.05"]], tmp_path / "set")
+    with pytest.raises(ConfigError, match=refusal):
+        join([again], tmp_path / "set")
 
 
 def test_a_game_that_train_and_a_test_hold_is_noticed(months: Months, tmp_path: Path) -> None:
-    page = joined(months, tmp_path / "set")
+    page = joined(months, tmp_path / "set", hold_out="2014.07")
     train = {game["site"] for game in datasets.games(months["2014.05"]) if game["split"] == "train"}
     both = [game for game in datasets.games(months["2014.07"]) if game["site"] in train]
     assert 0 < len(both) < 12
@@ -85,12 +144,8 @@ def test_joining_copies_nothing_and_appending_a_month_rewrites_none(months: Mont
     again = join([second, first], tmp_path / "set")
     assert again == page
     longer = join([third], tmp_path / "set")
-    keys = ("name", "path", "manifest_sha256", "first_date", "last_date")
-    assert [[entry[key] for key in keys] for entry in longer["datasets"][:2]] == [
-        [entry[key] for key in keys] for entry in page["datasets"]
-    ]
-    assert [entry["held_out"] for entry in page["datasets"]] == [False, True]
-    assert [entry["held_out"] for entry in longer["datasets"]] == [False, False, True]
+    assert longer["datasets"][:2] == page["datasets"]
+    assert [entry["name"] for entry in longer["datasets"]] == list(months)
     assert {path.name for path in (tmp_path / "set").iterdir()} == {TRAINING_SET, ".lock"}
     assert {name: datasets.content(path) for name, path in months.items()} == before
 
@@ -109,7 +164,7 @@ def test_a_set_and_its_datasets_can_be_moved_together(months: Months, tmp_path: 
     shutil.copytree(months["2014.05"].parent, tmp_path / "here" / "positions")
     join(sorted((tmp_path / "here" / "positions").iterdir()), tmp_path / "here" / "sets" / "all")
     (tmp_path / "here").rename(tmp_path / "there")
-    assert rows(tmp_path / "there" / "sets" / "all", "test") == stored(list(months.values())[:2], ("test",))
+    assert rows(tmp_path / "there" / "sets" / "all", "test") == stored(list(months.values()), ("test",), newest=False)
 
 
 def test_a_dataset_that_changed_since_is_refused(months: Months, tmp_path: Path) -> None:
@@ -139,7 +194,7 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
         join(list(months.values()), out, stop=lambda: True)
     assert not out.exists()
     joined(months, out)
-    with pytest.raises(DatasetError, match="joined with hold_out 'latest', not 'none'"):
+    with pytest.raises(DatasetError, match="joined with hold_out 'newest', not 'none'"):
         joined(months, out, hold_out="none")
     with pytest.raises(DatasetError, match="is a training set"):
         join([out], tmp_path / "other")
@@ -160,6 +215,9 @@ def test_mistakes_are_refused_and_leave_nothing(months: Months, tmp_path: Path) 
         lambda page: json.dumps(page | {"datasets": []}).encode(),
         lambda page: json.dumps(page | {"datasets": [{"name": "x"}]}).encode(),
         lambda page: json.dumps(page | {"positions": page["positions"] | {"train": 3}}).encode(),
+        lambda page: json.dumps(
+            page | {"datasets": [page["datasets"][0] | {"held_rows": {}}, *page["datasets"][1:]]}
+        ).encode(),
     ],
 )
 def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) -> None:
@@ -170,9 +228,19 @@ def test_a_damaged_page_is_refused(months: Months, tmp_path: Path, damage: Any) 
 
 
 def test_a_checkpoints_card_names_what_was_trained_on_and_not_what_was_held_out(months: Months, tmp_path: Path) -> None:
-    joined(months, tmp_path / "set")
+    joined(months, tmp_path / "set", hold_out="2014.07")
     data = training.describe_data([tmp_path / "set"])
     assert [dataset["name"] for dataset in data["datasets"]] == ["2014.05", "2014.06"]
     assert data["training_sets"][0]["sha256"] == file_hash(tmp_path / "set" / TRAINING_SET)
     assert "training_sets" not in training.describe_data([months["2014.05"]])
     assert read_training_set(tmp_path / "set")["positions"] == data["training_sets"][0]["positions"]
+
+
+def test_a_report_knows_that_the_newest_games_were_held_out(months: Months, tmp_path: Path) -> None:
+    joined(months, tmp_path / "set")
+    on_set, on_all = ({"data": training.describe_data(paths)} for paths in ([tmp_path / "set"], list(months.values())))
+    assert [dataset["held_out"] for dataset in on_set["data"]["datasets"]] == [f"{name}.12" for name in months]
+    assert [_seen(on_set, tmp_path / "set", split) for split in ("train", "test", "latest")] == ["yes", "no", "no"]
+    assert _seen(on_all, tmp_path / "set", "latest") == "yes"
+    tuned = on_set | {"data": on_set["data"] | {"start": on_all}}
+    assert _seen(tuned, tmp_path / "set", "latest") == "yes"
