@@ -28,6 +28,7 @@ from pipeline.defs.child import run_child
 from pipeline.defs.pages.metadata import PROBED
 from pipeline.defs.resources import Datasets
 from pipeline.finetune.state import NOTHING_PROMOTED
+from pipeline.matches.match import format_elo
 from pipeline.validation.verify import LIMIT, verify_dataset
 
 FILES, SPLITS, ROWS = BLOCKING["positions"]
@@ -173,7 +174,7 @@ def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     """Return the check result for the match against the supervised checkpoint; None, if nothing was promoted, fails."""
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
-    said = f"Elo {row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}] in {row['games']} games"
+    said = f"Elo {format_elo(row)} in {row['games']} games"
     return _result(STRONGER, row["elo_low"] > 0, said, elo=row["elo"], elo_low=row["elo_low"])
 
 

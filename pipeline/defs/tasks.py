@@ -99,17 +99,18 @@ def report(
 def probe(checkpoint: Path, positions: Path, split: str | None, count: int, drawn: int = 0) -> Mapping[str, Any]:
     """Load a checkpoint; return its loss on `count` stored rows and its three first choices on `drawn` of them."""
     import numpy as np
+    import torch
 
     from engine.encoding.planes import legal_mask
     from model.inference.evaluator import evaluator
     from pipeline.dataset.files.shards import read_manifest
-    from pipeline.finetune.evaluation import log_policy
     from pipeline.validation.verify import sample_rows
 
     rows = sample_rows(positions, read_manifest(positions), count, split)
     planes_RP = np.stack([np.frombuffer(row["planes"], "<u8") for row in rows])
     logits_RA, _ = evaluator(checkpoint)(planes_RP)
-    log_RA = log_policy(logits_RA, legal_mask(planes_RP))
+    masked_RA = np.where(legal_mask(planes_RP), logits_RA.astype(np.float64), -np.inf)
+    log_RA = torch.from_numpy(masked_RA).log_softmax(1).numpy()
     loss = -float(np.mean(log_RA[np.arange(len(rows)), [row["label"] for row in rows]]))
     first_R3 = np.argsort(-log_RA, axis=1)[:drawn, :3]
     choices = [

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 PANELS: Mapping[str, str] = {
     "top1": "human top-1",
-    "kl_seed": "KL to the supervised network on human positions [nats]",
     "cross_entropy": "human cross-entropy [nats]",
+    "value_brier": "Brier score of the value in human games",
     "decisive_share": "decisive share of games",
     "mean_plies": "mean length of games [half-moves]",
 }

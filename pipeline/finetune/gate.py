@@ -5,48 +5,41 @@ a match of fixed length against the supervised checkpoint, whose Elo the curves 
 is the supervised one, and the two matches have different openings.
 """
 
-from pathlib import Path
 from typing import Any
 
 from engine.progress import Progress, Stop
-from pipeline.finetune.config import GateConfig
-from pipeline.finetune.state import Verdict
+from pipeline.finetune.state import StageContext, Verdict
 from pipeline.matches.config import ArenaConfig, SideConfig
-from pipeline.matches.match import play_match
+from pipeline.matches.match import format_elo, play_match
 
 SEED_MATCH = 500_000
 """Added to the random seed for the match against the supervised checkpoint."""
 
 
-def play_gate(
-    candidate: Path,
-    best: Path,
-    supervised: Path,
-    config: GateConfig,
-    out: Path,
-    *,
-    seed: int,
-    progress: Progress,
-    stop: Stop,
-) -> dict[str, Any]:
-    """Play the candidate's matches in `out/best` and `out/seed`; return both summaries, `seed` None for a rejected one.
+def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
+    """ARENA: play the candidate against the best network, and against the supervised one if it is accepted.
 
-    Raises what `play_match` raises, Stopped included; the same call continues.
+    Returns both summaries, `seed` None for a rejected candidate. Raises what `play_match` raises, Stopped included; the same
+    call continues.
     """
-    a, b, c = (SideConfig(who=str(who), simulations=config.simulations) for who in (candidate, best, supervised))
+    gate, out, seed = context.config.gate, context.folder / "arena", 1000 * context.config.seed + context.number
+    players = (context.candidate, context.best, context.seed)
+    candidate, best, supervised = (SideConfig(who=str(who), simulations=gate.simulations) for who in players)
     out.mkdir(parents=True, exist_ok=True)
-    gate = ArenaConfig(games=config.games, seed=seed, early=True, sprt=config.sprt)
-    first = play_match(a, b, gate, out / "best", progress=progress, stop=stop)
+    sequential = ArenaConfig(games=gate.games, seed=seed, early=True, sprt=gate.sprt)
+    first = play_match(candidate, best, sequential, out / "best", progress=progress, stop=stop)
     if first["sprt"]["verdict"] != "H1":
         return {"best": first, "seed": None}
-    whole = ArenaConfig(games=config.seed_games, seed=seed + SEED_MATCH, sprt=config.sprt)
-    return {"best": first, "seed": play_match(a, c, whole, out / "seed", progress=progress, stop=stop)}
+    whole = ArenaConfig(games=gate.seed_games, seed=seed + SEED_MATCH, sprt=gate.sprt)
+    return {
+        "best": first,
+        "seed": play_match(candidate, supervised, whole, out / "seed", progress=progress, stop=stop),
+    }
 
 
 def describe(match: dict[str, Any]) -> str:
     """Describe a match's result in a few words."""
-    interval = f"[{match['elo_low']:+.0f}, {match['elo_high']:+.0f}]"
-    return f"Elo {match['elo']:+.0f} {interval} in {match['games']} games"
+    return f"Elo {format_elo(match)} in {match['games']} games"
 
 
 def judge(stages: dict[str, Any], supervised: dict[str, Any], max_top1_drop: float) -> Verdict:

@@ -21,16 +21,15 @@ from pipeline.executors.by_name import LOCAL, engine_of
 from pipeline.finetune.config import FREE_TO_CHANGE, FinetuneConfig
 from pipeline.finetune.gate import judge
 from pipeline.finetune.outputs import BEST, lineage, promote, reasons, refresh, row, table
-from pipeline.finetune.stages import DEFAULT_STAGES, Stage, StageContext
+from pipeline.finetune.stages import DEFAULT_STAGES, Stage
 from pipeline.finetune.state import (
     FORMAT_VERSION,
     FinetuneError,
     Generation,
-    Run,
+    StageContext,
     Verdict,
     checkpoint_of,
     folder_of,
-    now,
     publish_state,
     read_state,
 )
@@ -133,7 +132,6 @@ class _Loop:
 
     def run(self) -> dict[str, Any]:
         """Run stages until the generations or the minutes are over, or `stop` returns True."""
-        self.state.runs.append(Run(began=now()))
         refresh(self.out, self.state)
         why = "finished"
         try:
@@ -142,13 +140,12 @@ class _Loop:
                     raise Stopped("stopped between two stages")
                 self._advance(generation)
         except Stopped:
-            why = "stopped" if self.stop() else "its minutes are over"
-        except BaseException as error:
-            self._close(f"{type(error).__name__}: {error}"[:500])
-            raise
-        self._close(why)
-        if why == "stopped":
-            raise Stopped(f"stopped; {self.out / BEST} is the best so far: run the same command to continue")
+            if self.stop():
+                best = self.out / BEST
+                raise Stopped(f"stopped; {best} is the best so far: run the same command to continue") from None
+            why = "its minutes are over"
+        finally:
+            publish_state(self.out, self.state)  # with the time of a stage that is not done
         return self._result(why)
 
     def _halted(self) -> bool:
@@ -174,7 +171,6 @@ class _Loop:
                 self.state.seconds += spent
                 generation.seconds[name] = generation.seconds.get(name, 0.0) + spent
             generation.stages[name] = figures
-        generation.ended[name or "verdict"] = now()
         publish_state(self.out, self.state)
         refresh(self.out, self.state)
 
@@ -210,11 +206,6 @@ class _Loop:
             self.progress(Tick(one.done, one.total, one.unit, {"generation": number, **one.values}, name))
 
         return tick
-
-    def _close(self, why: str) -> None:
-        """Record how this start of the loop ended."""
-        self.state.runs[-1].ended, self.state.runs[-1].why = now(), why
-        publish_state(self.out, self.state)
 
     def _result(self, why: str) -> dict[str, Any]:
         """Return the figures of the best network, a row per generation, and a text for the terminal."""

@@ -17,12 +17,13 @@ from engine.temporaries import abandoned
 from pipeline.evaluation.render import markdown, publish_bytes
 from pipeline.finetune.curves import draw_curves
 from pipeline.finetune.state import STAGES, Generation, State, checkpoint_of
+from pipeline.matches.match import format_elo
 from pipeline.storage.csv_text import csv_text
 
 CSV, CURVES, BEST = "generations.csv", "curves.png", "best"
 GAMES = ("games", "positions", "decisive_share", "mean_plies", "resignations", "played_on", "false_resignations")
 MATCH = ("games", "score", "elo", "elo_low", "elo_high")
-HUMAN = ("top1", "top3", "cross_entropy", "value_brier", "kl_seed")
+HUMAN = ("top1", "top3", "cross_entropy", "value_brier")
 
 
 def refresh(out: Path, state: State) -> None:
@@ -97,11 +98,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Return the generations as a Markdown table."""
     shown = []
     for one in rows:
-        low, high = one["seed_elo_low"], one["seed_elo_high"]
-        elo = "" if one["seed_elo"] is None else f"{one['seed_elo']:+.0f} [{low:+.0f}, {high:+.0f}]"
-        human = ["" if one[name] is None else f"{one[name]:.4f}" for name in ("top1", "kl_seed")]
-        shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), elo, *human])
-    return markdown("generation|verdict|games|Elo against the seed (95 %)|human top-1|KL to the seed", shown)
+        elo = "" if one["seed_elo"] is None else format_elo(one, "seed_")
+        top1 = "" if one["top1"] is None else f"{one['top1']:.4f}"
+        shown.append([str(one["generation"]), one["verdict"], str(one["games"] or ""), elo, top1])
+    return markdown("generation|verdict|games|Elo against the seed (95 %)|human top-1", shown)
 
 
 def reasons(rows: list[dict[str, Any]]) -> list[str]:

@@ -1,46 +1,19 @@
-"""The four stages of a generation. Each works in the generation's folder, continues there after a kill, and returns figures.
+"""EXPLORE and TRAIN, and the table of the four stages.
 
-A stage raises Stopped when it was asked to stop.
+A stage works in the generation's folder, continues there after a kill, and returns figures. It raises Stopped
+when it was asked to stop.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from engine.progress import Progress, Stop
 from pipeline.errors import Stopped
-from pipeline.finetune.config import FinetuneConfig
-from pipeline.finetune.evaluation import evaluate
-from pipeline.finetune.gate import play_gate
+from pipeline.finetune.evaluation import eval_stage
+from pipeline.finetune.gate import arena_stage
+from pipeline.finetune.state import StageContext
 from pipeline.selfplay.worker import ONNX
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageContext:
-    """The inputs of a stage."""
-
-    number: int
-    """Number of the generation; 0 is the supervised checkpoint."""
-    folder: Path
-    """Folder of the generation."""
-    candidate: Path
-    """Checkpoint of this generation, which TRAIN writes."""
-    best: Path
-    """Checkpoint of the best network so far."""
-    seed: Path
-    """The supervised checkpoint."""
-    buffer: tuple[Path, ...]
-    """Self-play datasets that TRAIN may read, the newest last."""
-    human: tuple[Path, ...]
-    """Human datasets."""
-    config: FinetuneConfig
-    """Settings of the loop."""
-    lineage: Mapping[str, Any]
-    """Origin of the data, for the manifest of the self-play dataset."""
-    spent: Mapping[str, float]
-    """How often the trainings that led to the best network have used each dataset's rows, by the manifest's hash."""
-
 
 Stage = Callable[[StageContext, Progress, Stop], dict[str, Any]]
 
@@ -106,26 +79,6 @@ def train_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[s
         raise Stopped(f"stopped at step {card['step']}")
     figures = {"step": card["step"], "positions": card["positions"], **card["metrics"]}
     return {**figures, "uses": card["uses"], "spent": add_uses(card, context.spent)}
-
-
-def arena_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """ARENA: play the candidate against the best network, and against the supervised one if it is accepted."""
-    return play_gate(
-        context.candidate,
-        context.best,
-        context.seed,
-        context.config.gate,
-        context.folder / "arena",
-        seed=1000 * context.config.seed + context.number,
-        progress=progress,
-        stop=stop,
-    )
-
-
-def eval_stage(context: StageContext, progress: Progress, stop: Stop) -> dict[str, Any]:
-    """EVAL: measure the candidate on human positions."""
-    out = context.folder / "eval"
-    return evaluate(context.candidate, context.seed, context.human, out, progress=progress, stop=stop)
 
 
 DEFAULT_STAGES: Mapping[str, Stage] = {

@@ -1,15 +1,16 @@
 """The loop's progress: one JSON file, replaced whole when a stage is done, from which every other file is made.
 
-state.json      {format_version, seconds, runs: [...], generations: [{number, stages: {explore, train, arena, eval},
-                seconds: {stage: ...}, ended: {stage: ...}, verdict: {promoted, undone, reason}}, ...]}
+state.json      {format_version, seconds, generations: [{number, stages: {explore, train, arena, eval}, seconds: {stage: ...},
+                verdict: {promoted, undone, reason}}, ...]}
 
 Generation 0 is the supervised checkpoint: its only stage is eval, and it counts as promoted. A stage that is in `stages` is
 done; the first that is not comes next. The best network follows from the verdicts.
 
-Stability: FORMAT_VERSION 2. Two runs of one loop differ in `seconds`, `ended`, `runs` and the timing in `explore` only.
+Stability: FORMAT_VERSION 2. Two runs of one loop differ in `seconds` and the timing in `explore` only.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,6 +21,7 @@ from engine.errors import UserError
 from engine.json_files import check, read_json
 from pipeline.dataset.files.schemas import Count, Number, Schema, Text
 from pipeline.dataset.files.shards import publish_json
+from pipeline.finetune.config import FinetuneConfig
 
 FORMAT_VERSION: Literal[2] = 2
 STATE = "state.json"
@@ -47,7 +49,6 @@ class Generation(Schema):
     number: Count
     stages: dict[str, dict[str, Any]]
     seconds: dict[str, Number]
-    ended: dict[str, Text]
     verdict: Verdict | None = None
 
     @property
@@ -66,21 +67,12 @@ class Generation(Schema):
         return next((name for name in stages if name not in self.stages), None)
 
 
-class Run(Schema):
-    """One start of the loop."""
-
-    began: Text
-    ended: Text = ""
-    why: Text = ""
-
-
 class State(Schema):
     """state.json."""
 
     format_version: Literal[2]
     seconds: Annotated[float, Field(ge=0.0, lt=1e12)]
     """Time spent, over all starts."""
-    runs: list[Run]
     generations: list[Generation]
 
     @model_validator(mode="after")
@@ -106,7 +98,7 @@ class State(Schema):
             return self.generations[-1]
         if most is not None and number > most:
             return None
-        self.generations.append(Generation(number=number, stages={}, seconds={}, ended={}))
+        self.generations.append(Generation(number=number, stages={}, seconds={}))
         return self.generations[-1]
 
 
@@ -114,7 +106,7 @@ def read_state(out: Path) -> State:
     """Return the state of the loop in `out`, a new one if there is none; raises FinetuneError for an invalid file."""
     path = out / STATE
     if not path.exists():
-        return State(format_version=FORMAT_VERSION, seconds=0.0, runs=[], generations=[])
+        return State(format_version=FORMAT_VERSION, seconds=0.0, generations=[])
     found = read_json(path, FinetuneError)
     check(path, found, State, FinetuneError, hint=": it cannot be resumed; choose a new --out")
     return State.model_validate(found)
@@ -125,11 +117,6 @@ def publish_state(out: Path, state: State) -> None:
     publish_json(out, STATE, to_jsonable_python(state, inf_nan_mode="null"))
 
 
-def now() -> str:
-    """Return the time in ISO 8601, UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def folder_of(out: Path, number: int) -> Path:
     """Return the folder of a generation."""
     return out / "generations" / f"{number:03}"
@@ -138,3 +125,29 @@ def folder_of(out: Path, number: int) -> Path:
 def checkpoint_of(out: Path, number: int) -> Path:
     """Return the folder of a generation's network; that of generation 0 is the supervised checkpoint."""
     return folder_of(out, number) / "checkpoint" if number else out / "seed"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageContext:
+    """The inputs of a stage."""
+
+    number: int
+    """Number of the generation; 0 is the supervised checkpoint."""
+    folder: Path
+    """Folder of the generation."""
+    candidate: Path
+    """Checkpoint of this generation, which TRAIN writes."""
+    best: Path
+    """Checkpoint of the best network so far."""
+    seed: Path
+    """The supervised checkpoint."""
+    buffer: tuple[Path, ...]
+    """Self-play datasets that TRAIN may read, the newest last."""
+    human: tuple[Path, ...]
+    """Human datasets."""
+    config: FinetuneConfig
+    """Settings of the loop."""
+    lineage: Mapping[str, Any]
+    """Origin of the data, for the manifest of the self-play dataset."""
+    spent: Mapping[str, float]
+    """How often the trainings that led to the best network have used each dataset's rows, by the manifest's hash."""

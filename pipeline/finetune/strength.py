@@ -7,7 +7,6 @@ from typing import Any
 from engine.progress import Progress, Stop, never, silent
 from pipeline.finetune.outputs import BEST
 from pipeline.finetune.state import NOTHING_PROMOTED
-from pipeline.finetune.strength_page import write_strength_page
 from pipeline.matches.arena import play_matches
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.storage.preflight import is_installed
@@ -27,7 +26,7 @@ def strength(
 ) -> dict[str, Any]:
     """Play `tuned/best` at every simulation count against the supervised network, the hand-written player and an engine.
 
-    Matches and their page are written to `out`. The engine plays if it is installed, at each number of nodes.
+    Matches are written to `out`. The engine plays if it is installed, at each number of nodes.
 
     Returns `rows` and `text` of `play_matches`, and `against_seed`, the first row, at equal simulations. If nothing was
     promoted, the best network is the supervised one: that match is not played, `against_seed` is None, and the text begins
@@ -49,6 +48,4 @@ def strength(
     if pairings:
         result = play_matches(pairings, ArenaConfig(games=games), out, progress=progress, stop=stop)
     result["against_seed"] = None if alike else result["rows"][0]
-    out.mkdir(parents=True, exist_ok=True)
-    write_strength_page(tuned, out, result)
     return result | {"text": f"{NOTHING_PROMOTED}\n\n{result['text']}".rstrip()} if alike else result

@@ -12,7 +12,7 @@ from pipeline.dataset.files.shards import publish_json
 from pipeline.evaluation.render import markdown, publish_bytes
 from pipeline.matches.config import ArenaConfig, SideConfig
 from pipeline.matches.files import MatchFilesError
-from pipeline.matches.match import play_match
+from pipeline.matches.match import format_elo, play_match
 from pipeline.matches.players import player_of
 from pipeline.storage.claims import MATCH, MATCHES, is_free, is_of, require_own
 from pipeline.storage.preflight import require_folder
@@ -81,7 +81,7 @@ def table_of(rows: Sequence[dict[str, Any]]) -> str:
             (
                 row["a"],
                 row["b"],
-                f"{row['elo']:+.0f} [{row['elo_low']:+.0f}, {row['elo_high']:+.0f}]",
+                format_elo(row),
                 f"{row['score']:.3f}",
                 f"{row['wins']} {row['draws']} {row['losses']}",
                 f"{sum(sum(kinds.values()) for kinds in row['forfeits'].values())}",

@@ -7,7 +7,7 @@ on its number only, and a match that the sequential test ends counts no pair aft
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -171,7 +171,7 @@ def text_of(summary: dict[str, Any]) -> str:
     lines = [
         f"{summary['a']} - {summary['b']}: +{summary['wins']} ={summary['draws']} -{summary['losses']}"
         f" of {summary['games']} games, score {summary['score']:.3f}",
-        f"Elo {summary['elo']:+.1f} [{summary['elo_low']:+.1f}, {summary['elo_high']:+.1f}] (95 %),"
+        f"Elo {format_elo(summary)} (95 %),"
         f" LOS {100 * summary['los']:.1f} %, pairs LL LD DD+WL WD WW: {' '.join(map(str, summary['pairs']))}",
         f"SPRT [{test['elo0']:g}, {test['elo1']:g}]: {test['verdict']},"
         f" LLR {test['llr']:.2f} ({test['lower']:.2f}, {test['upper']:.2f})",
@@ -179,6 +179,14 @@ def text_of(summary: dict[str, Any]) -> str:
     ]
     forfeits = {summary[side]: counts for side, counts in summary["forfeits"].items() if counts}
     return "\n".join(lines + [f"forfeits of {name}: {_list_counts(counts)}" for name, counts in forfeits.items()])
+
+
+def format_elo(row: Mapping[str, Any], prefix: str = "") -> str:
+    """Format a match's Elo difference with its 95 % interval; where one side won every game, there is only a bound."""
+    score, elo, low, high = (row[prefix + name] for name in ("score", "elo", "elo_low", "elo_high"))
+    if score in (0.0, 1.0):
+        return f"above {low:+.0f}" if score else f"below {high:+.0f}"
+    return f"{elo:+.0f} [{low:+.0f}, {high:+.0f}]"
 
 
 def _list_counts(counts: dict[str, int]) -> str:

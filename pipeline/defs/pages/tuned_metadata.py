@@ -4,30 +4,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import chess.pgn
 import dagster as dg
 
 from pipeline.defs.pages import pictures
 from pipeline.defs.pages.metadata import Metadata, table
-from pipeline.evaluation.page.games import read_games
 from pipeline.finetune.outputs import CURVES
 from pipeline.finetune.state import NOTHING_PROMOTED, folder_of
-from pipeline.finetune.strength_page import PAGE
+from pipeline.matches.match import format_elo
 
 SAMPLES = 4
 """Games whose moves are shown."""
 ELO = ("elo", "elo_low", "elo_high")
-VERDICTS = ("generation", "verdict", "games", "seed_elo", "seed_elo_low", "seed_elo_high", "top1", "kl_seed", "reason")
-MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "elo", "elo_low", "elo_high", "los")
+VERDICTS = ("generation", "verdict", "games", "top1", "reason")
+MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a fine-tuning: figures of the best network, curves, a row per generation, sample games."""
     match, best = result["against_seed"] or {}, result["eval"]
     numbers = {name: match.get(name) for name in ELO}
-    numbers |= {name: best.get(name) for name in ("top1", "cross_entropy", "kl_seed")}
+    numbers |= {name: best.get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
     curves = out / CURVES
-    rows = [{name: "" if row[name] is None else row[name] for name in VERDICTS} for row in result["rows"]]
+    rows = [
+        {name: "" if row[name] is None else row[name] for name in VERDICTS}
+        | {"Elo against the seed (95 %)": "" if row["seed_elo"] is None else format_elo(row, "seed_")}
+        for row in result["rows"]
+    ]
     return {
         "path": dg.MetadataValue.path(out),
         "best": dg.MetadataValue.path(result["best"]),
@@ -46,7 +50,10 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
 def _show_games(out: Path, newest: int) -> Metadata:
     """Return the first games of the newest generation that has games."""
     for number in range(newest, 0, -1):
-        if games := read_games(folder_of(out, number) / "selfplay" / "games.pgn", SAMPLES):
+        pgn = folder_of(out, number) / "selfplay" / "games.pgn"
+        if pgn.is_file():
+            with pgn.open(encoding="utf-8", errors="replace") as file:
+                games = [game for _ in range(SAMPLES) if (game := chess.pgn.read_game(file)) is not None]
             text = "\n\n".join(map(str, games))
             return {"sample_games": dg.MetadataValue.md(f"```\n{text}\n```")}
     return {}
@@ -56,10 +63,11 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
     """Return the metadata of matches: Elo against the supervised checkpoint, if a network was promoted, and a table."""
     first = result["against_seed"]
     return {
-        "page": dg.MetadataValue.path(out / PAGE),
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
         **({"seed": NOTHING_PROMOTED} if first is None else {name: first[name] for name in ELO}),
-        "matches": table([{name: row[name] for name in MATCH} for row in result["rows"]]),
+        "matches": table(
+            [{name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)} for row in result["rows"]]
+        ),
         "text": dg.MetadataValue.md(result["text"]),
     }

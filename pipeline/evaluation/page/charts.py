@@ -58,23 +58,6 @@ def reliability(rows: Sequence[Row], said: str, came: str) -> str:
     return _svg(figure)
 
 
-def lines(rows: Sequence[Row], x: str, names: Sequence[str], *, band: tuple[str, str] | None = None) -> str:
-    """Return curves over the column `x`; rows without a value are left out. `band` names the ends of an interval."""
-    figure, axes = _figure(2.6, 5.6)
-    for name, color in zip(names, (FIRST, SECOND, INK, FAINT), strict=False):
-        known = [row for row in rows if row.get(name) is not None]
-        axes.plot([row[x] for row in known], [row[name] for row in known], "o-", color=color, markersize=3, label=name)
-        for row in known if band and name == names[0] else ():
-            low, high = (row.get(end) for end in band or ())
-            if low is not None and high is not None:
-                axes.plot((row[x],) * 2, (low, high), color=INK, linewidth=1.2)
-    if len(names) > 1:
-        axes.legend(fontsize=8, frameon=False, labelcolor=INK)
-    axes.set_xlabel(x)
-    axes.locator_params(axis="x", integer=True)
-    return _svg(figure)
-
-
 def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
     """Return an empty chart without a background."""
     from matplotlib.figure import Figure

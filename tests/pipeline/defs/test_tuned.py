@@ -39,7 +39,7 @@ TINY["explore"] |= {"search": {"algorithm": "gumbel", "simulations": 4, "max_con
 
 
 def test_a_tuned_network_is_stronger_when_its_whole_interval_says_so() -> None:
-    row = {"elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
+    row = {"score": 0.58, "elo": 60.0, "elo_low": 5.0, "elo_high": 120.0, "games": 200}
     assert checks.judge_strength(row).passed
     assert not checks.judge_strength(row | {"elo_low": -1.0}).passed
 
@@ -60,7 +60,6 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     ask = partial(strength.strength, tuned, out, games=2, engine="", nodes=())
     result = ask(simulations=(4, 8), hand_written=0)
     assert result == {"out": str(out), "rows": [], "text": NOTHING_PROMOTED, "against_seed": None}
-    assert "No generation was promoted" in (out / "report.html").read_text()
     assert not checks.judge_strength(result["against_seed"]).passed
     said = describe_strength(out, tuned, result)
     assert said["seed"] == NOTHING_PROMOTED
@@ -72,7 +71,6 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
         return {"rows": [{"b": met[-1][0]}], "text": "a table", "out": str(out)}
 
     monkeypatch.setattr(strength, "play_matches", play)
-    monkeypatch.setattr(strength, "write_strength_page", lambda *words: None)
     assert ask(simulations=(4,), hand_written=4)["text"] == f"{NOTHING_PROMOTED}\n\na table"
     shutil.rmtree(tuned / "best")
     network(tuned / "best", 1)

@@ -12,7 +12,8 @@ from model.network.network import build, parameters
 from model.network.preset import preset_row
 from pipeline.dataset.files.shards import publish_json
 from pipeline.errors import Stopped
-from pipeline.finetune.stages import Stage, StageContext
+from pipeline.finetune.stages import Stage
+from pipeline.finetune.state import StageContext
 from tests.model.synthetic import TINY
 
 SCRIPT = {
@@ -103,7 +104,7 @@ class Script:
     def eval(self, context: StageContext, progress: Progress, stop: Callable[[], bool]) -> dict[str, Any]:
         self.begin(context, "eval", progress, stop)
         top1 = self.script[context.number]["top1"] if context.number else 0.4
-        return {"top1": top1, "cross_entropy": 2.0, "kl_seed": 0.01 * context.number}
+        return {"top1": top1, "cross_entropy": 2.0}
 
 
 def forked(work: Callable[[], None]) -> int:

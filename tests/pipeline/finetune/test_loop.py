@@ -73,7 +73,6 @@ def timeless(out: Path) -> dict[str, Any]:
     state = json.loads((out / "state.json").read_text())
     for record in state["generations"]:
         record.pop("seconds")
-        record["ended"] = sorted(record["ended"])
     found["state.json"] = state["generations"]
     rows = csv.DictReader((out / "generations.csv").open())
     found["generations.csv"] = [
@@ -245,8 +244,6 @@ def test_a_failing_stage_leaves_what_was_done(made: Path, tmp_path: Path, undist
     script.fail = fail
     with pytest.raises(ZeroDivisionError):
         run(made, tmp_path / "out", THREE, script)
-    runs = json.loads((tmp_path / "out" / "state.json").read_text())["runs"]
-    assert [one["why"] for one in runs] == ["ZeroDivisionError: a bug"]
     again = Script(made)
     run(made, tmp_path / "out", THREE, again)
     assert again.seen[0][:2] == (2, "train")

@@ -13,7 +13,8 @@ from model.training.config import TrainConfigError
 from pipeline.errors import ConfigError
 from pipeline.finetune.config import FinetuneConfig, TuneConfig
 from pipeline.finetune.loop import require
-from pipeline.finetune.stages import StageContext, explore_stage, train_stage
+from pipeline.finetune.stages import explore_stage, train_stage
+from pipeline.finetune.state import StageContext
 from pipeline.selfplay.config import ExploreConfig
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets

@@ -11,6 +11,7 @@ from engine.match.config import PlayerError
 from pipeline.errors import Stopped
 from pipeline.matches.arena import arena, play_matches, table_of
 from pipeline.matches.config import ArenaConfig, SideConfig
+from pipeline.matches.match import format_elo
 from tests.engine.match.test_arena import ROGUE
 
 WEAK = SideConfig(who="policy:uniform")
@@ -64,3 +65,12 @@ def test_the_table_shows_elo_and_forfeits() -> None:
     row |= {"score": 0.518, "wins": 9, "draws": 2, "losses": 8, "forfeits": {"a": {}, "b": {"crash": 1, "timeout": 2}}}
     line = table_of([row]).splitlines()[-1]
     assert line == "| xs 64 | Stockfish 15.1 100 nodes | +12 [-40, +65] | 0.518 | 9 2 8 | 3 |"
+
+
+def test_the_elo_of_a_clean_sweep_is_a_bound() -> None:
+    estimates = {"elo": 1199.8, "elo_low": 160.6, "elo_high": 1199.8}
+    assert format_elo({"score": 1.0, **estimates}) == "above +161"
+    assert format_elo({"score": 0.0, "elo": -1199.8, "elo_low": -1199.8, "elo_high": -160.6}) == "below -161"
+    assert format_elo({f"seed_{name}": value for name, value in {"score": 0.9, **estimates}.items()}, "seed_") == (
+        "+1200 [+161, +1200]"
+    )

@@ -65,8 +65,7 @@ def test_a_game_of_a_match(tmp_path: Path) -> None:
 STATE_OF: dict[str, Any] = {
     "format_version": 2,
     "seconds": 1.5,
-    "runs": [{"began": "now"}],
-    "generations": [{"number": 0, "stages": {"eval": {}}, "seconds": {"eval": 1.0}, "ended": {"eval": "now"}}],
+    "generations": [{"number": 0, "stages": {"eval": {}}, "seconds": {"eval": 1.0}}],
 }
 
 
@@ -76,8 +75,6 @@ STATE_OF: dict[str, Any] = {
         {"format_version": 1},
         {"seconds": -1.0},
         {"seconds": "x"},
-        {"runs": 7},
-        {"runs": [{}]},
         {"generations": {}},
         {"generations": [7]},
         {"generations": [{"number": 1}]},

@@ -1,0 +1,16 @@
+"""The curves of a fine-tuning."""
+
+import io
+
+from PIL import Image
+
+from pipeline.finetune.curves import draw_curves
+
+
+def test_curves_are_drawn_of_any_rows() -> None:
+    seed = {"generation": 0, "verdict": "promoted", "seed_elo": 0.0, "seed_elo_low": 0.0, "seed_elo_high": 0.0}
+    undone = {"generation": 1, "verdict": "undone", "seed_elo": -9.0, "seed_elo_low": -80.0, "seed_elo_high": 60.0}
+    rejected = {"generation": 2, "verdict": "rejected", "seed_elo": None, "top1": 0.4, "games": 20}
+    for rows in ([seed], [seed, undone, rejected]):
+        with Image.open(io.BytesIO(draw_curves(rows))) as image:
+            assert image.size == (1100, 600)
