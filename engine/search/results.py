@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.board.position import MAX_MOVES
-from engine.encoding.planes import LabelError
 from engine.search.config import SearchParams
 from engine.search.select import improved_policy
 from engine.search.tree import LOST, UNKNOWN, WON, Forest
@@ -42,14 +41,6 @@ class Root:
     """Longest path since the last move, plies."""
     full: float
     """Share of the tree's memory in use."""
-
-    def value_of(self, label: int, promotion: int) -> float:
-        """Return the value of a move, the root's where the move was not visited. LabelError for a move that is not there."""
-        found_M = np.flatnonzero((self.labels == label) & (self.promotions == promotion))
-        if not len(found_M):
-            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
-        value = float(self.values[found_M[0]])
-        return self.value if np.isnan(value) else value
 
 
 def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:

@@ -37,7 +37,6 @@ COMMANDS = {
     "selfplay": ("selfplay:SelfPlay", "make a dataset of games against itself or of searched positions"),
     "finetune": ("selfplay:Finetune", "make a network stronger by self-play"),
     "arena": ("arena:Arena", "play matches between players"),
-    "judge": ("arena:Judge", "compare players' moves with an engine's evaluations"),
     "warmup": ("warmup:Warmup", "compile all kernels now, so that nothing waits for it later"),
     "bench": ("bench:Bench", "measure the speed of this machine"),
 }

@@ -1,1 +1,1 @@
-"""Matches and judged positions by the words of a command line, and their files."""
+"""Matches by the words of a command line, and their files."""

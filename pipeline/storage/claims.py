@@ -39,12 +39,11 @@ FINETUNING = Kind("a fine-tuning", ("finetune.json",))
 TRAINING_SET = Kind("a training set", ("training_set.json",))
 CHECKPOINT = Kind("a checkpoint", ("checkpoint.json",))
 MATCH = Kind("a match", ("arena.json",))
-JUDGEMENTS = Kind("a judging", ("judge.json",))
 MATCHES = Kind("a folder of matches", ("matches.json",), "rows")
 REPORT = Kind("a report", ("report.json",), "common_rule")
 AUDIT = Kind("an audit", ("audit.json",), "in_train")
 # special kinds first: a generation of self-play is a dataset too
-_FOLDERS = (SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH, JUDGEMENTS)
+_FOLDERS = (SELFPLAY, FINETUNING, TRAINING_SET, CHECKPOINT, MATCH)
 KINDS = (*_FOLDERS, MATCHES, REPORT, AUDIT, DATASET)
 
 

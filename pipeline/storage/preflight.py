@@ -4,7 +4,6 @@ import os
 import resource
 import shlex
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.errors import ConfigError
@@ -54,9 +53,3 @@ def is_installed(engine: str) -> bool:
     """Return whether the program of an engine's command is there, Debian's folder of games included."""
     command = tuple(shlex.split(engine))
     return bool(command) and shutil.which(installed(command)[0]) is not None
-
-
-def require_program(command: Sequence[str]) -> None:
-    """Raise ConfigError for a command whose program is not there."""
-    if shutil.which(command[0]) is None:
-        raise ConfigError(f"{command[0]} is not installed, or not on the path: name the command of a UCI engine")

@@ -1,4 +1,4 @@
-"""Commands that measure playing strength: arena, judge."""
+"""The command that measures playing strength: arena."""
 
 import re
 from dataclasses import dataclass, field
@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from engine.match.config import PlayerError
 from pipeline.cli.commands.base import Common, Interrupt
 from pipeline.cli.progress import bar
-from pipeline.errors import Stopped
 from pipeline.matches.config import ArenaConfig, SideConfig
 
 LIMITS = {"simulations": int, "nodes": int, "movetime": int, "tc": str}
@@ -53,63 +52,6 @@ class Arena(Common):
         with bar("arena") as progress:
             result = arena(sides, self.match, self.out, progress=progress, stop=stop)
         return {**result, "out": str(self.out)}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judge(Common):
-    """Compare players' moves on positions that a strong engine has evaluated: faster than matches, and less certain.
-
-    A player is a checkpoint's directory, `onnx:DIR`, `hand-written` or `uniform`; options of its search follow after
-    commas, as in `datasets/embedded,simulations=16,algorithm=gumbel`. The loss is the expected score lost against the best
-    move: by a move drawn from the policy, by the policy that self-play would record, and by the move played. The engine's
-    evaluations are kept in --out and used again; the same command continues a run that was stopped.
-    """
-
-    arguments: ClassVar = {"players": "PLAYER..."}
-    basic: ClassVar = "pgn out positions engine depth seed workers"
-
-    players: tuple[str, ...]
-    """Checkpoints' directories, onnx:DIR, hand-written or uniform; the others are compared with the first."""
-    pgn: Path
-    """Games to draw positions from, at most two per game."""
-    out: Path
-    """Directory of the engine's evaluations."""
-    positions: int = 1000
-    """Number of positions."""
-    engine: str = "stockfish"
-    """Command of the UCI engine that evaluates."""
-    depth: int = 9
-    """Depth of its search of every legal move."""
-    seed: int = 0
-    """Random seed for the choice of positions."""
-    workers: int = 0
-    """Engines running at once; 0 for one per core."""
-
-    def run(self) -> dict[str, Any]:
-        """Evaluate what has no evaluation yet, compare, and return the table."""
-        from pipeline.evaluation.judgements import find_engine, judge_positions
-        from pipeline.executors.local import available_cores
-        from pipeline.matches.judge import searchers, text_of, weigh
-
-        sides, command, stop = [parse_player(words) for words in self.players], find_engine(self.engine), Interrupt()
-        players = searchers(sides)  # refuses wrong options before minutes of evaluation
-        with bar("judge") as progress:
-            found = judge_positions(
-                self.pgn,
-                self.out,
-                positions=self.positions,
-                command=command,
-                depth=self.depth,
-                seed=self.seed,
-                workers=self.workers or available_cores(),
-                progress=progress,
-                stop=stop,
-            )
-        if stop():
-            raise Stopped(f"stopped after {len(found)} positions; run the same command to continue")
-        with bar("weigh") as progress:
-            result = weigh(players, found, progress, stop)
-        return {**result, "out": str(self.out), "text": text_of(result)}
 
 
 def parse_player(words: str, **limits: Any) -> SideConfig:

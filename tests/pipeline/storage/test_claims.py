@@ -91,7 +91,6 @@ def test_nothing_is_written_into_what_is_read(tmp_path: Path) -> None:
 def commands() -> dict[str, Callable[[Path, Path], object]]:
     """Give what fills folders, each called with its folder and a dataset's; all of it is refused before anything is done."""
     from pipeline.dataset.join import join
-    from pipeline.evaluation.judgements import judge_positions
     from pipeline.evaluation.render import write_report
     from pipeline.finetune.config import FinetuneConfig
     from pipeline.finetune.loop import finetune
@@ -111,14 +110,13 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
         "finetune": lambda out, read: finetune(embedded, FinetuneConfig(generations=1, explore=games), out),
         "match": lambda out, read: play_match(side, side, match, out),
         "matches": lambda out, read: play_matches([(side, side)], match, out),
-        "judge": lambda out, read: judge_positions(SAMPLE, out, positions=1, command=("none",), depth=1),
         "join": lambda out, read: join([read], out),
         "report": lambda out, read: write_report({}, out),
         "audit": lambda out, read: write_audit({}, out),
     }
 
 
-NAMES = ("ingest", "selfplay", "finetune", "match", "matches", "judge", "join", "report", "audit")
+NAMES = ("ingest", "selfplay", "finetune", "match", "matches", "join", "report", "audit")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Unfinished work that a stranger left in a folder (matches, fine-tunes, judgements, ingests) is refused in one line."""
+"""Unfinished work that a stranger left in a folder (matches, fine-tunes, ingests) is refused in one line."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pipeline.errors import DatasetError, Stopped
-from pipeline.evaluation.judgements import read_judgements
 from pipeline.finetune.state import STATE, FinetuneError, read_state
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -98,15 +97,6 @@ def test_a_state_that_is_no_json(name: str, tmp_path: Path) -> None:
     (tmp_path / STATE).write_bytes(NO_JSON[name])
     with pytest.raises(FinetuneError, match=STATE):
         read_state(tmp_path)
-
-
-def test_judgements_that_are_none_are_left_out(tmp_path: Path) -> None:
-    fen = "7k/8/8/8/8/8/8/K6R w - - 0 1"
-    lines = [{"fen": fen, "scores": {"h1h8": value}} for value in (7, "x", None, {})]
-    lines += [{"fen": 7, "scores": {}}, {"fen": fen, "scores": 7}, [], {}]
-    deep = "[" * 100_000
-    (tmp_path / "judged.jsonl").write_text("\n".join([*map(json.dumps, lines), deep, '{"fen": NaN}']) + "\n")
-    assert read_judgements(tmp_path) == {}
 
 
 Spoil = Callable[[dict[str, Any]], Any]
