@@ -55,14 +55,18 @@ class Preset(Schema):
 
 
 class Monitor(BaseModel):
-    """A run's memory (model.training.monitor), passed to its constructor."""
+    """A run's course so far, by which a resumed run decides as an uninterrupted one (model.training.monitor)."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     lowest: Number | None = None
+    """Lowest mean loss of a line of metrics, nats."""
     best: dict[str, Number] = {}
+    """Figures of the best validation."""
     best_step: Count = 0
+    """Its step."""
     without: Count = 0
+    """Validations since then."""
 
 
 class Card(Schema):

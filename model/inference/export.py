@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from engine.encoding.planes import ENCODING_VERSION, PIECE_PLANES, PLANES, legal_mask, moves_hash
@@ -140,7 +139,7 @@ def export(
     more than TOLERANCE, or those of integers by more than INT8_DIVERGENCE or INT8_VALUE (nothing is written then), or a
     package is missing; CheckpointError.
     """
-    for package in ("onnx", "onnxscript", "onnxruntime"):
+    for package in ("onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise ExportError(f"{package} is not installed: pip install 'fianchetto[onnx]'")
     network, found = load(directory)
@@ -207,7 +206,9 @@ def _differences(one: OnnxEvaluator, other: NetworkEvaluator, rows: Batch) -> di
     """
     legal_BL = legal_mask(rows["planes"])
     answers = [evaluate(rows["planes"], rows) for evaluate in (one, other)]
-    mine_BL, wanted_BL = (_log_probabilities(logits_BL, legal_BL) for logits_BL, _ in answers)
+    # not minus infinity, so that rows without a legal move stay finite
+    masked = [np.where(legal_BL, logits_BL.astype(np.float64), -1e30) for logits_BL, _ in answers]
+    mine_BL, wanted_BL = (torch.from_numpy(masked_BL).log_softmax(1).numpy() for masked_BL in masked)
     apart_BL = np.where(legal_BL, wanted_BL - mine_BL, 0.0)
     score_B, wanted_B = ((wdl_B3[:, 0] - wdl_B3[:, 2]) / 2 for _, wdl_B3 in answers)
     return {
@@ -231,11 +232,3 @@ def _check(differences: Mapping[str, float], directory: Path, *, integers: bool)
             f"{directory} in 8-bit integers: the policy is off by {policy:.2g} nats (at most {INT8_DIVERGENCE}), the expected "
             f"score by {score:.2g} (at most {INT8_VALUE}): export it without --int8, or give other --positions"
         )
-
-
-def _log_probabilities(logits_BL: NDArray[np.float32], legal_BL: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Return the log-probabilities of legal moves, `[B, L]`; undefined for illegal moves and rows without a legal one."""
-    masked_BL = np.where(legal_BL, logits_BL.astype(np.float64), -1e30)
-    top_B1 = masked_BL.max(1, keepdims=True)
-    logs_BL: NDArray[np.float64] = masked_BL - top_B1 - np.log(np.exp(masked_BL - top_B1).sum(1, keepdims=True))
-    return logs_BL

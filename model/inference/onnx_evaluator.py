@@ -7,7 +7,6 @@ Axes: B batch, P plane (77).
 """
 
 import hashlib
-import importlib.util
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -32,7 +31,7 @@ LARGEST_FILE = 1 << 30
 
 
 class OnnxError(UserError):
-    """A file that is not an exported network, or onnxruntime is missing."""
+    """A file that is not an exported network."""
 
 
 class OnnxEvaluator:
@@ -46,7 +45,6 @@ class OnnxEvaluator:
         With `sha256`, a file of another hash is refused before onnxruntime reads it. With move features, each thread evaluates
         a part of a batch; in other networks the threads share each operation. Raises ConditionError too.
         """
-        _require_onnxruntime()
         import onnxruntime
         from onnxruntime.capi import onnxruntime_pybind11_state as native
 
@@ -146,15 +144,8 @@ def _bytes(words: NDArray[np.uint64]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(words, dtype="<u8").view(np.uint8).reshape(*words.shape, 8)
 
 
-def _require_onnxruntime() -> None:
-    """Raise OnnxError where onnxruntime is not installed."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise OnnxError("onnxruntime is not installed: pip install onnxruntime")
-
-
 def open_export(directory: Path, *, threads: int = 1) -> OnnxEvaluator:
     """Open the exported network beside a checkpoint's card, or raise an OnnxError that says what to do."""
-    _require_onnxruntime()
     found = find_export(directory, threads=threads)
     if found is None:
         why = f"{CARD} names no {ONNX} of these weights" if (directory / ONNX).exists() else f"there is no {ONNX}"
@@ -169,12 +160,12 @@ def find_export(
 ) -> OnnxEvaluator | None:
     """Open the exported network beside a checkpoint's card.
 
-    None when the card names none or there is none, or onnxruntime is not installed; OnnxError when the file is not the one
-    that the card names. It starts in a fifth of the time of torch and is faster on small batches: one row in 0.7 ms of a core,
-    torch 2.5 ms (fianchetto-xs in float32). From 64 rows on, torch is faster than float32 where the processor gains by bf16,
-    and 8-bit integers are faster than torch.
+    None when the card names none or there is none; OnnxError when the file is not the one that the card names. It starts in a
+    fifth of the time of torch and is faster on small batches: one row in 0.7 ms of a core, torch 2.5 ms (fianchetto-xs in
+    float32). From 64 rows on, torch is faster than float32 where the processor gains by bf16, and 8-bit integers are faster
+    than torch.
     """
-    if not (directory / ONNX).exists() or importlib.util.find_spec("onnxruntime") is None:
+    if not (directory / ONNX).exists():
         return None
     try:
         files = read_json(directory / CARD, OnnxError)["files"]

@@ -62,7 +62,7 @@ class PostBlock(nn.Module):
         self.act1 = ACTIVATIONS[row.activation]()
         self.conv2 = conv3(row.width, row.width)
         self.norm2 = nn.BatchNorm2d(row.width)
-        self.gate = gate(row)
+        self.gate = GATES[row.gate](row)
         self.act2 = ACTIVATIONS[row.activation]()
         nn.init.zeros_(self.norm2.weight)  # the block starts as the identity, which makes the first steps steeper
 
@@ -84,7 +84,7 @@ class PreBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(row.width)
         self.act2 = ACTIVATIONS[row.activation]()
         self.conv2 = conv3(row.width, row.width)
-        self.gate = gate(row)
+        self.gate = GATES[row.gate](row)
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
         """Transform `[B, C, Y, X]`."""
@@ -104,11 +104,6 @@ class Exact(nn.Module):
         """Apply the layer to any shape."""
         with torch.autocast(x.device.type, enabled=False):
             return self.layer(x.float())  # type: ignore[no-any-return]
-
-
-def gate(row: Preset) -> nn.Module:
-    """Build the gate of a block."""
-    return GATES[row.gate](row)
 
 
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {

@@ -4,10 +4,10 @@ It reads no dataset files: the caller passes a function that opens batches at a 
 its share of each batch.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from model.training.save import find_run, load_start, read_run, restore, save_ru
 from model.training.schedules import fraction_done, learning_rate, total_steps
 from model.training.step import COLUMNS, DivergedError, Run, check_finite, new_run, prepare, take_step
 from model.training.stopping import NEVER_STOP, StopCheck, WorkInterrupted, check_in_layers
+
+LOG = logging.getLogger(__name__)
 
 Batches = Callable[[int], Iterator[Batch]]
 Validation = Callable[[], Iterator[Batch]]
@@ -109,6 +111,8 @@ def train(
             try:
                 if card is not None and tensors is not None:
                     restore(run, card, tensors, str(out))
+                    if place.first:
+                        LOG.info("continuing from step %d", run.step)
                 elif weights is not None:
                     for network in (run.network, run.ema):
                         network.load_state_dict(weights)
@@ -337,7 +341,7 @@ class Loop:
         more = {
             "validation_seconds": round(self.validated, 3),
             "metrics": {name: round(value, 6) for name, value in self.metrics.items()},
-            "monitor": asdict(self.monitor),
+            "monitor": self.monitor.model_dump(),
             "data": self.data,
         }
         self.card = save_run(run, self.out, finished=finished, more=more)

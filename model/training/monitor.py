@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import torch
 
+from model.card import Monitor
 from model.data.inputs import Batch
 from model.data.outputs import flatten_policy
 from model.metrics import Totals, row_figures
@@ -22,18 +22,8 @@ SPIKE = 3.0
 """A run stops when the mean loss of a line of metrics is this many nats above the lowest one."""
 
 
-@dataclass(slots=True)
-class RunMonitor:
-    """The course so far; it is saved in the card, so that a resumed run decides as an uninterrupted one."""
-
-    lowest: float | None = None
-    """Lowest mean loss of a line of metrics, nats."""
-    best: dict[str, float] = field(default_factory=dict)
-    """Figures of the best validation."""
-    best_step: int = 0
-    """Its step."""
-    without: int = 0
-    """Validations since then."""
+class RunMonitor(Monitor):
+    """The course of a run, updated by each line of metrics and each validation."""
 
     def find_spike(self, loss: float) -> str | None:
         """Return what is wrong with a line's mean loss, None when it is fine; update the lowest."""

@@ -51,7 +51,7 @@ def save_run(run: Run, out: Path, *, finished: bool, more: Mapping[str, Any]) ->
         **more,
         "config": asdict(run.config),
         "device": run.device.type,
-        "dtype": dtype_name(run.dtype, run.config.amp),
+        "dtype": str(run.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "processes": run.world.size,
         "torch": torch.__version__,
@@ -126,10 +126,3 @@ def commit(root: Path = ROOT) -> str | None:
     head = ask("rev-parse", "--verify", "--quiet", "HEAD")
     changed = ask("status", "--porcelain", "--untracked-files=no")
     return f"{head}-dirty" if head and changed else head or None
-
-
-def dtype_name(dtype: torch.dtype, amp: str) -> str:
-    """Return the name of the arithmetic and why it was chosen."""
-    name = str(dtype).removeprefix("torch.")
-    why = {"auto": "the device gains by bf16" if name == "bfloat16" else "the device gains nothing by bf16"}
-    return f"{name} ({why.get(amp, 'as configured')})"

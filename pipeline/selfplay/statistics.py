@@ -69,30 +69,21 @@ def summarize(manifest: Mapping[str, Any]) -> str:
             f"the search plays another move than the policy's first in {100 * found['best_move_changed']:.1f} %",
         ]
     seconds = took["seconds"] or 1.0
-    work = (
-        f"{took['seconds']:,.1f} s, {searched / seconds:,.1f} searches/s, {took['evaluations'] / seconds:,.0f}"
-        f" evaluations/s; the evaluator was at work {100 * took['search_efficiency']:.1f} % of the time"
-    )
-    return "\n".join([*lines, work])
+    return "\n".join([*lines, f"{took['seconds']:,.1f} s, {searched / seconds:,.1f} searches/s"])
 
 
 def timing(work: Sequence[Mapping[str, Any]], damaged: int) -> dict[str, Any]:
     """Return the sum of the processes' work, which differs from run to run.
 
-    `seconds` is the time in which at least one process worked, in all runs. `search_efficiency` is the share of the
-    processes' time that the evaluator took; search and journal took the rest.
+    `seconds` is the time in which at least one process worked, in all runs.
     """
     spans = sorted((each["began"], each["ended"]) for each in work)
     seconds, until = 0.0, 0.0
     for began, ended in spans:
         seconds += max(0.0, ended - max(began, until))
         until = max(until, ended)
-    working = sum(each["seconds"] for each in work)
-    evaluating = sum(each["evaluator_seconds"] for each in work)
     return {
         "seconds": round(seconds, 3),
-        "search_efficiency": round(evaluating / working, 4) if working else 0.0,
-        "evaluations": sum(each["evaluations"] for each in work),
         "runs": len(work),
         "devices": sorted({each["device"] for each in work}),
         "damaged_lines": damaged,

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from engine.evaluation.cache import Cached
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
@@ -57,22 +54,6 @@ class Task:
         return alive and self.go_on.exists()
 
 
-class TimedEvaluator:
-    """An evaluator that counts its rows, and the seconds that they take."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.evaluator = evaluator
-        self.seconds, self.rows = 0.0, 0
-
-    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Evaluate a batch."""
-        began = time.perf_counter()
-        answers = self.evaluator(planes_BP)
-        self.seconds += time.perf_counter() - began
-        self.rows += len(planes_BP)
-        return answers
-
-
 def _open_evaluator(task: Task) -> tuple[Evaluator, str]:
     """Return the evaluator of a task, and its device with its arithmetic."""
     if not task.config.uses_network:
@@ -93,8 +74,8 @@ def _open_evaluator(task: Task) -> tuple[Evaluator, str]:
     return network, f"{network.device} {str(network.dtype).removeprefix('torch.')}"
 
 
-def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> int:
-    """Do the unfinished items of a task and return how many were done; `report` is called after each.
+def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = never) -> None:
+    """Do the unfinished items of a task; `report` is called after each.
 
     Raises ExploreError where the journal cannot be seen.
     """
@@ -102,35 +83,25 @@ def work_on(task: Task, report: Callable[[], None] = lambda: None, stop: Stop = 
         raise ExploreError(f"{socket.gethostname()} does not see {task.journal}: name an --out that all nodes share")
     missing = sorted(set(task.numbers) - read_journals(task.journal).places.keys())
     if not (missing and task.is_wanted):
-        return 0
+        return
     evaluator, device = _open_evaluator(task)
-    timed, began, clock = TimedEvaluator(evaluator), time.time(), time.perf_counter()
-    journal, done = Journal(task.journal), 0
+    journal, began = Journal(task.journal), time.time()
 
     def work() -> dict[str, Any]:
-        return {
-            "began": round(began, 3),
-            "ended": round(time.time(), 3),
-            "seconds": round(time.perf_counter() - clock, 3),
-            "evaluator_seconds": round(timed.seconds, 3),
-            "evaluations": timed.rows,
-            "device": device,
-        }
+        return {"began": round(began, 3), "ended": round(time.time(), 3), "device": device}
 
     try:
-        for entry in _entries(task, timed, missing, lambda: stop() or not task.is_wanted):
+        for entry in _entries(task, evaluator, missing, lambda: stop() or not task.is_wanted):
             journal.add(entry)
-            done += 1
             report()
             if journal.due:
                 journal.sync(work())
         journal.sync(work())
     finally:
         journal.close()
-    return done
 
 
-def _entries(task: Task, evaluator: TimedEvaluator, numbers: list[int], stop: Stop) -> Iterator[dict[str, Any]]:
+def _entries(task: Task, evaluator: Evaluator, numbers: list[int], stop: Stop) -> Iterator[dict[str, Any]]:
     """Yield the lines of games or groups of positions as they are finished."""
     config = task.config
     if not config.plays:

@@ -76,11 +76,17 @@ def count_positions(card: dict[str, Any]) -> int:
 
 
 def select_columns(config: "TrainConfig", preset: "Preset") -> tuple[str, ...]:
-    """Return the columns to read: of people's games, earlier moves that the network reads, a search's visits and values."""
-    from engine.encoding.views import LAST_MOVES, view
+    """Return the columns to read: of people's games, earlier moves that the network reads, a search's visits and values.
+
+    Raises MissingColumnError where shards lack a column that training the preset needs.
+    """
+    from engine.encoding.views import LAST_MOVES, require, view
+    from model.data.inputs import training_columns
 
     values = ("root_value", "best_value") if config.search_value_share else ()
-    return tuple(dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], "visits", *values)))
+    names = dict.fromkeys((*HUMAN_COLUMNS, *LAST_MOVES[: view(preset.view).last], "visits", *values))
+    require(training_columns(preset), names, f"the preset {preset.name!r}")
+    return tuple(names)
 
 
 def find_preset(name: str, out: Path, start: Path | None) -> "Preset":
@@ -117,8 +123,6 @@ def train_on(
     its share of each batch, and all of them read the datasets and `out`. Raises UnknownPresetError, DatasetError, and the
     errors of `model.training.loop.train`.
     """
-    from engine.encoding.views import require
-    from model.data.inputs import training_columns
     from model.training.distributed import read_world
     from model.training.loop import train
 
@@ -138,7 +142,6 @@ def train_on(
         world=place.size,
         columns=columns,
     )
-    require(training_columns(row), dict.fromkeys(columns), f"the preset {preset_name!r}")
     if batches.rows < config.batch_size:
         raise DatasetError(
             f"{batches.rows} positions to train on do not fill one batch of {config.batch_size}: choose a smaller batch size"

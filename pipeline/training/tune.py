@@ -22,7 +22,6 @@ from pipeline.training.train import (
 )
 
 if TYPE_CHECKING:
-    from model.network.preset import Preset
     from model.training.config import TrainConfig
 
 BLOCK_ROWS = 1 << 16
@@ -82,11 +81,13 @@ def tune_on(
     Validation is on the human datasets. Under torchrun each process trains on its share of each batch. Raises ConfigError,
     DatasetError (no rows, or none left to use), and the errors of `model.training.loop.train`.
     """
+    from model.checkpoint import read_card
+    from model.network.preset import preset_from_row
     from model.training.distributed import read_world
     from model.training.loop import train
 
     share = _validate(selfplay, human, config, human_share, most_uses)
-    preset = _preset(start, config)
+    preset = preset_from_row(read_card(start)["preset"])
     columns = select_columns(config, preset)
     played, learned = describe_data(selfplay), describe_data(human)
     ahead = [
@@ -149,18 +150,6 @@ def _validate(
     if config.minutes is not None:
         raise ConfigError("give a fine-tune in steps or epochs: the uses of its rows are counted before it begins")
     return Fraction(human_share).limit_denominator(10_000) if human else Fraction(0)
-
-
-def _preset(start: Path, config: "TrainConfig") -> "Preset":
-    """Return the preset of a checkpoint; MissingColumnError where shards lack a column that it reads."""
-    from engine.encoding.views import require
-    from model.checkpoint import read_card
-    from model.data.inputs import training_columns
-    from model.network.preset import preset_from_row
-
-    preset = preset_from_row(read_card(start)["preset"])
-    require(training_columns(preset), dict.fromkeys(select_columns(config, preset)), f"the preset {preset.name!r}")
-    return preset
 
 
 def _use(

@@ -142,7 +142,7 @@ def _hash_files(directory: Path, entries: Sequence[Entry], progress: Progress, s
             for entry, future in zip(entries, waiting, strict=True):
                 found[entry["name"]] = future.result()
                 done += entry["bytes"]
-                progress(Tick(done, total, "B", {}))
+                progress(Tick(done, total, "B", stage="checking hashes"))
         finally:
             ended = True  # the other threads stop too
     return found

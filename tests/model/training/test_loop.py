@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,4 +193,4 @@ def test_a_monitor_remembers_the_lowest_and_the_best() -> None:
     best = [monitor.add_validation({"cross_entropy": value}, step) for step, value in enumerate((2.0, 1.5, 1.6, 1.5))]
     assert best == [True, True, False, False]
     assert (monitor.best_step, monitor.is_exhausted(config)) == (1, True)
-    assert RunMonitor(**json.loads(json.dumps(asdict(monitor)))) == monitor
+    assert RunMonitor(**json.loads(json.dumps(monitor.model_dump()))) == monitor

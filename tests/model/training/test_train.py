@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -232,7 +233,7 @@ def test_the_card_explains_the_checkpoint(tmp_path: Path, monkeypatch: pytest.Mo
         "dtype",
     ):
         assert name in card, name
-    assert card["dtype"] == "float32 (as configured)"
+    assert card["dtype"] == "float32"
     assert card["data"] == {"manifest": "abc"}
     assert set(card["files"]) == {"weights"}
     picture = (tmp_path / "curves.png").read_bytes()
@@ -258,5 +259,16 @@ def test_kept_weights_are_the_average_of_the_steps(tmp_path: Path) -> None:
 
 def test_bf16_learns_too(tmp_path: Path) -> None:
     card = run(tmp_path, replace(CONFIG, amp="bf16"))
-    assert card["dtype"] == "bfloat16 (as configured)"
+    assert card["dtype"] == "bfloat16"
     assert np.isfinite(card["metrics"]["validation_cross_entropy"])
+
+
+def test_a_run_that_continues_says_from_where(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("model"), "propagate", True)
+    caplog.set_level(logging.INFO, "model")
+    assert run(tmp_path, stop=after(5))["step"] == 5
+    assert caplog.messages == []
+    run(tmp_path)
+    assert caplog.messages == ["continuing from step 5"]

@@ -126,14 +126,12 @@ def test_every_process_has_a_file_of_its_own_and_a_watcher_counts_all(tmp_path: 
 
 def test_time_is_counted_once_where_processes_play_side_by_side() -> None:
     work = [
-        {"began": began, "ended": ended, "seconds": 5.0, "evaluator_seconds": 4.0, "evaluations": 10}
-        | {"device": "cpu bfloat16"}
+        {"began": began, "ended": ended, "device": "cpu bfloat16"}
         for began, ended in ((100.0, 110.0), (105.0, 112.0), (300.0, 308.0), (301.0, 302.0))
     ]
     told = timing(work, 0)
     assert told["seconds"] == 20.0
-    assert told["search_efficiency"] == 0.8
-    assert (told["evaluations"], told["runs"]) == (40, 4)
+    assert (told["devices"], told["runs"]) == (["cpu bfloat16"], 4)
 
 
 def test_the_command_line_plays_and_says_what_is_wrong(
@@ -159,6 +157,11 @@ def test_the_command_line_plays_and_says_what_is_wrong(
     captured = capsys.readouterr()
     assert ended.value.code == 0
     assert json.loads(captured.out)["selfplay"]["games"] == len(records(out)) == 3
+    monkeypatch.setattr(sys, "argv", words[:-1])
+    with pytest.raises(SystemExit):
+        main()
+    following = capsys.readouterr().out.splitlines()[-1]
+    assert following == f"next: fianchetto train --positions {out} --minutes 15 --out datasets/checkpoints/out"
     monkeypatch.setattr(sys, "argv", [*words, "--seed", "2"])
     with pytest.raises(SystemExit) as ended:
         main()

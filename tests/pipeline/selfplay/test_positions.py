@@ -114,7 +114,6 @@ def test_what_the_manifest_says_is_what_the_rows_say(made: Path, sources: tuple[
     figures = manifest["selfplay"]
     assert figures["searched"] + figures["over"] == 40
     assert manifest["positions"]["train"] == manifest["positions"]["total"] == figures["searched"]
-    assert figures["timing"]["evaluations"] > 40
     assert sum(figures["phases"].values()) == 40
     assert 0 < figures["best_move_changed"] <= 1
 

@@ -15,6 +15,7 @@ import torch
 import pipeline.training.train
 from engine.evaluation.evaluator import uniform
 from engine.jit_cache import VARIABLE, are_compiled
+from engine.progress import Tick
 from engine.uci.thinking import warm_up
 from model.checkpoint import load
 from model.network.preset import preset_from_row
@@ -207,3 +208,10 @@ def test_a_network_of_an_older_row_of_its_preset_is_trained_on_as_it_is(
     assert preset_from_row(card["preset"]) == older != preset("fianchetto-human")
     again = train_on([positions], "fianchetto-human", STEPS, tmp_path / "new", start=tmp_path / "old")
     assert preset_from_row(again["preset"]) == older
+
+
+def test_hashing_is_a_stage_of_its_own(positions: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FIANCHETTO_CACHE", str(tmp_path / "cache"))
+    ticks: list[Tick] = []
+    train_on([positions], "fianchetto-xs", STEPS, tmp_path / "net", progress=ticks.append)
+    assert {tick.stage for tick in ticks if tick.unit == "B"} == {"checking hashes"}
