@@ -20,7 +20,7 @@ from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.audit.audit import audit
+from pipeline.validation.audit import audit
 from tests import forked
 from tests.conftest import REPOSITORY
 from tests.pipeline import datasets

@@ -100,7 +100,7 @@ def commands() -> dict[str, Callable[[Path, Path], object]]:
     from pipeline.matches.match import play_match
     from pipeline.selfplay.config import ExploreConfig
     from pipeline.selfplay.job import explore
-    from pipeline.validation.audit.render import write_audit
+    from pipeline.validation.render import write_audit
 
     side, match, games = SideConfig(who="uniform"), ArenaConfig(games=2), ExploreConfig(explorer="hand-written")
     embedded = REPOSITORY / "datasets" / "embedded"

@@ -17,7 +17,7 @@ from pipeline.dataset.join import join
 from pipeline.errors import DatasetError
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.audit.audit import audit
+from pipeline.validation.audit import audit
 from pipeline.validation.verify import datasets_in, verify_dataset
 from tests.pipeline.datasets import random_game
 

@@ -12,7 +12,7 @@ from pipeline.dataset.fen_rows import fen_rows
 from pipeline.dataset.files.shard_files import games_tables
 from pipeline.dataset.files.shards import read_manifest
 from pipeline.errors import DatasetError
-from pipeline.validation.audit.audit import audit
+from pipeline.validation.audit import audit
 from pipeline.validation.verify import verify_dataset
 from tests.pipeline.hostile import column, seal, stored
 from tests.pipeline.months import month

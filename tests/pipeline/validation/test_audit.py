@@ -20,9 +20,8 @@ from pipeline.dataset.strata import CLASSES, time_class
 from pipeline.dataset.training_set import split_shards
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
-from pipeline.validation.audit.audit import audit
-from pipeline.validation.audit.columns import COLUMNS
-from pipeline.validation.audit.render import audit_markdown, audit_text, write_audit
+from pipeline.validation.audit import COLUMNS, audit
+from pipeline.validation.render import audit_markdown, audit_text, write_audit
 from tests.pipeline import datasets
 
 CONFIG = IngestConfig(chunk_mib=1, test_share=0.3, val_share=0.2)

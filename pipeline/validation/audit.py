@@ -1,0 +1,180 @@
+"""Audit datasets: count rows by column and positions by key in one pass, then compare splits.
+
+Memory does not grow with the rows: it holds a row group, a part of the temporary files (pipeline/dataset/scratch.py), and
+counts by bin. The temporary folder grows by at most 16 bytes per row.
+
+Axes: S splits (ALL_SPLITS), K bins.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from engine.encoding.planes import PIECE_PLANES
+from engine.progress import Progress, Tick, silent
+from pipeline.dataset.join import game_splits
+from pipeline.dataset.position_keys import position_keys
+from pipeline.dataset.scratch import Scratch
+from pipeline.dataset.strata import CLASSES, band_names, rating_band, time_class
+from pipeline.dataset.training_set import ALL_SPLITS, Member, members, row_groups
+from pipeline.errors import ConfigError
+
+Rows = Mapping[str, NDArray[Any]]
+
+READ = ("planes", "label", "castling", "result", "ply", "plies", "elo", "base", "increment", "game")
+"""The columns of a shard that an audit reads; `game` only to refuse numbers of games that do not exist."""
+
+RATING = tuple(range(800, 2801, 200))
+PLY = (10, 20, 30, 40, 60, 80, 120)
+LENGTH = (20, 40, 60, 80, 100, 150, 200)
+PIECES = (6, 10, 16, 22, 28)
+
+
+class Column(NamedTuple):
+    """The names of a column's bins, and the function that returns each row's bin."""
+
+    bins: Sequence[str]
+    bin_rows: Callable[[Rows], NDArray[Any]]
+
+
+def _count_pieces(rows: Rows) -> NDArray[Any]:
+    """Return the number of pieces on each row's board."""
+    count_R: NDArray[Any] = np.bitwise_count(rows["planes"][:, :PIECE_PLANES]).sum(axis=1, dtype=np.int64)
+    return count_R
+
+
+COLUMNS = {
+    "rating": Column(band_names(RATING), lambda rows: rating_band(rows["elo"], RATING)),
+    "time_control": Column(CLASSES, lambda rows: time_class(rows["base"], rows["increment"])),
+    "ply": Column(band_names(PLY)[:-1], lambda rows: np.searchsorted(PLY, rows["ply"], side="right")),
+    "plies": Column(band_names(LENGTH)[:-1], lambda rows: np.searchsorted(LENGTH, rows["plies"], side="right")),
+    "result": Column(("loss", "draw", "win"), lambda rows: rows["result"].astype(np.int64) + 1),
+    "pieces": Column(band_names(PIECES)[:-1], lambda rows: np.searchsorted(PIECES, _count_pieces(rows), side="right")),
+}
+
+_BY_SPLIT = [(pl.col("split") == number).sum().alias(name) for number, name in enumerate(ALL_SPLITS)]
+
+
+def audit(directories: Sequence[Path], *, progress: Progress = silent) -> dict[str, Any]:
+    """Count what is in datasets or training sets taken together, and what their tests share with train.
+
+    Returns tables (lists of rows) by name. Raises DatasetError and ConfigError.
+    """
+    found = (member for path in directories for member in members(path, progress))
+    datasets = list({member.directory.resolve(): member for member in found}.values())
+    if not datasets:
+        raise ConfigError("name at least one dataset to audit")
+    with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
+        positions = Scratch(Path(folder), sum(member.manifest["positions"]["total"] for member in datasets))
+        bins = _count_rows(datasets, positions, progress)
+        tables = _count_positions(positions)
+    return {
+        "datasets": [
+            {"dataset": member.directory.resolve().name, "games": member.manifest["games"]["used"]}
+            | {split: member.positions(split) for split in ALL_SPLITS}
+            | {"held_out": member.held_out}
+            for member in datasets
+        ],
+        **tables,
+        "games": _count_games(datasets),
+        "distributions": {name: _distribution(COLUMNS[name].bins, counts_SK) for name, counts_SK in bins.items()},
+    }
+
+
+def _count_rows(datasets: Sequence[Member], positions: Scratch, progress: Progress) -> dict[str, NDArray[np.int64]]:
+    """Read every row once: return the rows of each column by split and bin [S, K], and write the keys of all positions."""
+    counts = {name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64) for name, column in COLUMNS.items()}
+    done, total = 0, sum(member.manifest["positions"]["total"] for member in datasets)
+    for member in datasets:
+        for name in member.splits:
+            split = ALL_SPLITS.index(name)
+            for rows in row_groups(member.shards(name), READ):
+                for column, (bins, bin_rows) in COLUMNS.items():
+                    counts[column][split] += np.bincount(bin_rows(rows), minlength=len(bins))
+                key = position_keys(rows["planes"], rows["castling"])
+                frame = pl.DataFrame({"key": key, "label": rows["label"]})
+                positions.add(frame.with_columns(split=pl.lit(split, pl.UInt8)))
+                done += len(frame)
+                progress(Tick(done, total, "positions", {}))
+    return counts
+
+
+def _count_games(datasets: Sequence[Member]) -> dict[str, int]:
+    """Count games by the hash of their moves: copies, and games of a test that train has, in any of the datasets."""
+    with tempfile.TemporaryDirectory(prefix="fianchetto-audit-") as folder:
+        games = Scratch(Path(folder), sum(member.manifest["games"]["used"] for member in datasets))
+        for member in datasets:
+            for frame in game_splits(member):
+                games.add(frame)
+        counts = [
+            part.group_by("key")
+            .agg(_BY_SPLIT)
+            .select(pl.len().alias("distinct"), pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train"))
+            .collect(engine="streaming")
+            for part in games.parts()
+        ]
+    found = pl.concat(counts).cast(pl.Int64).sum().row(0, named=True)
+    total = sum(found[name] for name in ALL_SPLITS)
+    copies = {"games": total, "distinct": found["distinct"], "copies": total - found["distinct"]}
+    return copies | {f"{name}_games_in_train": found[f"{name}_in_train"] for name in ALL_SPLITS[1:]}
+
+
+def _distribution(bins: Sequence[str], counts_SK: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Return a row for each bin: its positions in all, and its share of each split."""
+    splits = [(name, counts_SK[at]) for at, name in enumerate(ALL_SPLITS) if counts_SK[at].sum()]
+    return [
+        {"bin": name, "positions": int(counts_SK[:, at].sum())}
+        | {split: round(float(mine[at] / mine.sum()), 6) for split, mine in splits}
+        for at, name in enumerate(bins)
+    ]
+
+
+def _count_in_train(suffix: str) -> list[pl.Expr]:
+    """Return the rows of each split that train has too, of a frame with a row for each key and columns of counts by split."""
+    return [pl.col(name).filter(pl.col("train") > 0).sum().alias(f"{name}_{suffix}") for name in ALL_SPLITS]
+
+
+def _count_positions(positions: Scratch) -> dict[str, Any]:
+    """Count positions by key: return the tables `copies` and `in_train`."""
+    sums = []
+    for part in positions.parts():
+        moves = part.group_by("key", "label").agg(pl.len().alias("rows"), *_BY_SPLIT).collect(engine="streaming")
+        by_key = moves.group_by("key").agg(pl.col("rows").max().alias("most_played"), pl.col("rows", *ALL_SPLITS).sum())
+        repeated = pl.col("rows", "most_played").filter(pl.col("rows") > 1).sum()
+        of_keys = by_key.select(
+            pl.len().alias("distinct"), repeated, pl.col(ALL_SPLITS).sum(), *_count_in_train("in_train")
+        )
+        sums.append(pl.concat([of_keys, moves.select(_count_in_train("moves_in_train"))], how="horizontal"))
+    found = pl.concat(sums).cast(pl.Int64).sum().row(0, named=True)
+    rows = sum(found[name] for name in ALL_SPLITS)
+    copies = rows - found["distinct"]
+    return {
+        "copies": {
+            "positions": rows,
+            "distinct": found["distinct"],
+            "copies": copies,
+            "copies_share": _share(copies, rows),
+            "most_played_move_share_there": _share(found["most_played"], found["rows"]),
+        },
+        "in_train": [
+            {
+                "split": name,
+                "positions": found[name],
+                "in_train": found[f"{name}_in_train"],
+                "in_train_share": _share(found[f"{name}_in_train"], found[name]),
+                "with_the_same_move": found[f"{name}_moves_in_train"],
+            }
+            for name in ALL_SPLITS[1:]
+            if found[name]
+        ],
+    }
+
+
+def _share(part: int, whole: int) -> float:
+    """Return a share with six places; 0 of nothing."""
+    return round(part / whole, 6) if whole else 0.0

@@ -1,1 +1,0 @@
-"""Audits of datasets: copies, overlap of splits, distributions, in bounded memory."""
