@@ -30,7 +30,7 @@ COMMANDS = {
     "uci": ("play:Uci", "play in a chess GUI"),
     "verify": ("audit:Verify", "check datasets against their hashes and dumps"),
     "audit": ("audit:Audit", "count duplicates and leaks in datasets"),
-    "rows": ("rows:Rows", "print or export rows as FEN and moves"),
+    "rows": ("audit:Rows", "print or export rows as FEN and moves"),
     "join": ("audit:Join", "join datasets into a training set"),
     "presets": ("networks:Presets", "list the networks"),
     "export": ("networks:Export", "export a network to ONNX"),
