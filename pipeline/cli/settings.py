@@ -26,8 +26,6 @@ SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", 
 """Top-level keys that a YAML file may hold for other commands than the one that reads it."""
 EMPTY = ("", "none", "null", "~")
 """Texts that unset an optional setting."""
-SUMMARY = 100
-"""Characters of a description in `--help`; `--help-all` shows the rest."""
 
 
 class SettingError(UserError):
@@ -68,13 +66,8 @@ class Setting(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """Return the first clauses of its description, as many as `SUMMARY` characters hold, for `--help`."""
-        shown, *others = re.split(r"(?<=[.;]) ", self.text)
-        for clause in others:
-            if len(shown) + len(clause) >= SUMMARY:
-                break
-            shown += f" {clause}"
-        return shown.rstrip(";.") + "."
+        """Return the first sentence of its description, which `--help` shows."""
+        return self.text.partition(". ")[0].rstrip(".") + "."
 
     @property
     def shown_default(self) -> str:

@@ -72,7 +72,7 @@ class ArenaConfig:
     seed: int = 0
     """Random seed for openings and searches."""
     book: Path | None = None
-    """PGN or EPD file of openings. Default: openings are generated."""
+    """PGN or EPD file of openings; by default openings are generated."""
     plies: int = 8
     """Half-moves of generated openings, and most half-moves taken from the games of a PGN book; 0 for whole games."""
     early: bool = False

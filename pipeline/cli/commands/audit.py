@@ -96,7 +96,7 @@ class Verify(Common):
     sample: int = 64
     """Rows per dataset to check with python-chess; 0 verifies files only."""
     source: tuple[Path, ...] = ()
-    """Dumps that the datasets were made from. Default: looked up in the folder `dumps` next to the datasets' folder."""
+    """Dumps that the datasets were made from; by default those in the folder `dumps` next to the datasets' folder."""
 
     def __post_init__(self) -> None:
         if self.sample < 0 or not self.datasets:
@@ -157,11 +157,11 @@ class Rows(Common):
     dataset: Path
     """Dataset or training set."""
     split: str = ""
-    """Only rows of this split: train, val, test or latest. Default: all."""
+    """Only rows of this split: train, val, test or latest; by default all."""
     count: int | None = None
-    """Maximum number of rows. Default: all with --out, otherwise 10."""
+    """Maximum number of rows; by default all with --out, otherwise 10."""
     out: Path | None = None
-    """Output file, .csv or .parquet. Default: print the rows."""
+    """Output file, .csv or .parquet; by default the rows are printed."""
 
     def run(self) -> dict[str, Any]:
         """Write the rows, or return some to print."""

@@ -20,7 +20,7 @@ class Bench(Common):
     """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: memory and time
     of ingest on a long stream."""
     pgn: Path | None = None
-    """Dump to measure on. Default: the embedded sample."""
+    """Dump to measure on; by default the embedded sample."""
     largest: int = 1_000_000_000
     """scale: bytes of the long stream. It is not stored, so 20_000_000_000 needs time but no disk."""
     planes: Literal["all", "compact"] = "all"

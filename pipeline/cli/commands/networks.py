@@ -35,9 +35,9 @@ class Export(Common):
     checkpoint: Path
     """Directory of the checkpoint."""
     out: Path | None = None
-    """Output file. Default: model.onnx in the checkpoint's directory, where players look for it."""
+    """Output file; by default model.onnx in the checkpoint's directory, where players look for it."""
     positions: Path | None = None
-    """Dataset whose test positions are compared. Default: positions of random games."""
+    """Dataset whose test positions are compared; by default positions of random games are."""
     int8: bool = False
     """Quantize convolutions to 8-bit integers: about twice as fast on a CPU. Expected scores change by one or two percentage
     points. With --positions, its train positions calibrate the activations."""

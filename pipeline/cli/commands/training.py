@@ -29,7 +29,7 @@ class Train(Common):
     out: Path
     """Directory of the checkpoint."""
     preset: str | None = None
-    """Network, one of `fianchetto presets`. Default: that of the run in --out or of --start, otherwise fianchetto-human."""
+    """Network, one of `fianchetto presets`; by default that of the run in --out or of --start, otherwise fianchetto-human."""
     start: Path | None = None
     """Checkpoint to train further: the run starts from its weights."""
     train: TrainConfig
