@@ -17,10 +17,11 @@ from engine.progress import Progress, Tick, silent
 from engine.search import Search, SearchConfig
 from engine.selfplay.generate import SelfPlayConfig, play_games
 from pipeline.bench.machine import one_core
-from pipeline.bench.open_spiel import GAME_PLIES, tree_rates
 
 SIMULATIONS = 32
 TREE_GAMES = 256
+GAME_PLIES = 80
+"""Length at which a game is replaced by a new one."""
 NETWORK_GAMES = 128
 """Games searched at once with a network, which is the batch size."""
 SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
@@ -134,13 +135,9 @@ def selfplay_rate(games: int, plies: int = SELFPLAY_PLIES) -> float:
 def measure(
     progress: Progress = silent, *, moves: int = 100, games: int = NETWORK_GAMES, rounds: int = 3
 ) -> dict[str, Any]:
-    """Measure tree search, a 6 x 64 network under search, and self-play with a 2 x 32 network, on one core.
-
-    OpenSpiel's tree search is measured in the same run where it is installed.
-    """
+    """Measure tree search, a 6 x 64 network under search, and self-play with a 2 x 32 network, on one core."""
     with one_core():
         rate = median(tree_rate(moves) for _ in range(rounds))
-        trees = tree_rates(SIMULATIONS)
         progress(Tick(1, STAGES, "stages"))
         share, searched, ready = efficiency(network_evaluator(), games, 1, rounds)
         progress(Tick(2, STAGES, "stages"))
@@ -150,7 +147,6 @@ def measure(
         "simulations": SIMULATIONS,
         "games": TREE_GAMES,
         "simulations_per_cpu_second": round(rate),
-        **trees,
         "batch": games,
         "search_evaluations_per_second": round(searched),
         "ready_evaluations_per_second": round(ready),

@@ -3,13 +3,12 @@
 import pytest
 
 from engine.evaluation.evaluator import uniform
-from pipeline.bench import open_spiel, search
+from pipeline.bench import search
 
 
 def test_search_says_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "TREE_GAMES", 8)
     monkeypatch.setattr(search, "SELFPLAY_PLIES", 2)
-    monkeypatch.setattr(search, "tree_rates", lambda simulations: {"open_spiel_uct_simulations_per_cpu_second": 1000})
     figures = search.measure(moves=2, games=3, rounds=1)
     assert figures["simulations"] == 32
     assert figures["simulations_per_cpu_second"] > 0
@@ -25,11 +24,6 @@ def test_games_under_measurement_are_played_on_and_begun_anew() -> None:
     assert play.begun >= 8
     assert (play.plies_G < search.GAME_PLIES).all()
     assert play.search.simulations <= 4 * (search.GAME_PLIES + 5) * search.SIMULATIONS
-
-
-def test_without_open_spiel_the_reason_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_spiel.importlib.util, "find_spec", lambda name: None)
-    assert "pip install open_spiel" in open_spiel.tree_rates(32)["open_spiel"]
 
 
 def test_a_network_of_another_size_is_made_from_the_preset() -> None:
