@@ -175,7 +175,7 @@ def judge_strength(row: Mapping[str, Any] | None) -> dg.AssetCheckResult:
     if row is None:
         return _result(STRONGER, False, NOTHING_PROMOTED)
     said = f"Elo {format_elo(row)} in {row['games']} games"
-    return _result(STRONGER, row["elo_low"] > 0, said, elo=row["elo"], elo_low=row["elo_low"])
+    return _result(STRONGER, row["elo_low"] > 0, said, elo_low=row["elo_low"])
 
 
 def _list_problems(name: str, problems: Sequence[str], *, warns: bool = False, **values: Any) -> dg.AssetCheckResult:

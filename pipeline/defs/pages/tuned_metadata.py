@@ -22,9 +22,8 @@ MATCH = ("a", "b", "games", "wins", "draws", "losses", "score", "los")
 
 def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     """Return the metadata of a fine-tuning: figures of the best network, curves, a row per generation, sample games."""
-    match, best = result["against_seed"] or {}, result["eval"]
-    numbers = {name: match.get(name) for name in ELO}
-    numbers |= {name: best.get(name) for name in ("top1", "cross_entropy")}
+    numbers = _elo_of(result["against_seed"])
+    numbers |= {name: result["eval"].get(name) for name in ("top1", "cross_entropy")}
     numbers["seed_top1"] = result["seed_eval"].get("top1")
     curves = out / CURVES
     rows = [
@@ -47,6 +46,14 @@ def describe_tuned(out: Path, result: Mapping[str, Any]) -> Metadata:
     }
 
 
+def _elo_of(match: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the Elo figures of a match, of a clean sweep the bound alone; {} without a match."""
+    if match is None:
+        return {}
+    bound = {0.0: "elo_high", 1.0: "elo_low"}.get(match["score"])
+    return {name: match[name] for name in ELO if bound in (None, name)}
+
+
 def _show_games(out: Path, newest: int) -> Metadata:
     """Return the first games of the newest generation that has games."""
     for number in range(newest, 0, -1):
@@ -65,7 +72,7 @@ def describe_strength(out: Path, tuned: Path, result: Mapping[str, Any]) -> Meta
     return {
         "path": dg.MetadataValue.path(out),
         "tuned": dg.MetadataValue.path(tuned),
-        **({"seed": NOTHING_PROMOTED} if first is None else {name: first[name] for name in ELO}),
+        **({"seed": NOTHING_PROMOTED} if first is None else _elo_of(first)),
         "matches": table(
             [{name: row[name] for name in MATCH} | {"Elo (95 %)": format_elo(row)} for row in result["rows"]]
         ),

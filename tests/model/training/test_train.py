@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -263,12 +262,10 @@ def test_bf16_learns_too(tmp_path: Path) -> None:
     assert np.isfinite(card["metrics"]["validation_cross_entropy"])
 
 
-def test_a_run_that_continues_says_from_where(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logging.getLogger("model"), "propagate", True)
-    caplog.set_level(logging.INFO, "model")
+def test_a_run_that_continues_says_from_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr("model.training.loop.LOG.info", lambda text, *values: lines.append(text % values))
     assert run(tmp_path, stop=after(5))["step"] == 5
-    assert caplog.messages == []
+    assert lines == []
     run(tmp_path)
-    assert caplog.messages == ["continuing from step 5"]
+    assert lines == ["continuing from step 5"]

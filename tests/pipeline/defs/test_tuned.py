@@ -78,6 +78,15 @@ def test_nothing_promoted_is_said_and_the_seed_does_not_play_itself(
     assert met == [["hand-written"], [str(tuned / "seed"), "hand-written"]]
 
 
+def test_a_clean_sweep_has_a_bound_and_no_elo(tmp_path: Path) -> None:
+    row = dict.fromkeys(("a", "b"), "x") | {"games": 4, "wins": 4, "draws": 0, "losses": 0, "score": 1.0, "los": 0.99}
+    row |= {"elo": 1199.8, "elo_low": 160.6, "elo_high": 1199.8}
+    said = describe_strength(tmp_path, tmp_path, {"against_seed": row, "rows": [row], "text": ""})
+    assert said["elo_low"] == 160.6
+    assert not {"elo", "elo_high"} & set(said)
+    assert said["matches"].records[0].data["Elo (95 %)"] == "above +161"
+
+
 @pytest.mark.slow
 def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIANCHETTO_UCI_ENGINE", "")  # an engine would evaluate every move of 200 positions
@@ -97,7 +106,7 @@ def test_the_job_fine_tunes_and_measures(copied: Path, monkeypatch: pytest.Monke
         assert len(said["verdicts"].records) == 2  # type: ignore[attr-defined]
         (event,) = result.asset_materializations_for_node("strength_report")
         assert "| best 2 | seed 2 |" in str(event.metadata["text"].value)
-        assert event.metadata["elo_low"].value <= event.metadata["elo"].value  # type: ignore[operator]
+        assert {"elo_low", "elo_high"} & set(event.metadata), "a clean sweep has a bound alone"
         again = execute("finetune", instance, ops)
         assert again.success
         found = {event.asset_key for event in again.get_asset_materialization_events()}
