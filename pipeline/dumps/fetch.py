@@ -24,7 +24,7 @@ from filelock import FileLock
 
 from engine.json_files import parse_json
 from engine.progress import Progress, Stop, Tick, never, silent
-from pipeline.errors import ChangedError, ConfigError, FetchError, Stopped
+from pipeline.errors import ChangedError, ConfigError, FetchError
 from pipeline.storage.http import BLOCK, RemoteVersion, WebFile, file_name, hide_secrets, is_web, shown
 from pipeline.storage.stores import file_hash, locked, publish_json, sync_directory
 
@@ -101,24 +101,15 @@ def fetch(
     out: Path,
     config: FetchConfig | None = None,
     *,
-    dry_run: bool = False,
     progress: Progress = silent,
     stop: Stop = never,
 ) -> dict[str, Any]:
     """Fetch months, ranges of months and URLs into `out`, one after another, and return what became of each file.
 
-    With `dry_run` nothing is written, and the bytes to fetch are returned. Raises ConfigError, FetchError, Stopped.
+    Raises ConfigError, FetchError, Stopped.
     """
-    config = config or FetchConfig()
-    files = resolve_files(words, out, config, stop)
-    plan = [file.plan() for file in files]
-    left = sum(entry["to_fetch"] or 0 for entry in plan)
-    result: dict[str, Any] = {"out": str(out), "to_fetch": left, "free": _free_bytes(out)}
-    if dry_run:
-        return result | {"files": {file.path.name: entry for file, entry in zip(files, plan, strict=True)}}
-    if left > result["free"]:
-        raise FetchError(f"{out} has {result['free']:,} bytes free, and {left:,} are to be fetched: nothing was begun")
-    meter = _Meter(progress, None if any(entry["to_fetch"] is None for entry in plan) else left)
+    files = resolve_files(words, out, config or FetchConfig(), stop)
+    meter = _Meter(progress)
     try:
         out.mkdir(parents=True, exist_ok=True)
         done = {file.path.name: file.fetch(meter) for file in files}
@@ -147,24 +138,18 @@ def resolve_files(words: Sequence[str], out: Path, config: FetchConfig, stop: St
         if url in listed and name not in hashes:
             names = sorted(hashes) or ["nothing"]
             raise FetchError(f"{base} does not publish {name}: it has {names[0]} to {names[-1]}")
-        file = _Download(url, out / name, config.sha256 or hashes.get(name, ""), config, stop)
+        file = _Download(url, out / name, config.sha256 or hashes.get(name, ""), stop)
         if files.setdefault(name, file).url != url:
             raise ConfigError(f"two of the URLs end in {name}: fetch them into different folders")
     return list(files.values())
 
 
-def _free_bytes(out: Path) -> int:
-    """Return the free bytes of the disk of a folder that may not exist yet."""
-    while not out.exists():
-        out = out.absolute().parent
-    return shutil.disk_usage(out).free
-
-
 class _Meter:
-    """Counts the bytes of all files into one progress."""
+    """Counts the bytes of all files into one progress, whose total is that of the files that were begun."""
 
-    def __init__(self, progress: Progress, total: int | None) -> None:
-        self.progress, self.total, self.fetched, self.began = progress, total, 0, time.monotonic()
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.fetched, self.began = progress, 0, time.monotonic()
+        self.total: int | None = None
 
     def add(self, count: int, breaks: int) -> None:
         """Count bytes of a file whose connection broke so many times."""
@@ -181,7 +166,6 @@ class _Download:
     path: Path
     sha256: str
     """SHA-256 that it must have; "" for any."""
-    config: FetchConfig
     stop: Stop
 
     @property
@@ -198,18 +182,6 @@ class _Download:
     def sums(self) -> Path:
         """The file with the length and CRC-32 of each block of the unfinished file, a line each."""
         return self.path.with_name(f"{self.path.name}.part.sums")
-
-    def plan(self) -> dict[str, Any]:
-        """Return the file's size, the bytes that are on disk, and the bytes left to fetch; None if unknown."""
-        if self.path.exists():
-            return {"bytes": self.path.stat().st_size, "here": "whole, its hash not compared", "to_fetch": 0}
-        web = WebFile(self.url, self.stop)
-        size, version = web.look().size, self._load_version()
-        here = 0
-        if version is not None and not version.differs(web.version) and self.part.exists():
-            here = min(self.part.stat().st_size, size or self.part.stat().st_size)
-        to_fetch = None if size is None else size - here
-        return {"bytes": size, "here": f"{here:,} bytes" if here else "nothing", "to_fetch": to_fetch}
 
     def fetch(self, meter: _Meter) -> dict[str, Any]:
         """Fetch the file if it is not here, under a lock, and return its entry in the result."""
@@ -292,7 +264,14 @@ class _Download:
 
     def _receive(self, web: WebFile, meter: _Meter) -> str:
         """Append what is missing to the unfinished file, and return the sha256 of the whole."""
-        state = {"url": self.url, "sha256": self.sha256, "version": asdict(web.open())}
+        version = web.open()
+        left = None if version.size is None else version.size - web.position
+        if (free := shutil.disk_usage(self.path.parent).free) < (left or 0):
+            raise FetchError(
+                f"{self.path.parent} has {free:,} bytes free, and {left:,} are left to fetch of {self.path.name}"
+            )
+        meter.total = None if left is None else meter.fetched + left
+        state = {"url": self.url, "sha256": self.sha256, "version": asdict(version)}
         publish_json(self.path.parent, self.state.name, state)
         with self.part.open("ab") as part, self.sums.open("ab" if web.position else "wb") as sums:
             try:
@@ -302,8 +281,6 @@ class _Download:
                     part.write(data)
                     part.flush()
                     meter.add(len(data), web.breaks)
-                    if self.stop():
-                        raise Stopped(f"stopped; what came is kept in {self.part}: run the same command to continue")
             finally:
                 web.close()
             os.fsync(part.fileno())

@@ -39,6 +39,7 @@ from pipeline.dataset.hashing import splitmix64, unit_interval
 from pipeline.dumps.reader import Chunk
 from pipeline.errors import ConfigError, DatasetError, OtherDumpError
 from pipeline.ingest.filters import (
+    GAME_FILTERS,
     GAME_STATUS,
     KEPT,
     NOT_LABELLED,
@@ -48,15 +49,14 @@ from pipeline.ingest.filters import (
     GameColumns,
     RowColumns,
     active,
-    filter_games,
-    filter_rows,
+    apply_filters,
 )
 from pipeline.ingest.games_table import games_table
 from pipeline.ingest.tag_values import NO_LABELS, Tagged, matches, numbers, tag_value
 from pipeline.pgn import replay, tags
 from pipeline.pgn.san import UNKNOWN_RESULT
 from pipeline.storage.building import PARTS, files_folder, require_unused
-from pipeline.storage.stores import Publisher, place
+from pipeline.storage.stores import Publish, place, publish_behind
 
 ROWS_VERSION = 1
 """Raise it when the same dump and settings give other rows: datasets of another version are not continued or reused.
@@ -138,11 +138,6 @@ def part_name(index: int) -> str:
     return f"{index:05d}.json"
 
 
-def _drop_variants(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> None:
-    """Mark games whose Variant tag is not standard chess."""
-    games.status[~matches(text, spans, lambda variant: variant.strip().lower() in STANDARD)] = replay.VARIANT
-
-
 def _read_fens(text: NDArray[np.uint8], spans: NDArray[np.int64], games: replay.Games) -> NDArray[np.uint64]:
     """Return the starting positions, the usual one first, and set the games' index into them by their FEN tags."""
     setups = [from_fen(chess.STARTING_FEN)]
@@ -188,10 +183,11 @@ def read_games(text: NDArray[np.uint8], starts: NDArray[np.int64], config: Inges
     white = numbers(text, spans[:, tags.WHITE_ELO], 0)
     black = numbers(text, spans[:, tags.BLACK_ELO], 0)
     setups = _read_fens(text, spans[:, tags.FEN], games)
-    _drop_variants(text, spans[:, tags.VARIANT], games)
+    is_standard = matches(text, spans[:, tags.VARIANT], lambda variant: variant.strip().lower() in STANDARD)
+    games.status[~is_standard] = replay.VARIANT
     parity = _read_parity(text, spans[:, tags.LABELS], games)
     tagged = Tagged(games, spans, white, black, increment, parity, setups)
-    filter_games(GameColumns(text, tagged, config.seed), config)
+    apply_filters(GAME_FILTERS, GameColumns(text, tagged, config.seed), config, games.status, GAME_STATUS)
     return tagged
 
 
@@ -229,7 +225,7 @@ def _keep_rows(
     if has_labels:
         wanted = tagged.parity[rows.game]
         reason[(wanted != NO_LABELS) & (rows.ply % 2 != wanted)] = NOT_LABELLED
-    filter_rows(RowColumns(rows, tagged, config.seed, reason), config)
+    apply_filters(ROW_FILTERS, RowColumns(rows, tagged, config.seed, reason), config, reason, ROW_STATUS)
     counts = np.bincount(reason, minlength=len(ROW_STATUS)).tolist()
     return np.flatnonzero(reason == KEPT), +Counter(dict(zip(ROW_STATUS[1:], counts[1:], strict=True)))
 
@@ -270,7 +266,7 @@ def _columns(tagged: Tagged, rows: Mapping[str, NDArray[Any]], first_game: int) 
 
 
 def _write_block(
-    publisher: Publisher,
+    publish: Publish,
     task: ChunkTask,
     tagged: Tagged,
     rows: replay.Rows,
@@ -295,7 +291,7 @@ def _write_block(
         name = f"{split}-{task.chunk.index:05d}-{block}.parquet"
         require_unused(out, [name], DatasetError)
         write = partial(write_packed, packed_of(taken), columns, task.config.planes)
-        done = publisher.publish(files_folder(out), name, len(picked), write)
+        done = publish(files_folder(out), name, len(picked), write)
         entries.append({"name": name, "split": split, "rows": done.rows, "bytes": done.bytes, "sha256": done.sha256})
     return entries
 
@@ -325,19 +321,19 @@ def encode_chunk(task: ChunkTask) -> dict[str, Any]:
     files: list[dict[str, Any]] = []
     dropped: Counter[str] = Counter()
     total = collisions = game = block = 0
-    with Publisher() as publisher:
+    with publish_behind() as publish:
         while game < len(task.chunk.starts):
             game, filled = replay.replay(text, tagged.games, tagged.setups, game, rows)
             replayed: Any = rows[:filled]
             _identify_by_position(replayed, tagged)
             kept, refused = _keep_rows(replayed, tagged, task.config)
             dropped += refused
-            files += _write_block(publisher, task, tagged, rows, filled, kept, block)
+            files += _write_block(publish, task, tagged, rows, filled, kept, block)
             collisions += int(np.isin(rows.promotion[slice(filled) if kept is None else kept], (2, 3, 4)).sum())
             total, block = total + (filled if kept is None else len(kept)), block + 1
         table = games_table(tagged, text, task.chunk, split_of(tagged.games.identity, task.config))
         games_name = f"games-{task.chunk.index:05d}.parquet"
-        publisher.publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
+        publish(parts, games_name, len(table), lambda target: pq.write_table(table, target))
     counts = np.bincount(tagged.games.status, minlength=len(GAME_STATUS))
     result = {
         "chunk": task.chunk.index,

@@ -5,18 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
-from pipeline.dataset.files.layout import CARD, GAMES
-from pipeline.storage.stores import open_for_arrow, publish
+from pipeline.dataset.files.layout import CARD
+from pipeline.dataset.files.shard_files import games_tables
+from pipeline.storage.stores import publish
 
 if TYPE_CHECKING:
     import polars as pl
 
-GROUPS = 32
-"""Row groups of the games' table that are read at a time; each has the games of a chunk."""
-FIRST = 3
-"""Dropped games of each reason whose places are listed."""
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 COUNTED = {
     "split": ("split",),
@@ -43,33 +39,18 @@ def markdown_table(frame: "pl.DataFrame") -> str:
     return "\n".join(lines)
 
 
-def _count_games(directory: Path) -> "dict[str, pl.DataFrame]":
-    """Return the numbers of used games by each key of COUNTED, and of dropped games by reason, with the places of the first.
-
-    The table is read some row groups at a time to bound memory.
-    """
+def _count_games(directory: Path, manifest: Mapping[str, Any]) -> "dict[str, pl.DataFrame]":
+    """Return the numbers of used games by each key of COUNTED."""
     import polars as pl
 
-    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in (*COUNTED, "dropped")}
-    first = pl.struct("source", "offset").head(FIRST).alias("first")
-    with pq.ParquetFile(open_for_arrow(directory / GAMES)) as file:
-        for begin in range(0, file.num_row_groups, GROUPS):
-            groups = range(begin, min(begin + GROUPS, file.num_row_groups))
-            table = file.read_row_groups(groups, columns=[*COLUMNS, "dropped", "source", "offset"], use_threads=False)
-            games = pl.DataFrame(pl.from_arrow(table))
-            used = games.filter(pl.col("dropped").is_null())
-            for name, columns in COUNTED.items():
-                values = pl.concat([used[column].alias(name) for column in columns])
-                parts[name].append(values.value_counts(name="games"))
-            dropped = games.drop_nulls("dropped").group_by("dropped")
-            parts["dropped"].append(dropped.agg(pl.len().alias("games"), first))
-    places = pl.col("first").list.explode().head(FIRST)
+    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in COUNTED}
+    for _, table in games_tables(directory, manifest, [*COLUMNS, "dropped"]):
+        used = pl.DataFrame(pl.from_arrow(table)).filter(pl.col("dropped").is_null())
+        for name, columns in COUNTED.items():
+            values = pl.concat([used[column].alias(name) for column in columns])
+            parts[name].append(values.value_counts(name="games"))
     return {
-        name: pl.concat(frames)
-        .group_by(name, maintain_order=True)
-        .agg(pl.col("games").sum(), *([places] if name == "dropped" else []))
-        .sort(name)
-        for name, frames in parts.items()
+        name: pl.concat(frames).group_by(name).agg(pl.col("games").sum()).sort(name) for name, frames in parts.items()
     }
 
 
@@ -91,25 +72,14 @@ def _quantiles(counted: "pl.DataFrame") -> list[int | None]:
     return [int(value) for value in counted[counted.columns[0]].to_numpy()[at]]
 
 
-def _dropped_games(counted: "pl.DataFrame", dumps: list[str]) -> "pl.DataFrame":
-    """Return the numbers of dropped games by reason, and the places of the first, with the dump if there are several."""
-    import polars as pl
-
-    def write(place: dict[str, int]) -> str:
-        return f"{dumps[place['source']]}: {place['offset']}" if len(dumps) > 1 else str(place["offset"])
-
-    places = [", ".join(map(write, first)) for first in counted["first"].to_list()]
-    columns = counted.select("dropped", "games").with_columns(pl.Series("first at byte", places, dtype=pl.String))
-    return columns.sort("games", "dropped", descending=[True, False])
-
-
 def data_card(directory: Path, manifest: Mapping[str, Any]) -> str:
     """Return a description of a dataset in Markdown: counts, splits, ratings, time controls, results, dropped games."""
     import polars as pl
 
-    games = _count_games(directory)
+    games = _count_games(directory, manifest)
     spread = pl.DataFrame({"quantile": QUANTILES} | {name: _quantiles(games[name]) for name in ("rating", "plies")})
-    dropped = _dropped_games(games["dropped"], [source["name"] for source in manifest["sources"]])
+    reasons = sorted(manifest["games"]["dropped"].items(), key=lambda item: -item[1])
+    dropped = pl.DataFrame(reasons, schema=["dropped", "games"], orient="row")
     positions = (
         pl.col("split").replace_strict(manifest["positions"], default=0, return_dtype=pl.Int64).alias("positions")
     )

@@ -145,15 +145,9 @@ class GameColumns:
     def draw(self) -> NDArray[np.float64]:
         """Return a number in [0, 1): a hash of the movetext without trailing white space, and of the seed."""
         games = self.tagged.games
-        spans = np.stack([games.movetext, games.start[1:]], axis=1)
-        for turn in range(5):
-            last = self.text[np.maximum(spans[:, 1] - 1, 0)]
-            space = (spans[:, 1] > spans[:, 0]) & ((last == 32) | ((last >= 9) & (last <= 13)))
-            if turn < 4:
-                spans[space, 1] -= 1
-        for game in np.flatnonzero(space):  # few games have more
-            first, end = spans[game]
-            spans[game, 1] = first + len(self.text[first:end].tobytes().rstrip())
+        spans, whole = np.stack([games.movetext, games.start[1:]], axis=1), self.text.tobytes()
+        for span in spans:
+            span[1] = span[0] + len(whole[span[0] : span[1]].rstrip())
         hashes = np.zeros(len(spans), dtype=np.uint64)
         tags.hash_spans(self.text, spans, hashes)
         return unit_interval(splitmix64(hashes, self.seed))
@@ -259,23 +253,14 @@ def active(table: tuple[Filter, ...], settings: Filters) -> list[Filter]:
     return [row for row in table if (getattr(settings, row.setting) or None) != (defaults[row.setting] or None)]
 
 
-def filter_games(columns: GameColumns, settings: Filters) -> None:
-    """Mark games in `games.status` that filters refuse; games that are already dropped keep their reason."""
-    _apply(active(GAME_FILTERS, settings), columns, settings, columns.tagged.games.status, GAME_STATUS)
-
-
-def filter_rows(columns: RowColumns, settings: Filters) -> None:
-    """Mark rows in `columns.reason` that filters refuse; rows that are already dropped keep their reason."""
-    _apply(active(ROW_FILTERS, settings), columns, settings, columns.reason, ROW_STATUS)
-
-
-def _apply(
-    rows: list[Filter],
+def apply_filters(
+    table: tuple[Filter, ...],
     columns: GameColumns | RowColumns,
     settings: Filters,
     status: NDArray[np.uint8],
     names: tuple[str, ...],
 ) -> None:
-    for row in rows:
+    """Mark games or rows in `status`, an index into `names`, that filters drop; those that are dropped keep their reason."""
+    for row in active(table, settings):
         refused = row.refuses(settings, *(getattr(columns, name)() for name in row.columns))
         status[(status == KEPT) & refused] = names.index(row.reason)

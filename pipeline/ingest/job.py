@@ -170,24 +170,20 @@ def _begin(out: Path, sources: Sequence[str], config: IngestConfig) -> None:
         "rows_version": ROWS_VERSION,
     }
     if any(map(is_url, sources)):  # files are recognised by the text of their chunks
-        asked["versions"] = [look(name).name if is_url(name) else None for name in sources]
+        asked["dump_versions"] = [look(name).name if is_url(name) else None for name in sources]
     path = out / BUILDING / RUN
     begun = path.exists() and any((out / PARTS).glob("[0-9]*.json"))  # nothing is mixed while no chunk is done
-    if begun and (before := read_json(path, DatasetError)) != asked:
+    if begun:
+        before = read_json(path, DatasetError)
         if not isinstance(before, dict):
             raise DatasetError(f"{path} is damaged: delete {out} and ingest again")
-        if before | {"versions": asked.get("versions")} == asked:
-            raise OtherDumpError("the dump has been replaced since this ingest was begun", remedy=ELSEWHERE)
-        if before | {"rows_version": ROWS_VERSION} == asked:
-            raise OtherDumpError(
-                f"{out} holds an unfinished ingest with rows of version {before.get('rows_version')}, this program makes "
-                f"version {ROWS_VERSION}",
+        differing = sorted(name for name in before.keys() | asked.keys() if before.get(name) != asked.get(name))
+        if differing:
+            refusal = OtherDumpError if differing in (["dump_versions"], ["rows_version"]) else OtherSettingsError
+            raise refusal(
+                f"{out} holds an unfinished ingest with other {', '.join(differing)}",
                 remedy=f"delete it or {ELSEWHERE}",
             )
-        raise OtherSettingsError(
-            f"{out} holds an unfinished ingest of other sources, settings or versions",
-            remedy=f"delete it or {ELSEWHERE}",
-        )
     require_unused(out, (GAMES, CARD, MANIFEST), DatasetError)
     if not begun:
         discard(out)

@@ -134,15 +134,10 @@ def claim(path: Path, identity: Mapping[str, Any], refusal: type[UserError]) -> 
         before = flat({**json.loads(path.read_bytes())})
     except (OSError, ValueError, TypeError, RecursionError) as error:
         raise refusal(f"{path} cannot be read: choose another directory") from error
-    if found := differences(before, flat(json.loads(json.dumps(identity)))):
-        shown = "; ".join(found[:SHOWN])
+    now = flat(json.loads(json.dumps(identity)))
+    if names := sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name)):
+        shown = "; ".join(f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names[:SHOWN])
         raise refusal(f"{path.parent} was begun otherwise ({shown}): choose another directory, or remove it")
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a phrase for each name in which two flat objects differ."""
-    names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    return [f"{name} was {before.get(name)!r}, not {now.get(name)!r}" for name in names]
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:

@@ -20,7 +20,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Semaphore
 from typing import IO, Any, cast
 
 from filelock import FileLock, Timeout
@@ -220,40 +219,27 @@ def publish(directory: Path, name: str, rows: int, write: Callable[[Any], None])
     return published
 
 
-class Publisher:
-    """Publishes files as `publish` does, but synchronises or uploads them while the next ones are written.
+Publish = Callable[[Path, str, int, Callable[[Any], None]], Published]
 
-    All files have their names when it closes without an exception. At most SETTLING files are on their way: waiting for each
-    would take 3 to 12 % of an ingest's time on a disk, and most of it with a store.
+
+@contextmanager
+def publish_behind() -> Iterator[Publish]:
+    """Yield a function that publishes as `publish` does, but synchronises or uploads files while the next are written.
+
+    All files have their names at the end of the block. Waiting for each would take 3 to 12 % of an ingest's time on a disk,
+    and most of it with a store. Raises the first file's error, unless another error is propagating.
     """
+    pending: list[Future[None]] = []
 
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(SETTLING, "publish")
-        self._pending: list[Future[None]] = []
-        self._room = Semaphore(SETTLING)
-
-    def __enter__(self) -> "Publisher":
-        return self
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Wait for all files; raises the first one's error, unless another error is propagating."""
-        self._pool.shutdown()
-        if kind is None:
-            for one in self._pending:
-                one.result()
-
-    def publish(self, directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
-        """Let `write` fill a file, and return its description; its name appears later."""
-        self._room.acquire()
-        try:
-            published, settle = _write(directory, name, rows, write)
-            future = self._pool.submit(settle)
-        except BaseException:
-            self._room.release()
-            raise
-        future.add_done_callback(lambda _: self._room.release())
-        self._pending.append(future)
+    def publish_later(directory: Path, name: str, rows: int, write: Callable[[Any], None]) -> Published:
+        published, settle = _write(directory, name, rows, write)
+        pending.append(pool.submit(settle))
         return published
+
+    with ThreadPoolExecutor(SETTLING, "publish") as pool:
+        yield publish_later
+    for file in pending:
+        file.result()
 
 
 def publish_json(directory: Path, name: str, content: Mapping[str, Any]) -> Published:

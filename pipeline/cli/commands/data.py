@@ -30,7 +30,7 @@ class Ingest(Common):
     out: str | None = None
     """Directory of the dataset, or an address such as s3://bucket/prefix."""
     estimate: bool = False
-    """Read a few megabytes and print estimates for the whole dump, with intervals; write nothing."""
+    """Read a few megabytes and print estimates for the whole dump; write nothing."""
     workers: int = 0
     """Worker processes; 0 for one per core, 1 to work in this process."""
     engine: str = "local"
@@ -41,6 +41,7 @@ class Ingest(Common):
     def run(self) -> dict[str, Any]:
         """Return the manifest's summary, or the estimate of it."""
         from pipeline.dataset.files.shards import MANIFEST
+        from pipeline.evaluation.render import plain_text
         from pipeline.executors.by_name import engine_of
         from pipeline.ingest.estimate import estimate
         from pipeline.ingest.job import ingest
@@ -49,7 +50,8 @@ class Ingest(Common):
         stop = Interrupt()
         if self.estimate:
             with bar("estimate") as progress:
-                return estimate(self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop)
+                found = estimate(self.sources, self.ingest, workers=self.workers, progress=progress, stop=stop)
+            return found | {"text": plain_text(found)}
         if self.out is None:
             raise ConfigError("--out DIR is missing (or give --estimate, which writes nothing)")
         out, engine = place(self.out), engine_of(self.engine, self.workers)

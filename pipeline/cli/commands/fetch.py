@@ -18,14 +18,12 @@ class Fetch(Common):
     """
 
     arguments: ClassVar = {"what": "MONTH|URL..."}
-    basic: ClassVar = "out dry_run base sha256"
+    basic: ClassVar = "out base sha256"
 
     what: tuple[str, ...]
     """Months, ranges of months, or URLs."""
     out: Path = Path("datasets/dumps")
     """Folder to download into."""
-    dry_run: bool = False
-    """Print the bytes to download, the bytes already present and the free space; download nothing."""
     fetch: FetchConfig = field(default_factory=FetchConfig)
     """Where files come from, and what they must be."""
 
@@ -35,5 +33,5 @@ class Fetch(Common):
 
         stop = Interrupt()
         with bar("fetch") as progress:
-            result = fetch(self.what, self.out, self.fetch, dry_run=self.dry_run, progress=progress, stop=stop)
-        return result if self.dry_run else result | {"text": describe_downloads(result["files"], self.out)}
+            result = fetch(self.what, self.out, self.fetch, progress=progress, stop=stop)
+        return result | {"text": describe_downloads(result["files"], self.out)}

@@ -44,8 +44,8 @@ from pipeline.dataset.files.plane_kernels import (
 PACKED_WITH = ("castling", "ep_file")
 """Columns, besides those of the planes, that a packed position needs."""
 assert len(PIECE_COLUMNS) + sum(MOVE_COLUMNS.values()) == PLANES
-TILE = 512
-"""Rows that are converted together: their planes, 315 kB, stay in a core's cache."""
+TILE = 2048
+"""Rows that are converted together: their planes, 1.3 MB, stay in a core's cache."""
 
 _WIDTHS = {**dict.fromkeys(PIECE_COLUMNS, 1), **MOVE_COLUMNS}
 _PLACES = [slice(first, last) for first, last in pairwise(np.cumsum([0, *_WIDTHS.values()]).tolist())]

@@ -90,20 +90,20 @@ def test_a_month_is_fetched_and_verified_once(server: Server, tmp_path: Path) ->
 
 def test_a_connection_that_breaks_goes_on_from_its_byte(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(send=100_000), Fault(send=0), Fault(send=50_000), Fault(send=1)]
+    file.faults += [Fault(send=100_000), Fault(send=0), Fault(send=50_000), Fault(send=1)]
     ticks = []
     said = fetch(["2013-01"], tmp_path, config(server), progress=ticks.append)
     assert (tmp_path / NAME).read_bytes() == DATA
     assert said["fetched"] == len(DATA)
-    assert server.ranges(NAME)[1:] == [None, "bytes=100000-", "bytes=100000-", "bytes=150000-", "bytes=150001-"]
-    assert [since for path, _, since in server.asked if path.endswith(NAME)][2:] == ['"one"'] * 4
+    assert server.ranges(NAME) == [None, "bytes=100000-", "bytes=100000-", "bytes=150000-", "bytes=150001-"]
+    assert [since for path, _, since in server.asked if path.endswith(NAME)][1:] == ['"one"'] * 4
     assert ticks[-1].done == ticks[-1].total == len(DATA)
     assert ticks[-1].values["breaks"] == 4
 
 
 def test_a_connection_that_stalls_goes_on(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(send=100_000, stall=True)]
+    file.faults += [Fault(send=100_000, stall=True)]
     ticks = []
     monkeypatch.setattr(http, "STALL_SECONDS", 1.0)
     with tries(1000):  # a busy machine may stall it more than once
@@ -116,7 +116,7 @@ def test_a_server_that_never_gives_more_is_given_up_and_what_came_is_kept(
     server: Server, tmp_path: Path, waits: list[float]
 ) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(send=100_000), *[Fault(send=0)] * 4]
+    file.faults += [Fault(send=100_000), *[Fault(send=0)] * 4]
     with tries(4), pytest.raises(FetchError, match="given up at byte 100,000 after 4 tries in a row"):
         fetch(["2013-01"], tmp_path, config(server))
     assert waits == [1.0, 2.0, 4.0]
@@ -136,7 +136,7 @@ def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -
     assert waits[0] == 7.0
     assert 0 < waits[1] <= 100
     assert waits[2:] == [4.0, 8.0]
-    file.faults += [Fault(), Fault(status=429, headers=(("Retry-After", "86400"),))]
+    file.faults += [Fault(status=429, headers=(("Retry-After", "86400"),))]
     with pytest.raises(FetchError, match="answered 429 and asks for 86,400 seconds: try again then"):
         fetch(["2013-01"], tmp_path / "elsewhere", config(server))
     assert len(waits) == 4
@@ -144,23 +144,23 @@ def test_later_means_later(server: Server, tmp_path: Path, waits: list[float]) -
 
 def test_a_stop_is_heard_while_waiting(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(send=1000), Fault(status=503, headers=(("Retry-After", "200"),))]
+    file.faults += [Fault(send=1000), Fault(status=503, headers=(("Retry-After", "200"),))]
     with pytest.raises(Stopped):
-        fetch(["2013-01"], tmp_path, config(server), stop=lambda: len(server.ranges(NAME)) > 2)
+        fetch(["2013-01"], tmp_path, config(server), stop=lambda: len(server.ranges(NAME)) > 1)
     assert fetch(["2013-01"], tmp_path, config(server))["fetched"] == len(DATA) - 1000
 
 
 @pytest.mark.parametrize(("etag", "modified"), [('"one"', ""), ('W/"one"', "Sat, 01 Feb 2025 00:00:00 GMT"), ("", "")])
 def test_ranges_that_are_ignored_join_nothing_twice(server: Server, tmp_path: Path, etag: str, modified: str) -> None:
     file = server.publish(NAME, DATA, ranges=False, etag=etag, modified=modified)
-    file.faults += [Fault(), Fault(send=200_000), Fault(send=100_000), Fault(send=250_000)]
+    file.faults += [Fault(send=200_000), Fault(send=100_000), Fault(send=250_000)]
     fetch(["2013-01"], tmp_path, config(server))
     assert (tmp_path / NAME).read_bytes() == DATA
 
 
 def test_a_length_that_is_too_long_is_seen_through(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(lie=5000)]
+    file.faults += [Fault(lie=5000)]
     fetch(["2013-01"], tmp_path, config(server))
     assert (tmp_path / NAME).read_bytes() == DATA
     file.ranges, file.faults = False, [Fault(lie=5000)] * 20
@@ -170,7 +170,7 @@ def test_a_length_that_is_too_long_is_seen_through(server: Server, tmp_path: Pat
 
 def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(lie=-5000)]
+    file.faults += [Fault(lie=-5000)]
     with pytest.raises(FetchError, match=r"not the published .*: it was not kept"):
         fetch(["2013-01"], tmp_path, config(server))
     assert names(tmp_path) == []
@@ -182,7 +182,7 @@ def test_a_length_that_is_too_short_and_a_wrong_hash_leave_nothing(server: Serve
 
 def test_a_file_replaced_between_two_runs_is_begun_again(server: Server, tmp_path: Path) -> None:
     address = f"{server.url}/a.pgn"  # no hash tells, only what the server says
-    server.files["/a.pgn"] = File(DATA, faults=[Fault(), Fault(send=100_000), Fault(status=503)])
+    server.files["/a.pgn"] = File(DATA, faults=[Fault(send=100_000), Fault(status=503)])
     with tries(1), pytest.raises(FetchError):
         fetch([address], tmp_path, config(server))
     assert (tmp_path / "a.pgn.part").stat().st_size == 100_000
@@ -195,7 +195,7 @@ def test_a_file_replaced_while_it_is_read_is_begun_again(server: Server, tmp_pat
     def replaced() -> None:
         server.files["/a.pgn"] = File(OTHER, etag='"two"')
 
-    server.files["/a.pgn"] = File(DATA, faults=[Fault(), Fault(send=100_000, then=replaced)])
+    server.files["/a.pgn"] = File(DATA, faults=[Fault(send=100_000, then=replaced)])
     fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
     assert (tmp_path / "a.pgn").read_bytes() == OTHER
     server.files["/a.pgn"] = File(DATA, faults=[Fault(send=100_000, then=replaced)])
@@ -218,7 +218,7 @@ def test_what_is_here_of_an_unknown_version_is_not_joined(server: Server, tmp_pa
 def test_a_tail_that_a_power_cut_left_as_zeros_is_fetched_again(server: Server, tmp_path: Path, cut: str) -> None:
     """The system keeps the length of a file and loses what it had not written; no hash is published for a URL."""
     data = random.Random(9).randbytes(2_000_000)
-    server.files["/a.pgn"] = File(data, faults=[Fault(), Fault(send=1_500_000), Fault(status=503)])
+    server.files["/a.pgn"] = File(data, faults=[Fault(send=1_500_000), Fault(status=503)])
     with tries(1), pytest.raises(FetchError):
         fetch([f"{server.url}/a.pgn"], tmp_path, config(server))
     part, sums = tmp_path / "a.pgn.part", tmp_path / "a.pgn.part.sums"
@@ -304,19 +304,6 @@ def test_a_file_that_is_here_and_is_another_is_left(server: Server, tmp_path: Pa
     assert (tmp_path / NAME).read_bytes() == OTHER
 
 
-def test_dry_run_says_what_it_would_take_and_writes_nothing(server: Server, tmp_path: Path) -> None:
-    server.publish(NAME, DATA)
-    server.publish(f"{STEM}2013-02.pgn.zst", OTHER)
-    out = tmp_path / "new" / "dumps"
-    said = fetch(["2013-01..2013-02"], out, config(server), dry_run=True)
-    assert [entry["bytes"] for entry in said["files"].values()] == [len(DATA), len(OTHER)]
-    assert said["to_fetch"] == len(DATA) + len(OTHER)
-    assert not out.exists()
-    assert set(server.ranges(".pgn.zst")) == {"bytes=0-0"}
-    fetch(["2013-01"], out, config(server))
-    assert fetch(["2013-01..2013-02"], out, config(server), dry_run=True)["to_fetch"] == len(OTHER)
-
-
 def test_urls_have_the_hash_that_is_said_and_no_query_in_their_name(server: Server, tmp_path: Path) -> None:
     server.files["/b%20c.pgn"] = File(DATA)
     address = f"{server.url}/b%20c.pgn?secret=1"
@@ -357,13 +344,13 @@ def test_a_full_disk_and_another_fetch_are_said(
         fetch(["2013-01"], tmp_path, config(server))
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(FetchError, match="1,000 bytes free, and 300,000 are to be fetched"):
+    with pytest.raises(FetchError, match="1,000 bytes free, and 300,000 are left to fetch"):
         fetch(["2013-01"], tmp_path, config(server))
 
 
 def test_a_fetch_that_is_killed_is_continued_by_the_same_command(server: Server, tmp_path: Path) -> None:
     file = server.publish(NAME, DATA)
-    file.faults += [Fault(), Fault(send=200_000, stall=True)]
+    file.faults += [Fault(send=200_000, stall=True)]
     command = [sys.executable, "-c", "from pipeline.cli.main import main; main()", "fetch", "2013-01", "--json"]
     command += ["--out", str(tmp_path), "--base", f"{server.url}/standard"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}

@@ -200,7 +200,7 @@ def test_a_source_that_changes_between_two_runs_is_refused(dump: Path, tmp_path:
     path.write_bytes(dump.read_bytes())
     with pytest.raises(Stopped, match="run the same command to continue"):
         ingest([str(path)], tmp_path / "out", CONFIG, workers=1, stop=lambda: True)
-    with pytest.raises(DatasetError, match="other sources, settings or versions"):
+    with pytest.raises(DatasetError, match="an unfinished ingest with other config"):
         ingest([str(path)], tmp_path / "out", IngestConfig(chunk_mib=2), workers=1)
     path.write_bytes(dump.read_bytes().replace(b"Rated Rapid", b"Rated Blitz", 1))
     with pytest.raises(DatasetError, match="the dump has changed"):

@@ -87,7 +87,7 @@ def test_what_others_put_beside_a_killed_ingest_is_left_by_all_that_follows(dump
     out = tmp_path / "out"
     killed(dump, out, shards=4)
     theirs = put(out)
-    with pytest.raises(DatasetError, match="an unfinished ingest of other sources, settings"):
+    with pytest.raises(DatasetError, match="an unfinished ingest with other config"):
         ingest([str(dump)], out, replace(PLAIN, seed=1), workers=1)
     check(out, theirs)
     ingest([str(dump)], out, PLAIN, workers=1)

@@ -33,7 +33,7 @@ from pipeline.ingest.manifest import read_notes
 from pipeline.storage import http, objects
 from pipeline.storage.building import BUILDING, PARTS
 from pipeline.storage.objects import open_remote
-from pipeline.storage.stores import SETTLING, Published, Publisher, place
+from pipeline.storage.stores import SETTLING, Published, place, publish_behind
 from pipeline.validation.verify import files_differ
 from tests.pipeline import datasets
 from tests.pipeline.loopback import Fault, File, Server, serving
@@ -240,10 +240,10 @@ def test_a_publisher_names_its_files_when_they_are_on_the_disk(tmp_path: Path, m
         synced.append(descriptor)
 
     monkeypatch.setattr(os, "fsync", slow)
-    with Publisher() as files:
-        first = files.publish(tmp_path, "a", 3, lambda target: target.write(b"one"))
+    with publish_behind() as publish_later:
+        first = publish_later(tmp_path, "a", 3, lambda target: target.write(b"one"))
         assert not (tmp_path / "a").exists()
-        files.publish(tmp_path, "b", 0, lambda target: target.write(b"two"))
+        publish_later(tmp_path, "b", 0, lambda target: target.write(b"two"))
         waiting.set()
     assert len(synced) == 2
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"a": b"one", "b": b"two"}
@@ -292,8 +292,8 @@ def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatc
         target.write(b"%d" % number)
 
     monkeypatch.setattr(type(fs), "put_file", slow)
-    with Publisher() as files:
-        made = [files.publish(folder, str(number), 0, partial(fill, number)) for number in range(10)]
+    with publish_behind() as publish_later:
+        made = [publish_later(folder, str(number), 0, partial(fill, number)) for number in range(10)]
     assert most == SETTLING
     assert [(folder / one.name).read_bytes() for one in made] == [b"%d" % number for number in range(10)]
 
@@ -301,8 +301,8 @@ def test_uploads_leave_the_writer_free_and_only_so_many_are_under_way(monkeypatc
         raise PermissionError("Access Denied")
 
     monkeypatch.setattr(type(fs), "put_file", broken)
-    with pytest.raises(StoreError, match="Access Denied"), Publisher() as files:
-        files.publish(folder, "no", 0, lambda target: target.write(b"no"))
+    with pytest.raises(StoreError, match="Access Denied"), publish_behind() as publish_later:
+        publish_later(folder, "no", 0, lambda target: target.write(b"no"))
     assert not (folder / "no").exists()
 
 
@@ -314,9 +314,9 @@ def test_a_publisher_says_what_went_wrong_with_any_and_leaves_nothing_half(
         raise RuntimeError("in the middle")
 
     def both() -> None:
-        with Publisher() as files:
-            files.publish(tmp_path, "whole", 0, lambda target: target.write(b"whole"))
-            files.publish(tmp_path, "half", 0, breaks)
+        with publish_behind() as publish_later:
+            publish_later(tmp_path, "whole", 0, lambda target: target.write(b"whole"))
+            publish_later(tmp_path, "half", 0, breaks)
 
     with pytest.raises(RuntimeError, match="in the middle"):
         both()
@@ -326,8 +326,8 @@ def test_a_publisher_says_what_went_wrong_with_any_and_leaves_nothing_half(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"), Publisher() as files:
-        files.publish(tmp_path, "other", 0, lambda target: target.write(b"other"))
+    with pytest.raises(OSError, match="No space left"), publish_behind() as publish_later:
+        publish_later(tmp_path, "other", 0, lambda target: target.write(b"other"))
     assert [path.name for path in tmp_path.iterdir()] == ["whole"]
 
 
