@@ -24,9 +24,11 @@ class Scratch:
 
     def add(self, rows: "pl.DataFrame") -> None:
         """Write rows, with the key as the column `key`; raises ConfigError if the disk is full."""
+        from polars.exceptions import ComputeError
+
         try:
             rows.write_parquet(self.folder / f"{self.files:06}.parquet", compression="lz4", statistics=False)
-        except OSError as error:
+        except (OSError, ComputeError) as error:  # which of the two depends on the call of the system that fails
             raise ConfigError(
                 f"temporary files cannot be written in {self.folder.parent} ({error}): make room there, or set TMPDIR"
             ) from error

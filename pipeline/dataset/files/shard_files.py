@@ -7,6 +7,7 @@ the file's name.
 Axes: R rows, N moves of all rows that were searched.
 """
 
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ from pipeline.storage.stores import open_for_arrow
 
 LARGEST_VALUE = 8 * max(MOVE_COLUMNS.values())
 """Bytes of the widest value of a shard, a column of move planes."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of writing to a full disk."""
 
 
 @contextmanager
@@ -42,6 +45,8 @@ def reading(path: Path, what: str = "a shard") -> Iterator[None]:
     except UserError:
         raise
     except (OSError, ValueError, KeyError, IndexError, OverflowError, MemoryError, pa.ArrowException) as error:
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise  # Numba was storing a kernel: the file is sound
         said = shown(" ".join(str(error).split()) or type(error).__name__, 200, quote=False)
         raise DatasetError(
             f"{path} cannot be read as {what} ({said})", remedy="ingest the dump again", code="damaged"
