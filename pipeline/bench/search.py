@@ -1,6 +1,6 @@
-"""Search with an evaluator that costs nothing, the share of a network's speed that is left under search, and self-play.
+"""Search with an evaluator that costs nothing, and self-play with a small network.
 
-Axes: G games, B rows, P planes.
+Axes: G games.
 """
 
 import time
@@ -9,7 +9,6 @@ from typing import Any
 
 import chess
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.board.position import from_board
 from engine.evaluation.evaluator import Evaluator, uniform
@@ -22,13 +21,12 @@ SIMULATIONS = 32
 TREE_GAMES = 256
 GAME_PLIES = 80
 """Length at which a game is replaced by a new one."""
-NETWORK_GAMES = 128
-"""Games searched at once with a network, which is the batch size."""
+SELFPLAY_GAMES = 128
+"""Games played at once, which is the batch size."""
 SELFPLAY_WIDTH, SELFPLAY_BLOCKS = 32, 2
 """Channels and residual blocks of the network that plays itself."""
 SELFPLAY_PLIES = 40
 """Half-moves after which a self-play game is stopped, so that all games are in progress all the time."""
-STAGES = 3
 
 
 class _Play:
@@ -69,8 +67,8 @@ def tree_rate(moves: int, games: int = TREE_GAMES) -> float:
     return (play.search.simulations - before) / (time.process_time() - began)
 
 
-def network_evaluator(width: int | None = None, blocks: int | None = None) -> Evaluator:
-    """Return `fianchetto-xs`, or the same network of another size, with random weights on one CPU thread."""
+def network_evaluator() -> Evaluator:
+    """Return a network of SELFPLAY_BLOCKS and SELFPLAY_WIDTH, with random weights on one CPU thread."""
     from dataclasses import replace
 
     import torch
@@ -80,51 +78,14 @@ def network_evaluator(width: int | None = None, blocks: int | None = None) -> Ev
     from model.network.presets import preset
 
     torch.set_num_threads(1)
-    row = preset("fianchetto-xs")
-    if width is not None and blocks is not None:
-        row = replace(row, name=f"fianchetto-{blocks}x{width}", width=width, blocks=blocks)
+    row = replace(preset("fianchetto-xs"), name="fianchetto-2x32", width=SELFPLAY_WIDTH, blocks=SELFPLAY_BLOCKS)
     return NetworkEvaluator(build(row, seed=0), device="cpu", amp="off")
-
-
-class _Watched:
-    """Counts evaluated rows and keeps the last full batch, to measure the network without the search."""
-
-    def __init__(self, evaluator: Evaluator) -> None:
-        self.evaluator = evaluator
-        self.rows = 0
-        self.batch_BP: NDArray[np.uint64] | None = None
-
-    def __call__(self, planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        self.rows += len(planes_BP)
-        if self.batch_BP is None or len(planes_BP) >= len(self.batch_BP):
-            self.batch_BP = planes_BP.copy()
-        return self.evaluator(planes_BP)
-
-
-def efficiency(evaluator: Evaluator, games: int, moves: int, rounds: int) -> tuple[float, float, float]:
-    """Return (share, evaluations/s in search, evaluations/s on ready batches), measured in turns."""
-    watched = _Watched(evaluator)
-    play = _Play(watched, games)
-    play.move()
-    shares, searched, ready = [], [], []
-    for _ in range(rounds):
-        before, began = watched.rows, time.perf_counter()
-        for _ in range(moves):
-            play.move()
-        searched.append((watched.rows - before) / (time.perf_counter() - began))
-        assert watched.batch_BP is not None
-        began = time.perf_counter()
-        for _ in range(moves * SIMULATIONS):
-            evaluator(watched.batch_BP)
-        ready.append(moves * SIMULATIONS * len(watched.batch_BP) / (time.perf_counter() - began))
-        shares.append(searched[-1] / ready[-1])
-    return median(shares), median(searched), median(ready)
 
 
 def selfplay_rate(games: int, plies: int = SELFPLAY_PLIES) -> float:
     """Play games from the start and return moves per CPU-second, recording included."""
     search = SearchConfig(simulations=SIMULATIONS, dirichlet_fraction=0.25)
-    evaluator = network_evaluator(SELFPLAY_WIDTH, SELFPLAY_BLOCKS)
+    evaluator = network_evaluator()
     for _ in play_games(evaluator, search, SelfPlayConfig(width=2, most_plies=2), games=2):
         pass  # compiles
     config, began = SelfPlayConfig(width=games, most_plies=plies), time.process_time()
@@ -133,23 +94,17 @@ def selfplay_rate(games: int, plies: int = SELFPLAY_PLIES) -> float:
 
 
 def measure(
-    progress: Progress = silent, *, moves: int = 100, games: int = NETWORK_GAMES, rounds: int = 3
+    progress: Progress = silent, *, moves: int = 100, games: int = SELFPLAY_GAMES, rounds: int = 3
 ) -> dict[str, Any]:
-    """Measure tree search, a 6 x 64 network under search, and self-play with a 2 x 32 network, on one core."""
+    """Measure tree search, and self-play with a 2 x 32 network, on one core."""
     with one_core():
         rate = median(tree_rate(moves) for _ in range(rounds))
-        progress(Tick(1, STAGES, "stages"))
-        share, searched, ready = efficiency(network_evaluator(), games, 1, rounds)
-        progress(Tick(2, STAGES, "stages"))
+        progress(Tick(1, 2, "stages"))
         played = median(selfplay_rate(games) for _ in range(rounds))
-    progress(Tick(STAGES, STAGES, "stages"))
+    progress(Tick(2, 2, "stages"))
     return {
         "simulations": SIMULATIONS,
         "games": TREE_GAMES,
         "simulations_per_cpu_second": round(rate),
-        "batch": games,
-        "search_evaluations_per_second": round(searched),
-        "ready_evaluations_per_second": round(ready),
-        "search_efficiency": round(share, 4),
         "selfplay_moves_per_cpu_second": round(played, 1),
     }

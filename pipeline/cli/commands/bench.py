@@ -17,7 +17,7 @@ class Bench(Common):
     basic: ClassVar = "pgn largest planes history"
 
     what: Literal["ingest", "batches", "search", "scale"]
-    """ingest: PGN to shards; batches: shards to rows; search: simulations, evaluations and self-play; scale: memory and time
+    """ingest: PGN to shards; batches: shards to rows; search: simulations and self-play; scale: memory and time
     of ingest on a long stream."""
     pgn: Path | None = None
     """Dump to measure on; by default the embedded sample."""
