@@ -9,9 +9,12 @@ end alike, the least nested one is meant. A YAML file nests the same keys, as Da
 of several commands (`SHARED`).
 """
 
+import ast
 import contextlib
 import dataclasses
+import inspect
 import re
+import textwrap
 import types
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
@@ -19,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from engine.errors import UserError
-from pipeline.cli.help import descriptions
 
 T = TypeVar("T")
 SHARED = frozenset({"preset", "ingest", "join", "train", "explore", "finetune", "rule", "match"})
@@ -92,13 +94,25 @@ def settings_of(cls: type[Any], example: Any = None, prefix: str = "") -> dict[s
     found: dict[str, Setting] = {}
     hints, texts = get_type_hints(cls), descriptions(cls)
     for field in dataclasses.fields(cls):
-        (kind, optional), default = _split(hints[field.name]), _default(field, example)
+        (kind, optional), default = split_optional(hints[field.name]), default_of(field, example)
         if dataclasses.is_dataclass(kind):
             within = None if default is dataclasses.MISSING else default
             found |= settings_of(cast("type[Any]", kind), within, f"{prefix}{field.name}.")
         else:
             text = " ".join(texts.get(field.name, "").split())
             found[f"{prefix}{field.name}"] = Setting(kind, optional, default, text)
+    return found
+
+
+def descriptions(cls: type[Any]) -> dict[str, str]:
+    """Return the docstring under each field of a dataclass by name, inherited fields included."""
+    found: dict[str, str] = {}
+    for base in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        (body,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[ast.unparse(field.target)] = inspect.cleandoc(str(text.value.value))
     return found
 
 
@@ -211,14 +225,14 @@ def _make(cls: type[Any], values: Mapping[str, Any], prefix: str) -> Any:
     )
 
 
-def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
-    """Return a field's default; `dataclasses.MISSING` if it has none."""
+def default_of(field: "dataclasses.Field[Any]", example: Any = None) -> Any:
+    """Return a field's default, that of `example` if there is one; `dataclasses.MISSING` if it has none."""
     if example is not None:
         return getattr(example, field.name)
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _split(hint: Any) -> tuple[Any, bool]:
+def split_optional(hint: Any) -> tuple[Any, bool]:
     """Return the type within `X | None`, and whether None is allowed."""
     if get_origin(hint) in (Union, types.UnionType):
         (inner,) = (item for item in get_args(hint) if item is not type(None))

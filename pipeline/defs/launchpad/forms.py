@@ -10,7 +10,6 @@ assets set them from the environment (resources.py).
 
 import dataclasses
 import functools
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import dagster as dg
 from pydantic import Field, create_model
 
-from pipeline.cli.help import descriptions
+from pipeline.cli.settings import default_of, descriptions, split_optional
 
 T = TypeVar("T")
 HIDDEN = frozenset({"engine"})
@@ -52,7 +51,7 @@ def make_form(cls: type[Any], example: Any = None) -> "type[Form[Any]]":
     """
     hints, sentences = typing.get_type_hints(cls, include_extras=True), descriptions(cls)
     fields = {
-        field.name: _make_field(hints[field.name], _default(field, example), sentences.get(field.name, ""))
+        field.name: _make_field(hints[field.name], default_of(field, example), sentences.get(field.name, ""))
         for field in dataclasses.fields(cls)
         if not is_hidden(field.name, hints[field.name])
     }
@@ -72,21 +71,12 @@ def build_options(cls: type[T], values: Mapping[str, Any]) -> T:
     return cls(**{name: _convert(hints[name], value) for name, value in values.items()})
 
 
-def _default(field: "dataclasses.Field[Any]", example: Any) -> Any:
-    """Return a field's default, or pydantic's `...` if it has none."""
-    if example is not None:
-        return getattr(example, field.name)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return ... if field.default is dataclasses.MISSING else field.default
-
-
 def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
     """Return a field for `create_model`: a type that Dagster can show, with default and description."""
     kind, optional = _split(hint)
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        nested = make_form(kind, None if default is ... else default)
+        nested = make_form(kind, None if default is dataclasses.MISSING else default)
         complete = all(not field.is_required() for field in nested.model_fields.values())
         return nested, Field(default=nested() if complete else ..., description=sentence)
     if typing.get_origin(kind) is tuple:
@@ -96,7 +86,7 @@ def _make_field(hint: Any, default: Any, sentence: str) -> tuple[Any, Any]:
         default, sentence = empty if default is None else default, f"{sentence} ({empty!r} means none.)"
         if typing.get_origin(kind) is Literal:
             kind = Literal[(*typing.get_args(kind), "")]
-    return kind, Field(default=default, description=sentence)
+    return kind, Field(default=... if default is dataclasses.MISSING else default, description=sentence)
 
 
 def _convert(hint: Any, value: Any) -> Any:
@@ -119,7 +109,4 @@ def _split(hint: Any) -> tuple[Any, bool]:
     if typing.get_origin(hint) is typing.Annotated:
         _, words = typing.get_args(hint)
         return Literal[tuple(words())], False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        (inner,) = (item for item in typing.get_args(hint) if item is not type(None))
-        return inner, True
-    return hint, False
+    return split_optional(hint)
