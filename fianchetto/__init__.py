@@ -164,7 +164,7 @@ def report(
 ) -> dict[str, Any]:
     """Measure a checkpoint on a split of a dataset or training set: `top1`, its interval, baselines, slices and more.
 
-    `rule` says which positions count, for instance `fianchetto.Rule(limit=20_000)`.
+    `rule` says which positions count, `fianchetto.Rule(limit=0)` for all; the default is 20,000 at random.
     """
     from pipeline.evaluation.report import report as run
     from pipeline.storage.stores import place

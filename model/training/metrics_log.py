@@ -78,7 +78,7 @@ def draw(directory: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), dpi=110)
+    figure = Figure(figsize=(10, 4), dpi=100)
     figure.subplots_adjust(left=0.06, right=0.985, bottom=0.13, top=0.92, wspace=0.15)
     canvas = FigureCanvasAgg(figure)
     for axes, (training, validation, title) in zip(figure.subplots(1, 2), PANELS, strict=True):

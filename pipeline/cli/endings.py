@@ -68,17 +68,16 @@ def describe_checkpoint(card: Mapping[str, Any], out: Path, positions: Sequence[
     return "\n".join([*lines, next_command("report", "--checkpoint", out, "--positions", positions[0])])
 
 
-def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path) -> str:
+def describe_report(report: Mapping[str, Any], checkpoint: Path, out: Path | None) -> str:
     """Describe a report in five lines, plus one for the matrix of ratings."""
-    low, high = report["top1_low"], report["top1_high"]
-    interval = "" if low is None else f" (95 %: {low:.3f} to {high:.3f})"
     lines = [
-        f"top-1 {report['top1']:.4f}{interval} on {report['positions']:,} positions",
-        f"top-3 {report['top3']:.4f}, top-5 {report['top5']:.4f}; the hand-written evaluator's top-1 is"
-        f" {report['hand_written_top1']:.4f}, chance {report['chance_top1']:.4f}",
+        report["headline"],
+        report["compared"],
         f"rule: {report['rule']}",
         *([f"by rating: {report['rating_matrix']}"] if "rating_matrix" in report else []),
-        f"report: {out}/report.html (also as text, JSON and a picture)",
+        f"report: {out}/report.html (also as text and JSON)"
+        if out
+        else "report: --out DIR writes a page with all figures",
     ]
     return "\n".join([*lines, next_command("uci", "--checkpoint", checkpoint)])
 
@@ -88,11 +87,7 @@ def describe_first_run(figures: Mapping[str, Any], sample: bool, report: Path, c
 
     `figures` are those of the accuracy report; `sample` says whether the games were the embedded sample.
     """
-    sentences = (
-        f"On {figures['positions']:,} positions of unseen games, the network's first choice is the move that was played in"
-        f" {100 * figures['top1']:.1f} % (chance: {100 * figures['chance_top1']:.1f} %; the hand-written evaluator:"
-        f" {100 * figures['hand_written_top1']:.1f} %)."
-    )
+    sentences = f"{figures['headline']} {figures['compared']}"
     if sample:
         sentences += " The games are the embedded sample: 2,000 games that the embedded network played."
     activate = [] if shutil.which("fianchetto") else [f"first:      source {Path(sys.prefix) / 'bin' / 'activate'}"]

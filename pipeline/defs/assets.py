@@ -12,6 +12,7 @@ import dagster as dg
 from engine.errors import UserError
 from pipeline.dataset.files.shards import MANIFEST, file_hash
 from pipeline.dataset.join import join
+from pipeline.dataset.training_set import TRAINING_SET, is_training_set
 from pipeline.defs import tasks
 from pipeline.defs.blocking import materialized_dumps, require_no_failed_check
 from pipeline.defs.child import run_child
@@ -86,7 +87,7 @@ def lichess_month(context: dg.AssetExecutionContext, datasets: Datasets) -> Resu
     code_version="1",
 )
 def dump(context: dg.AssetExecutionContext, datasets: Datasets) -> Result:
-    """A PGN dump in `datasets/dumps/`, one file per partition: a file of your own, or one that `lichess_month` downloaded."""
+    """A PGN dump: each file in `datasets/dumps/` is a partition, listed within a minute. Launch `build_positions` for it."""
     with report_user_errors():
         source = datasets.source(context.partition_key)
         require(str(source))
@@ -178,7 +179,7 @@ def checkpoint(context: dg.AssetExecutionContext, config: Form[CheckpointOptions
 
 
 @dg.asset(
-    deps=[checkpoint, positions],
+    deps=[checkpoint, training_set],
     group_name="reports",
     kinds={"polars"},
     pool="accelerator",
@@ -189,20 +190,19 @@ def accuracy_report(context: dg.AssetExecutionContext, config: Form[ReportOption
     with report_user_errors():
         options = read_form(config)
         network = find_input(datasets.checkpoint, options.checkpoint, checkpoint.key, context)
-        shards = find_inputs(context, datasets, options.positions)
-        folder = datasets.path / "reports" / network.name
-        reports = {}
-        for path in shards:
-            out = folder / path.name
-            work = partial(tasks.report, network, path, options.split, options.rule, options.rating_rows, out)
-            reports[path.name] = run_child(work, progress=log_progress(context))
-        probe = run_child(
-            partial(tasks.probe, network, shards[0], options.split, metadata.PROBED, drawn=metadata.DRAWN)
-        )
-        boards = metadata.draw_boards(shards[0], options.split, probe["choices"])
-        hashes = [file_hash(path / MANIFEST) for path in shards] + [file_hash(network / "checkpoint.json")]
+        if options.positions and not is_training_set(datasets.training_set(options.positions)):
+            (data,) = find_inputs(context, datasets, (options.positions,))
+        else:
+            data = find_input(datasets.training_set, options.positions, training_set.key, context)
+        out = datasets.path / "reports" / network.name / data.name
+        work = partial(tasks.report, network, data, options.split, options.rule, options.rating_rows, out)
+        report = run_child(work, progress=log_progress(context))
+        page = data / (TRAINING_SET if is_training_set(data) else MANIFEST)
+        hashes = [file_hash(page), file_hash(network / "checkpoint.json")]
+    measured = f"{100 * report['top1']:.1f} % on the {options.split} split of {data.name}"
+    context.instance.add_run_tags(context.run_id, {"top1": measured})
     return Result(
-        metadata=metadata.describe_report(network, reports, folder, boards),
+        metadata=metadata.describe_report(network, report, out),
         data_version=metadata.data_version(hashes, options.split, options.rule, CODE_VERSION),
     )
 

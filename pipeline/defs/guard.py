@@ -4,18 +4,33 @@ Dagster's web server runs GraphQL mutations that come by GET, and reads neither 
 in a browser on this machine could launch runs (docs/dagster-csrf.md). The UI itself needs none of what is refused here.
 """
 
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL_NAMES = ("127.0.0.1", "localhost")
 """Host names that the UI answers to. With any other, a name of the attacker's may point at this machine (DNS rebinding)."""
 OWN_PAGES = ("same-origin", "none")
 """Values of `Sec-Fetch-Site` for requests of the UI itself, and for addresses that the user typed."""
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
+"""Content-Security-Policy of reports."""
 POLICY_VIOLATION = 1008
 """Code of RFC 6455 to close a websocket with; before the handshake it becomes the status 403."""
+
+
+class Reports(StaticFiles):
+    """The folder of reports, to be read; its pages run no scripts and load nothing, whatever they contain."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        """Return a file with the headers that say so."""
+        response = super().file_response(*args, **options)
+        response.headers["Content-Security-Policy"] = POLICY
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
 
 
 class Guard:

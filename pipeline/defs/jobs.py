@@ -1,4 +1,4 @@
-"""Jobs that a user starts, the schedule of checks, and the sensor that watches `datasets/dumps/`."""
+"""Jobs that a user starts, the schedule of checks, and the sensors that watch `datasets/dumps/`."""
 
 import time
 
@@ -62,6 +62,16 @@ def add_partitions(context: dg.OpExecutionContext, datasets: Datasets) -> None:
 def register_dumps() -> None:
     """Register the files in `datasets/dumps/` and the embedded sample as partitions, once."""
     add_partitions()
+
+
+@dg.sensor(
+    minimum_interval_seconds=20,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="List each file that is put into datasets/dumps/ as a partition of `dump`. It launches nothing.",
+)
+def dumps_folder(context: dg.SensorEvaluationContext, datasets: Datasets) -> dg.SkipReason:
+    """Add a partition for each dump that has none."""
+    return dg.SkipReason(f"new dumps: {', '.join(register(context.instance, datasets)) or 'none'}")
 
 
 verify = dg.define_asset_job(

@@ -62,9 +62,10 @@ class Datasets(dg.ConfigurableResource[None]):
         return self.path / "positions" / _require_plain("positions dataset", key)
 
     def find_positions(self, names: tuple[str, ...] = (), expected: Collection[str] = ()) -> list[Path]:
-        """Return all complete positions, or those in `names`, sorted by name.
+        """Return the complete positions in `names`, or those of all dumps, sorted by name.
 
-        `expected` are the partitions that Dagster lists as materialized. Raises UserError if wanted positions are missing.
+        The sample is one of all dumps only if there is no other. `expected` are the partitions that Dagster lists as
+        materialized. Raises UserError if wanted positions are missing.
         """
         folder = self.path / "positions"
         missing = sorted(name for name in names or expected if not (self.positions(name) / MANIFEST).is_file())
@@ -75,11 +76,13 @@ class Datasets(dg.ConfigurableResource[None]):
             )
         if missing:
             raise UserError(f"there are no positions called {', '.join(missing)} in {folder}")
-        found = [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")) if not path.parent.name.startswith(".")]
-        chosen = [path for path in found if not names or path.name in names]
-        if not chosen:
-            raise UserError(f"{folder} holds no complete dataset: materialize `positions` first")
-        return chosen
+        if names:
+            return [folder / name for name in sorted(set(names))]
+        wanted = {*self.dumps(), *expected}
+        found = [path.parent for path in sorted(folder.glob(f"*/{MANIFEST}")) if path.parent.name in wanted]
+        if not found:
+            raise UserError(f"{folder} has no complete dataset of a dump: materialize `positions`, or name datasets")
+        return [path for path in found if path.name != SAMPLE] or found
 
     def checkpoint(self, name: str) -> Path:
         """Return the folder of a checkpoint."""

@@ -52,7 +52,7 @@ def main() -> int:
             return 130
     (report,) = result.asset_materializations_for_node("accuracy_report")
     found = {name: value.value for name, value in report.metadata.items()}
-    folder, checkpoint = Path(str(found["path"])) / options.dump, Path(str(found["checkpoint"]))
+    folder, checkpoint = Path(str(found["path"])), Path(str(found["checkpoint"]))
     _print("\n" + describe_first_run(found, options.dump == SAMPLE, folder, checkpoint))
     return 0
 
@@ -67,8 +67,7 @@ def materialize(instance: dg.DagsterInstance, dump: str, network: dict[str, Any]
 
     run_id = str(uuid.uuid4())
     instance.add_event_listener(run_id, Printer())
-    only = {"config": {"positions": [dump]}}
-    ops = {"training_set": only, "checkpoint": {"config": network}, "accuracy_report": only}
+    ops = {"training_set": {"config": {"positions": [dump]}}, "checkpoint": {"config": network}}
     quiet = {"console": {"config": {"log_level": "CRITICAL"}}}
     definitions = load()
     graph = definitions.resolve_asset_graph()

@@ -86,7 +86,7 @@ def report(
     *,
     progress: Progress,
 ) -> Mapping[str, Any]:
-    """Measure a checkpoint on a split of a dataset, and write the report to `out` as text, JSON, page and picture."""
+    """Measure a checkpoint on a split of a dataset or training set, and write the report to `out` as page, text and JSON."""
     from pipeline.evaluation.render import write_report
     from pipeline.evaluation.report import report as library
 
@@ -96,8 +96,8 @@ def report(
     return result
 
 
-def probe(checkpoint: Path, positions: Path, split: str | None, count: int, drawn: int = 0) -> Mapping[str, Any]:
-    """Load a checkpoint; return its loss on `count` stored rows and its three first choices on `drawn` of them."""
+def probe(checkpoint: Path, positions: Path, split: str | None, count: int) -> Mapping[str, Any]:
+    """Load a checkpoint and return its loss on `count` stored rows."""
     import numpy as np
     import torch
 
@@ -112,9 +112,4 @@ def probe(checkpoint: Path, positions: Path, split: str | None, count: int, draw
     masked_RA = np.where(legal_mask(planes_RP), logits_RA.astype(np.float64), -np.inf)
     log_RA = torch.from_numpy(masked_RA).log_softmax(1).numpy()
     loss = -float(np.mean(log_RA[np.arange(len(rows)), [row["label"] for row in rows]]))
-    first_R3 = np.argsort(-log_RA, axis=1)[:drawn, :3]
-    choices = [
-        [(int(label), float(np.exp(log_A[label]))) for label in first_3 if np.isfinite(log_A[label])]
-        for first_3, log_A in zip(first_R3, log_RA, strict=False)
-    ]
-    return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows), "choices": choices}
+    return {"loss": loss if np.isfinite(loss) else None, "rows": len(rows)}

@@ -72,8 +72,9 @@ def serve(listener: socket.socket) -> None:
     from dagster._core.workspace.context import WorkspaceProcessContext
     from dagster._core.workspace.load_target import WorkspaceFileTarget
     from dagster_webserver.app import create_app_from_workspace_process_context
+    from starlette.routing import Mount
 
-    from pipeline.defs.guard import Guard
+    from pipeline.defs.guard import Guard, Reports
     from pipeline.defs.jobs import register
     from pipeline.defs.resources import Datasets
 
@@ -94,9 +95,11 @@ def serve(listener: socket.socket) -> None:
             time.sleep(0.1)
         daemon = stack.enter_context(running("dagster-daemon", "run", "--workspace", str(workspace)))
         context = stack.enter_context(WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)])))
-        # Further pages can be added as routes before Dagster's, behind the guard.
-        app = Guard(create_app_from_workspace_process_context(context))
-        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
+        reports = Datasets().path / "reports"
+        reports.mkdir(parents=True, exist_ok=True)
+        app = create_app_from_workspace_process_context(context)
+        app.routes.insert(0, Mount("/reports", Reports(directory=reports)))
+        config = uvicorn.Config(Guard(app), log_level="warning", proxy_headers=False, timeout_graceful_shutdown=5)
         server = uvicorn.Server(config)
         threading.Thread(target=_stop_with, args=(server, (code_server, daemon)), daemon=True).start()
         sys.stdout.write(f"Dagster is on http://{HOST}:{listener.getsockname()[1]} (Ctrl-C ends it)\n")

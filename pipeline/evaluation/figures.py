@@ -1,7 +1,7 @@
 """The figures of a report, from a table of measured rows: headline, slices, calibration, baselines, paired differences.
 
 A row of the table is a position. The network's columns are `rank nll legal_mass brier wdl_brier expected score legal_moves`
-(model/metrics.py) and `choice_probability`, of its first choice. The baselines' are `classical_*` and `frequent_*`. The others
+(model/metrics.py) and `choice_probability`, of its first choice. The hand-written player's are `classical_*`. The others
 are what slices go by. Scores are the mover's: 1, 1/2 or 0.
 
 Axes: R rows.
@@ -30,8 +30,8 @@ IN_TRAIN = ("not in train", "in train too")
 """Whether the position (not the game) occurs in the train split."""
 BINS = 10
 """Bins of a reliability diagram."""
-BASELINES = {"classical": "hand-written", "frequent": "most frequent move"}
-"""Prefix of a baseline's columns, and its name."""
+SEEN = {"yes": "which it was trained on", "unknown": "some of which it may have been trained on"}
+"""Whether the network was trained on the games, in words."""
 
 Rows = list[dict[str, Any]]
 
@@ -68,16 +68,6 @@ def slices(table: pl.DataFrame, in_train: NDArray[np.bool_] | None = None) -> di
             table.with_columns(pl.Series("place", in_train.astype(int))), "place", IN_TRAIN
         )
     return found
-
-
-def slices_by_rating_and_speed(table: pl.DataFrame) -> Rows:
-    """Return the figures of each rating band and time control that has rows, with both names."""
-    bands = band_names(RATING_EDGES)
-    groups = table.partition_by(["band", "speed"], as_dict=True)
-    return [
-        {"rating": bands[int(band)], "time_control": CLASSES[int(speed)]} | group_figures("", groups[band, speed])
-        for band, speed in sorted(groups)
-    ]
 
 
 def _slice_by_number(table: pl.DataFrame, column: str, names: Sequence[str]) -> Rows:
@@ -178,6 +168,25 @@ def headline(table: pl.DataFrame) -> dict[str, Any]:
     }
 
 
+def describe_accuracy(
+    figures: dict[str, Any], where: str, seen: str, published: tuple[str, float] | None
+) -> dict[str, str]:
+    """Return the `headline` of a report, the sentence that all places show, and `compared`: other players beside it.
+
+    `figures` are those of `headline`; `published` is another network's name and its top-1 on its own games.
+    """
+    shares = {name: f"{100 * figures[name]:.1f} %" for name in ("top1", "hand_written_top1", "chance_top1")}
+    low, high = figures["top1_low"], figures["top1_high"]
+    interval = "" if low is None else f" (95 %: {100 * low:.1f} to {100 * high:.1f} %)"
+    other = "" if published is None else f"; {published[0]} published {100 * published[1]:.1f} % on its own games"
+    return {
+        "headline": f"The network finds {shares['top1']}{interval} of the moves in {figures['positions']:,} positions of "
+        f"{where}, {SEEN.get(seen, 'which it was not trained on')}.",
+        "compared": f"On the same positions the hand-written player finds {shares['hand_written_top1']}, and chance "
+        f"{shares['chance_top1']}{other}.",
+    }
+
+
 def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
     """Return the Brier scores of values that see no board: one constant for all rows, and the players' ratings alone.
 
@@ -199,13 +208,9 @@ def value_baselines(table: pl.DataFrame) -> dict[str, float | None]:
 def baseline_rows(table: pl.DataFrame) -> Rows:
     """Return the network and its baselines on the same rows; a figure that a baseline lacks is None."""
     legal = table["legal_moves"].to_numpy()
-    rows = [_ranked("network", table, "")]
-    for prefix, name in BASELINES.items():
-        if f"{prefix}_rank" in table.columns:
-            valueless = {} if prefix == "classical" else {"value_brier": None}
-            rows.append(_ranked(name, table, f"{prefix}_") | valueless)
+    rows = [_ranked("network", table, ""), _ranked("hand-written player", table, "classical_")]
     uniform = {f"top{k}": float(np.minimum(k / legal, 1).mean()) for k in (1, 3, 5)}
-    rows.append({"name": "uniform", **uniform, "cross_entropy": float(np.log(legal).mean())})
+    rows.append({"name": "chance", **uniform, "cross_entropy": float(np.log(legal).mean())})
     return [{"top1_low": None, "top1_high": None, "value_brier": None} | row for row in rows]
 
 
@@ -238,7 +243,6 @@ def page_details(table: pl.DataFrame) -> dict[str, Any]:
     """Return what only the page shows; `table` has the columns of `add_strata`."""
     policy = policy_reliability(table)
     return {
-        "rating_by_time_control": slices_by_rating_and_speed(table),
         "policy_reliability": policy,
         "policy_calibration_error": calibration_error(policy),
         "value_reliability": value_reliability(table),

@@ -1,6 +1,5 @@
-"""Results as text, Markdown tables and pictures."""
+"""Results as text, Markdown tables and files."""
 
-import io
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,8 +9,6 @@ from pipeline.dataset.files.shards import publish, publish_json
 from pipeline.errors import ConfigError
 from pipeline.storage.claims import REPORT, require_own
 
-PAGE_ONLY = ("details", "baselines")
-"""Keys of a report that only its page shows."""
 SLICED = (
     "band",
     "positions",
@@ -31,7 +28,7 @@ NUMBER = re.compile(r"-|[-+]?[\d,]+(\.\d+)?( %)?")
 def plain_text(result: dict[str, Any], indent: int = 0) -> str:
     """Return a result as aligned lines without what only the page shows; nested objects are indented, slices are tables."""
     lines = []
-    result = {name: value for name, value in result.items() if name not in PAGE_ONLY}
+    result = {name: value for name, value in result.items() if name != "details"}
     width = max((len(name) for name, value in result.items() if not isinstance(value, dict)), default=0)
     for name, value in result.items():
         if name == "slices":
@@ -74,36 +71,12 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def draw_accuracy(result: dict[str, Any]) -> bytes:
-    """Return a PNG: top-1 by the mover's rating with 95 % intervals, and the hand-written evaluator's beside it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    rows = result["slices"]["rating"]
-    figure = Figure(figsize=(8, 3.6), dpi=110, layout="constrained")
-    canvas, axes = FigureCanvasAgg(figure), figure.subplots()
-    ends = [
-        (row["top1"] if row["top1_low"] is None else row["top1_low"], row["top1_high"] or row["top1"]) for row in rows
-    ]
-    axes.bar(range(len(rows)), [row["top1"] for row in rows], 0.7, label="network")
-    axes.vlines(range(len(rows)), *zip(*ends, strict=True), color="0.2")
-    axes.plot(range(len(rows)), [row["hand_written_top1"] for row in rows], "D", color="C1", label="hand-written")
-    axes.axhline(result["chance_top1"], color="0.6", linestyle="--", label="chance")
-    axes.set_xticks(range(len(rows)), [row["band"] for row in rows], rotation=25, ha="right", fontsize=8)
-    axes.set(ylabel="top-1", title=f"{result['preset']}, step {result['step']:,}: accuracy by the mover's rating")
-    axes.legend(fontsize=8, ncols=3)
-    drawn = io.BytesIO()
-    canvas.print_png(drawn)  # type: ignore[no-untyped-call]  # `savefig` would draw it twice
-    return drawn.getvalue()
-
-
 def write_report(result: dict[str, Any], out: Path) -> None:
-    """Publish `report.json`, `.txt`, `.png` and `.html` in a directory; ConfigError for a folder of another kind."""
+    """Publish `report.json`, `.txt` and `.html` in a directory; ConfigError for a folder of another kind."""
     from pipeline.evaluation.page.page import report_page
 
     require_own(out, REPORT, ConfigError)
     _publish_report(result, plain_text(result), report_page([result["preset"]], [result]), out)
-    publish_bytes(out, "report.png", draw_accuracy(result))
 
 
 def write_reports(found: dict[str, Any], out: Path) -> None:

@@ -5,28 +5,41 @@ are alike. The baselines are measured on the same rows.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.progress import Progress, silent
 from pipeline.dataset.batches import Batches
-from pipeline.dataset.files.shards import MANIFEST, file_hash, read_manifest
+from pipeline.dataset.files.columns import BATCH_SENTINELS
+from pipeline.dataset.files.shards import MANIFEST, Batch, file_hash, read_manifest
 from pipeline.dataset.position_keys import find_keys
 from pipeline.dataset.training_set import LATEST, Member, Shard, members
 from pipeline.dumps.paths import dumps_of
 from pipeline.errors import ConfigError, DamagedError
-from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, Baseline, measured_rows, most_frequent
+from pipeline.evaluation.measure import BATCH, COLUMNS, COMMON_CLOCK, COMMON_PLY, measured_rows
 from pipeline.evaluation.measure import Rule as Rule
 from pipeline.evaluation.ratings.matrix import describe_matrix, measure_matrix
 from pipeline.evaluation.ratings.sample import RATINGS, BandSample
+from pipeline.executors.local import available_cores
+from pipeline.samples.shipped import SAMPLE
 from pipeline.training.train import count_positions, list_datasets
 
 if TYPE_CHECKING:
     import polars as pl
 
     from model.inference.evaluator import NetworkEvaluator
+    from model.inference.onnx_evaluator import OnnxEvaluator
+
+
+CURVES = ("positions", "top1", "validation_top1")
+"""Columns of a training run's metrics that the page shows as curves over the first."""
+CHECKED, TOLERANCE = 4 * BATCH, 0.001
+"""Positions on which the exported network is compared with torch's, and the largest difference in top-1."""
+PUBLISHED = ("Maia-2", 0.533)
+"""A published top-1 on people's games, its own ones (docs/benchmarks.md)."""
 
 
 class _Where(NamedTuple):
@@ -37,6 +50,7 @@ class _Where(NamedTuple):
     words: str
     train: list[Shard]
     """Train shards, in which the measured positions are looked up."""
+    members: list[Member]
     dumps: Sequence[str]
     """Dumps of the only dataset, for links to games; empty if they are gone."""
 
@@ -47,7 +61,8 @@ class _How(NamedTuple):
     rule: Rule
     players: bool
     rating_rows: int
-    frequent: Baseline | None
+    fast: bool = True
+    """Whether the exported network may be used: top-1 may differ by TOLERANCE, which hides small differences of networks."""
 
 
 @contextmanager
@@ -59,7 +74,8 @@ def _rows_of(
         found = members(positions, progress)
         train = _train_shards(against or (positions,)) if split != "train" else []
         dumps = dumps_of(found[0].directory, found[0].manifest) if len(found) == 1 else None
-        yield _Where(positions, split, f"the {split} split of {positions.resolve().name}", train, dumps or [])
+        words = f"the {split} split of {positions.resolve().name}"
+        yield _Where(positions, split, words, train, found, dumps or [])
         return
     from pipeline.ingest.chunk import IngestConfig
     from pipeline.ingest.job import ingest
@@ -71,17 +87,18 @@ def _rows_of(
             ingest([str(pgn)], Path(folder), IngestConfig(test_share=0.0, val_share=0.0), workers=1)
         except DamagedError:  # the games before the damage are measured, and the report says so
             damage = f", up to where the archive is damaged ({read_manifest(Path(folder))['sources'][0]['damage']})"
-        yield _Where(Path(folder), "train", f"all games of {pgn.name}{damage}", _train_shards(against), [str(pgn)])
+        words, found = f"all games of {pgn.name}{damage}", members(Path(folder))
+        yield _Where(Path(folder), "train", words, _train_shards(against), found, [str(pgn)])
 
 
 def report(checkpoint: Path, **options: Any) -> dict[str, Any]:
     """Measure a checkpoint on a split of a dataset or training set, or on all games of a PGN file, as `reports` does.
 
-    Returns `positions top1 top3 top5 cross_entropy legal_mass value_brier` (defined in model/metrics.py) and the interval
-    `top1_low top1_high`, None for too few games. Beside them are baselines, `rule` in words, `common_rule` (the same figures
-    by that rule) and `slices` (figures.slices). `top1_not_in_train` and `top1_in_train` count positions by whether train has
-    them, `rating_matrix` is in words, and only the page shows `details`. `cross_entropy` is in nats; values and clocks are the
-    mover's.
+    Returns the sentences `headline` and `compared`, `positions top1 top3 top5 cross_entropy legal_mass value_brier`
+    (model/metrics.py) and the interval `top1_low top1_high`, None for too few games. Beside them are baselines, `rule`
+    in words, `common_rule` (the same figures by that rule) and `slices` (figures.slices). `top1_not_in_train` and
+    `top1_in_train` count positions by whether train has them, `rating_matrix` and `evaluated_by` are in words, and only the
+    page shows `details`. `cross_entropy` is in nats; values and clocks are the mover's.
     """
     return dict(reports([checkpoint], **options)["reports"][0])
 
@@ -114,7 +131,7 @@ def reports(
     for path in checkpoints:  # before minutes of ingest
         read_card(path)
     with _rows_of(positions, split, pgn, against, progress) as where:
-        how = _How(rule or Rule(), players, rating_rows, most_frequent(where.train))
+        how = _How(rule or Rule(), players, rating_rows, fast=len(checkpoints) == 1)
         measured = [_measure(path, where, how, progress) for path in checkpoints]
     names, first = _names(checkpoints), measured[0][1]
     differences = [
@@ -166,13 +183,10 @@ def _measure_common_rule(table: "pl.DataFrame", rule: Rule, where: str) -> dict[
     """Return the headline figures of the counted rows that the usual rule of the literature counts too."""
     import polars as pl
 
-    from pipeline.evaluation.figures import baseline_rows, headline
+    from pipeline.evaluation.figures import headline
 
     kept = table.filter((pl.col("ply") >= COMMON_PLY) & (pl.col("clock") >= COMMON_CLOCK))
-    figures: dict[str, Any] = {"positions": 0, "baselines": []}
-    if len(kept):
-        figures = headline(kept) | {"baselines": baseline_rows(kept)}
-    return {"rule": rule.describe(where, common=True), **figures}
+    return {"rule": rule.describe(where, common=True), **(headline(kept) if len(kept) else {"positions": 0})}
 
 
 def _measure_matrix(network: "NetworkEvaluator", sample: BandSample, how: _How, progress: Progress) -> dict[str, Any]:
@@ -187,13 +201,41 @@ def _measure_matrix(network: "NetworkEvaluator", sample: BandSample, how: _How, 
     return matrix | {"words": describe_matrix(matrix)}
 
 
+def choose_network(
+    checkpoint: Path, network: "NetworkEvaluator", batches: Iterable[Batch]
+) -> "tuple[NetworkEvaluator | OnnxEvaluator, str]":
+    """Return the exported network on all cores if it agrees with torch's in top-1 on these batches, else torch's; and why."""
+    from model.inference.onnx_evaluator import OnnxError, find_export
+    from model.metrics import rows as measured
+
+    try:
+        exported = find_export(checkpoint, threads=available_cores())
+    except OnnxError as error:
+        return network, f"torch ({error})"
+    if exported is None:
+        return network, "torch"
+    gained = count = 0
+    for batch in batches:
+        count += len(batch["planes"])
+        ranks = [
+            measured(*answer, batch)["rank"] for answer in (f(batch["planes"], batch) for f in (network, exported))
+        ]
+        gained += int((ranks[1] == 1).sum()) - int((ranks[0] == 1).sum())
+    difference = gained / count
+    if abs(difference) > TOLERANCE:
+        return network, f"torch (the exported network's top-1 differs by {difference:+.4f} on {count:,} positions)"
+    arithmetic = exported.card["arithmetic"]
+    return exported, f"the exported network in {arithmetic} (top-1 {difference:+.4f} on {count:,} positions)"
+
+
 def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> tuple[dict[str, Any], "pl.DataFrame"]:
     """Return one checkpoint's report, and the rows that it was counted from."""
     from model.checkpoint import load, read_card
     from model.data.inputs import input_columns
     from model.inference.evaluator import NetworkEvaluator
     from model.network.conditioning import STEPS
-    from pipeline.evaluation.figures import IN_TRAIN, add_strata, headline, page_details, slices
+    from model.training.metrics_log import read_metrics
+    from pipeline.evaluation.figures import IN_TRAIN, add_strata, describe_accuracy, headline, page_details, slices
     from pipeline.evaluation.page.links import add_game_tags
 
     card = read_card(checkpoint)
@@ -203,20 +245,32 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
     rows = min(how.rule.limit, batches.rows) if how.rule.limit else batches.rows
     stream = batches.sample(rows) if rows < batches.rows else batches.once()
     sample = BandSample(how.rating_rows)
-    table, boards = measured_rows(stream, network, how.rule, rows, how.players, how.frequent, sample, progress)
+    fastest: NetworkEvaluator | OnnxEvaluator = network
+    evaluated_by = "torch"
+    if how.fast and rows > 2 * CHECKED and network.device.type == "cpu":
+        fastest, evaluated_by = choose_network(checkpoint, network, batches.sample(CHECKED))
+    table, boards = measured_rows(stream, fastest, how.rule, rows, how.players, sample, progress)
     table = add_strata(table)
     cut = slices(table, find_keys(table["key"].to_numpy(), where.train) if where.train else None)
     top1 = {row["band"]: row["top1"] for row in cut.get("in train", [])}
     both = {"top1_not_in_train": top1.get(IN_TRAIN[0]), "top1_in_train": top1.get(IN_TRAIN[1])}
     matrix = _measure_matrix(network, sample, how, progress) if how.rating_rows else {}
+    rule = how.rule if rows < batches.rows else replace(how.rule, limit=0)
+    figures, seen = headline(table), _seen(card, where.positions, where.split)
+    sources = [source["name"] for member in where.members for source in member.manifest["sources"]]
+    by_people = SAMPLE.name not in sources and bool((table["elo"] != BATCH_SENTINELS["elo"]).any())
+    published = PUBLISHED if by_people else None  # self-play has no ratings
     result = {
-        **headline(table),
-        "common_rule": _measure_common_rule(table, how.rule, where.words),
+        **describe_accuracy(figures, where.words, seen, published),
+        **figures,
+        "common_rule": _measure_common_rule(table, rule, where.words),
         **(both if where.train else {}),
-        "rule": how.rule.describe(where.words),
+        "rule": rule.describe(where.words),
+        "evaluated_by": evaluated_by,
         "reads": [name for name in read if name in STEPS] if how.players else [],
         **({"rating_matrix": matrix["words"]} if matrix else {}),
-        "seen_in_training": _seen(card, where.positions, where.split),
+        "seen_in_training": seen,
+        "published": published,
         "preset": card["preset"]["name"],
         "step": card["step"],
         "trained_on_positions": count_positions(card),
@@ -225,7 +279,8 @@ def _measure(checkpoint: Path, where: _Where, how: _How, progress: Progress) -> 
         "details": {
             **page_details(table),
             **({"rating_matrix": matrix} if "rows" in matrix else {}),
-            "boards": add_game_tags(boards.rows(), where.positions, where.dumps),
+            "boards": add_game_tags(boards.rows(), where.members[0].directory, where.dumps),
+            "training": [{name: entry.get(name) for name in CURVES} for entry in read_metrics(checkpoint)],
         },
     }
     return result, table

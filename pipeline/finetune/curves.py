@@ -21,7 +21,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
     """Return the curves over generations as a PNG; `rows` are those of generations.csv, the supervised network's first."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 6), dpi=100, layout="constrained")
+    figure = Figure(figsize=(11, 6), dpi=90, layout="constrained")
     panels = figure.subplots(2, 3)
     _draw_elo(panels[0, 0], rows)
     for axes, (name, title) in zip(panels.flat[1:], PANELS.items(), strict=True):

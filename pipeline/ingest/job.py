@@ -206,8 +206,7 @@ def _ingest(
     total = None if None in sizes else sum(size or 0 for size in sizes)
     _begin(out, names, config)
     announce_to_workers("replay")
-    began = time.perf_counter()
-    raw_bytes = positions = fresh = taken = 0
+    began, raw_bytes, positions, fresh, taken = 0.0, 0, 0, 0, 0
 
     def note_bytes(count: int) -> None:
         nonlocal raw_bytes
@@ -221,15 +220,19 @@ def _ingest(
 
     try:
         with closing(engine.map(encode_chunk, tasks())) as results:
-            for _, status, value in results:
+            for number, (_, status, value) in enumerate(results):
                 if status != "ok":
                     raise _error(status, value)
                 if not (parts / part_name(value["chunk"])).exists():
                     raise IngestError(f"{out} is not the same folder for all workers: choose one that all nodes share")
                 positions += value["rows"]
-                fresh += value["fresh_rows"]
-                rate = fresh / max(time.perf_counter() - began, 1e-9)
-                progress(Tick(raw_bytes, total, "B", {"positions": positions, "positions/s": rate}))
+                figures: dict[str, float] = {"positions": positions}
+                if number < engine.slots():  # in their first chunks, workers start and compile kernels
+                    began = time.perf_counter()
+                else:
+                    fresh += value["fresh_rows"]
+                    figures["positions/s"] = fresh / max(time.perf_counter() - began, 1e-9)
+                progress(Tick(raw_bytes, total, "B", figures))
                 if stop():
                     raise Stopped(f"stopped; what was finished is kept in {out}: run the same command to continue")
         if (parts / part_name(taken)).exists():

@@ -74,7 +74,7 @@ def draw_audit(result: Mapping[str, Any]) -> bytes:
     title = f"{names[:120]}: {copies['positions']:,} positions, {copies['copies_share']:.1%} copies"
     figure.suptitle(title, fontsize=10)
     drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=100)
+    figure.savefig(drawn, dpi=76)
     return drawn.getvalue()
 
 

@@ -16,9 +16,9 @@ class Bench(Common):
     arguments: ClassVar = {"what": "WHAT"}
     basic: ClassVar = "pgn largest planes history"
 
-    what: Literal["ingest", "batches", "search", "scale"]
-    """ingest: PGN to shards; batches: shards to rows; search: simulations and self-play; scale: memory and time
-    of ingest on a long stream."""
+    what: Literal["ingest", "batches", "search", "report", "scale"]
+    """ingest: PGN to shards; batches: shards to rows; search: simulations and self-play; report: 20,000 positions to a page;
+    scale: memory and time of ingest on a long stream."""
     pgn: Path | None = None
     """Dump to measure on; by default the embedded sample."""
     largest: int = 1_000_000_000
@@ -39,6 +39,7 @@ class Bench(Common):
             "ingest": (pgn, config),
             "batches": (pgn,),
             "search": (),
+            "report": (pgn,),
             "scale": (pgn, config, self.largest),
         }
         with bar(f"bench {self.what}") as progress:

@@ -91,7 +91,7 @@ class Report(Common):
     players: bool = True
     """Show ratings and clocks to networks that read them; --no-players hides them."""
     out: Path | None = None
-    """Directory for the report: one HTML page, JSON, text and a picture."""
+    """Directory for the report: one HTML page, text and JSON."""
     rule: Rule = field(default_factory=Rule)
     """Positions that count."""
     rating_rows: int = 0
@@ -125,7 +125,6 @@ class Report(Common):
                 write_reports(found, self.out)
             return found | {"text": reports_text(found)}
         result = dict(found["reports"][0])
-        if self.out is None:
-            return result
-        write_report(result, self.out)
+        if self.out is not None:
+            write_report(result, self.out)
         return result | {"text": describe_report(result, checkpoints[0], self.out)}

@@ -39,7 +39,7 @@ class TrainingSetOptions:
     """Options of `training_set`."""
 
     positions: tuple[str, ...] = ()
-    """Names of the positions to join; none for all complete ones."""
+    """Datasets to join, by partition or folder in datasets/positions; none for those of all dumps, without the sample."""
     name: str = ""
     """Folder in datasets/training_sets; an existing one is extended. "" derives a name from the datasets and options."""
     remove: tuple[str, ...] = ()
@@ -76,10 +76,10 @@ class ReportOptions:
 
     checkpoint: str = ""
     """Folder in datasets/checkpoints; "" for that of this run, else the one materialized last."""
-    positions: tuple[str, ...] = ()
-    """Names of the positions to measure on; none for all complete ones."""
-    split: Literal["train", "val", "test"] = "test"
-    """Split to measure on."""
+    positions: str = ""
+    """Folder in datasets/positions or datasets/training_sets; "" for the training set of this run, else the newest."""
+    split: Literal["train", "val", "test", "latest"] = "test"
+    """Split to measure on; `latest` holds the datasets that a training set holds out whole."""
     rule: Rule = field(default_factory=Rule)
     """Positions of the split to measure: the options of `fianchetto report`."""
     rating_rows: int = 0
@@ -93,7 +93,7 @@ class TunedOptions:
     checkpoint: str = ""
     """Folder in datasets/checkpoints to start from; "" for that of this run, else the one materialized last."""
     positions: tuple[str, ...] = ()
-    """Names of the human positions to mix in and to measure on; none for all complete ones."""
+    """Names of the human positions to mix in and to measure on; none for those of all dumps, without the sample."""
     name: str = ""
     """Folder in datasets/tuned; an existing one is resumed. "" derives a name from the checkpoint and the run."""
     finetune: FinetuneConfig = field(default_factory=lambda: FinetuneConfig(generations=8))

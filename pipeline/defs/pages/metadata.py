@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dagster as dg
 import numpy as np
@@ -17,9 +18,10 @@ from engine.encoding.views import LAST_MOVES
 from engine.json_files import parse_json
 from pipeline.dataset.files.columns import FORMAT_VERSION, columns_of
 from pipeline.dataset.files.shard_files import read_games
-from pipeline.dataset.files.shards import GAMES, read_manifest
+from pipeline.dataset.files.shards import GAMES
 from pipeline.defs.pages import pictures
 from pipeline.errors import DatasetError
+from pipeline.evaluation.page import charts
 from pipeline.validation.verify import sample_rows
 
 Metadata = dict[str, Any]
@@ -111,41 +113,21 @@ def describe_checkpoint(directory: Path, card: Mapping[str, Any]) -> Metadata:
     }
 
 
-def describe_report(network: Path, reports: Mapping[str, Mapping[str, Any]], folder: Path, boards: str) -> Metadata:
-    """Return the metadata of an accuracy report: figures per dataset and in all, and boards with the network's choices.
-
-    `folder` has a subfolder per dataset with the files of `write_report`.
-    """
-    numbers = [{"dataset": name} | {figure: report[figure] for figure in FIGURES} for name, report in reports.items()]
-    images = [pictures.png(folder / name / "report.png", f"accuracy on {name}") for name in reports]
+def describe_report(network: Path, report: Mapping[str, Any], folder: Path) -> Metadata:
+    """Return the metadata of a report, whose folder ui.py serves: its headline, a link, figures and pictures."""
+    boards = [rows[0] for rows in report["details"]["boards"].values() if rows]
     return {
+        "headline": report["headline"],
+        "compared": report["compared"],
+        "page": dg.MetadataValue.url(f"/reports/{quote(network.name)}/{quote(folder.name)}/report.html"),
+        "accuracy": dg.MetadataValue.md(pictures.svg(charts.by_rating(report, on_page=False), "accuracy by rating")),
+        "boards": dg.MetadataValue.md(pictures.reported_boards(boards)),
+        **{name: report[name] for name in FIGURES if report[name] is not None},  # puzzles have no results
+        "rule": report["rule"],
+        "seen_in_training": report["seen_in_training"],
         "checkpoint": dg.MetadataValue.path(network),
-        **average(reports),
-        "rule": "; ".join(report["rule"] for report in reports.values()),
-        "seen_in_training": "; ".join(report["seen_in_training"] for report in reports.values()),
-        "report": dg.MetadataValue.md("\n\n".join(images)),
-        "first_choices": dg.MetadataValue.md(boards),
-        "datasets": table(numbers),
-        "page": dg.MetadataValue.path(folder / next(iter(reports)) / "report.html"),
         "path": dg.MetadataValue.path(folder),
     }
-
-
-def average(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return the total of positions over the datasets, and the means of the other figures weighted by positions."""
-    means = {}
-    for name in FIGURES[1:]:
-        known = [report for report in reports.values() if report[name] is not None]  # puzzles have no results
-        if known:
-            weights = [report["positions"] for report in known]
-            means[name] = round(float(np.average([report[name] for report in known], weights=weights)), 6)
-    return {"positions": sum(report["positions"] for report in reports.values())} | means
-
-
-def draw_boards(directory: Path, split: str, choices: Sequence[Sequence[tuple[int, float]]]) -> str:
-    """Return pictures of the rows of a split for which the task `probe` returned the network's choices."""
-    rows = sample_rows(directory, read_manifest(directory), PROBED, split)
-    return pictures.boards(rows[: len(choices)], choices)
 
 
 def describe_leaderboard(folder: Path) -> Metadata:

@@ -40,7 +40,7 @@ def _quiet_finds(rows: Columns) -> NDArray[np.float64]:
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Columns], NDArray[np.float64]], bool]] = {
     "sure_and_wrong": ("Most confident in a move that was not played", _sure_and_wrong, False),
-    "disagreement": ("Moves that people played and it thought least likely, by rating", _disagreement, True),
+    "disagreement": ("Moves that were played and it thought least likely, by rating", _disagreement, True),
     "quiet_finds": ("Quiet moves that it found and the hand-written evaluator did not expect", _quiet_finds, False),
 }
 """Section: its title, the score by which rows are kept, and whether each rating band keeps its own."""

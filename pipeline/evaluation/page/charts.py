@@ -1,4 +1,4 @@
-"""Charts as inline SVG: matplotlib's, in the colours of the page, so that they follow light and dark."""
+"""Charts as inline SVG: matplotlib's, in the colors of the page, so that they follow light and dark."""
 
 import io
 import re
@@ -9,29 +9,52 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, FAINT, FIRST, SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
+INK, FAINT, FIRST, SECOND = "#1c1f24", "#9aa3ad", "#2f6db5", "#d9822b"
 VARIABLES = {INK: "var(--ink)", FAINT: "var(--faint)", FIRST: "var(--first)", SECOND: "var(--second)"}
-"""Colour that a chart is drawn in -> property of the page's style that it becomes."""
+"""Color that a chart is drawn in, that of light pages -> property of the page's style that it becomes."""
 
 Row = Mapping[str, Any]
 
 
-def bars(rows: Sequence[Row], value: str = "top1", count: str = "positions", beside: str = "hand_written_top1") -> str:
-    """Return a bar for each row with its 95 % interval and count; a mark where the column `beside` is, if rows have it.
+def by_rating(report: Row, *, on_page: bool = True) -> str:
+    """Return top-1 by the mover's rating with its interval, beside the hand-written player, chance and a published figure.
 
-    The interval is in `VALUE_low` and `VALUE_high`, or `low` and `high`.
+    Outside of a page it has fixed colors and a size.
+    """
+    rows = report["slices"]["rating"]
+    figure, axes = _figure(3.0, 7.6)
+    places = range(len(rows))
+    axes.plot(places, [row["top1"] for row in rows], "o-", color=FIRST, label="network")
+    for place, row in zip(places, rows, strict=True):
+        if row["top1_low"] is not None:
+            axes.plot((place, place), (row["top1_low"], row["top1_high"]), color=INK, linewidth=1.4)
+    axes.plot(places, [row["hand_written_top1"] for row in rows], "D", color=SECOND, label="hand-written player")
+    axes.axhline(report["chance_top1"], color=FAINT, linestyle="--", label="chance")
+    if report["published"] is not None:
+        name, share = report["published"]
+        axes.axhline(share, color=INK, linestyle=":", label=f"{name}, on its own games")
+    axes.set_xticks(places, [f"{row['band']}\n({row['positions']:,})" for row in rows], fontsize=7)
+    axes.set_ylim(0, None)
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    figure.legend(loc="outside upper center", ncols=4, fontsize=8, frameon=False, labelcolor=INK)
+    return _svg(figure) if on_page else _draw(figure)
+
+
+def bars(rows: Sequence[Row], whole: float) -> str:
+    """Return a bar of top-1 for each row with its 95 % interval and count, and a mark for the hand-written player.
+
+    A bar is in color where its interval excludes `whole`, top-1 of all rows.
     """
     figure, axes = _figure(0.55 + 0.3 * len(rows))
     places = range(len(rows))
-    values = [row[value] for row in rows]
-    axes.barh(places, values, 0.62, color=FIRST)
     for place, row in zip(places, rows, strict=True):
-        low, high = (row.get(f"{value}_{end}", row.get(end)) for end in ("low", "high"))
-        if low is not None and high is not None:
+        low, high = row["top1_low"], row["top1_high"]
+        differs = low is not None and not low <= whole <= high
+        axes.barh(place, row["top1"], 0.62, color=FIRST if differs else FAINT)
+        if low is not None:
             axes.plot((low, high), (place, place), color=INK, linewidth=1.4, solid_capstyle="butt")
-        if row.get(beside) is not None:
-            axes.plot((row[beside],) * 2, (place - 0.31, place + 0.31), color=SECOND, linewidth=2.4)
-    axes.set_yticks(places, [f"{row['band']}  ({row[count]:,})".replace("$", r"\$") for row in rows])
+        axes.plot((row["hand_written_top1"],) * 2, (place - 0.31, place + 0.31), color=SECOND, linewidth=2.4)
+    axes.set_yticks(places, [f"{row['band']}  ({row['positions']:,})".replace("$", r"\$") for row in rows])
     axes.invert_yaxis()
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
@@ -58,6 +81,17 @@ def reliability(rows: Sequence[Row], said: str, came: str) -> str:
     return _svg(figure)
 
 
+def training(entries: Sequence[Row]) -> str:
+    """Return top-1 over the positions seen, of training batches and of validation; `entries` are a run's metrics."""
+    figure, axes = _figure(2.6, 7.6)
+    for name, style, color in (("top1", "-", FAINT), ("validation_top1", "o-", FIRST)):
+        known = [(entry["positions"], entry[name]) for entry in entries if entry[name] is not None]
+        axes.plot([x for x, _ in known], [y for _, y in known], style, color=color, label=name.replace("_", " "))
+    axes.legend(fontsize=8, frameon=False, labelcolor=INK)
+    axes.set_xlabel("positions seen")
+    return _svg(figure)
+
+
 def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
     """Return an empty chart without a background."""
     from matplotlib.figure import Figure
@@ -77,6 +111,14 @@ def _figure(height: float, width: float = 5.6) -> tuple["Figure", "Axes"]:
 
 
 def _svg(figure: "Figure") -> str:
+    """Return a chart as an SVG element of the page: as wide as its place, in the page's colors."""
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 class="chart"', _draw(figure), count=1)
+    for color, variable in VARIABLES.items():
+        text = text.replace(color, variable)
+    return text
+
+
+def _draw(figure: "Figure") -> str:
     """Return a chart as an SVG element: text stays text, and nothing in it depends on the day."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -89,8 +131,4 @@ def _svg(figure: "Figure") -> str:
     text = drawn.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*" height="[^"]*"', r'\1 class="chart"', text, count=1)
-    text = re.sub(r"\s*\n\s*", "\n", text)
-    for color, variable in VARIABLES.items():
-        text = text.replace(color, variable)
-    return text
+    return re.sub(r"\s*\n\s*", "\n", text)

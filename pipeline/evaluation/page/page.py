@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.dataset.strata import CLASSES
 from pipeline.evaluation.page import charts
 from pipeline.evaluation.page.boards import SECTIONS, board_svg, caption
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-SHADE = 70
-"""Percent of the color in the best cell of a row of the matrix of ratings."""
 UNKNOWN = dict.fromkeys(("white", "black", "event", "date", "link"))
 """Tags of a board whose game was not found."""
 SHARED = re.compile(
@@ -42,7 +39,6 @@ def report_page(
     return render(
         "page.html",
         title=title,
-        rule=reports[0]["rule"],
         side_by_side=side_by_side,
         differences=differences,
         pages=[_page(name, report) for name, report in zip(names, reports, strict=True)],
@@ -69,47 +65,20 @@ def small_board(svg: str, orientation: bool) -> "Markup":
 
 
 def _page(name: str, report: Report) -> dict[str, Any]:
-    """Return what the template shows of one report."""
-    more = report["details"]
-    cells = {(row["rating"], row["time_control"]): row for row in more["rating_by_time_control"]}
-    speeds = [speed for speed in CLASSES if any(key[1] == speed for key in cells)]
+    """Return what the template shows of one report; the first board of each section is on the first screen."""
+    more, slices = report["details"], report["slices"]
+    boards = {title: list(map(_board, more["boards"][section])) for section, (title, _, _) in SECTIONS.items()}
     return {
         "name": name,
         "report": report,
+        "by_rating": safe(charts.by_rating(report)),
+        "training": safe(charts.training(more["training"])) if more["training"] else "",
         "policy": safe(charts.reliability(more["policy_reliability"], "probability", "share played")),
         "value": safe(charts.reliability(more["value_reliability"], "expected score", "score")),
-        "charts": [(kind, safe(charts.bars(rows)), rows) for kind, rows in report["slices"].items() if rows],
-        "speeds": speeds,
-        "heat": [
-            (rating, [cells.get((rating, speed)) for speed in speeds])
-            for rating in dict.fromkeys(rating for rating, _ in cells)
-        ],
-        "heat_rows": [row | {"band": f"{row['rating']}, {row['time_control']}"} for row in cells.values()],
-        "matrix": _matrix(more["rating_matrix"]) if "rating_matrix" in more else [],
-        "boards": [
-            (title, [_board(row) for row in more["boards"][section]]) for section, (title, _, _) in SECTIONS.items()
-        ],
+        "charts": [(kind, safe(charts.bars(rows, report["top1"])), rows) for kind, rows in slices.items() if rows],
+        "first_boards": [found[0] for found in boards.values() if found],
+        "boards": [(title, found[1:]) for title, found in boards.items()],
     }
-
-
-def _matrix(matrix: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each row of the matrix of ratings with its cells, shaded from the least to the most likely rating."""
-    rows = []
-    for row in matrix["rows"]:
-        likelihoods: Sequence[float] = row["log_likelihood"]
-        low, high = min(likelihoods), max(likelihoods)
-        cells = [
-            {
-                "log_likelihood": likelihood,
-                "top1": top1,
-                "shade": round(SHADE * (likelihood - low) / (high - low)) if high > low else 0,
-                "own": rating == row["rating"],
-                "best": rating == row["best"],
-            }
-            for rating, likelihood, top1 in zip(matrix["ratings"], likelihoods, row["top1"], strict=True)
-        ]
-        rows.append({"row": row, "cells": cells})
-    return rows
 
 
 def _board(row: Mapping[str, Any]) -> dict[str, Any]:

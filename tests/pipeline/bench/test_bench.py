@@ -7,6 +7,7 @@ import pytest
 from engine.encoding.views import LAST_MOVES
 from pipeline.bench import batches
 from pipeline.bench import ingest as bench_ingest
+from pipeline.bench import report as bench_report
 from pipeline.bench.ingest import beside_schema
 from pipeline.ingest.chunk import IngestConfig
 from tests.pipeline.datasets import random_game
@@ -44,6 +45,13 @@ def test_both_forms_are_measured_in_one_run(dump: Path, monkeypatch: pytest.Monk
     assert read["ratio_pandas"] == pytest.approx(
         read["positions_per_second"] / read["pandas_rows_per_second"], rel=0.01, abs=0.06
     )
+
+
+def test_a_report_is_measured_with_its_page(dump: Path) -> None:
+    figures = bench_report.measure(dump)
+    assert 0 < figures["positions"] < 16 * 60
+    assert 0 < figures["page_seconds"] < figures["seconds"]
+    assert figures["top1_difference"] == 0, "so few positions are evaluated by torch both times"
 
 
 def test_the_straightforward_planes_are_the_true_ones(dump: Path) -> None:

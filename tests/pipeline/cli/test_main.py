@@ -49,7 +49,6 @@ def test_a_report_is_written_for_people_too(journey: dict[str, Any]) -> None:
     folder = journey["folder"] / "report"
     assert json.loads((folder / "report.json").read_text()) == journey["report"]
     assert "by legal moves" in (folder / "report.txt").read_text()
-    assert (folder / "report.png").read_bytes().startswith(b"\x89PNG")
     assert (folder / "report.html").read_text().startswith("<!doctype html>")
 
 
@@ -109,8 +108,7 @@ def test_commands_end_with_few_lines_and_the_next_command(
         assert code == 0
         return out.splitlines()
 
-    for draws in ("render.draw_accuracy", "page.page.report_page"):  # which the journey's report was
-        monkeypatch.setattr(f"pipeline.evaluation.{draws}", lambda *_: b"")
+    monkeypatch.setattr("pipeline.evaluation.page.page.report_page", lambda *_: b"")  # the journey's report has one
     dump = tmp_path / "dump.pgn"
     random_dump(dump, 40)
     ended = {

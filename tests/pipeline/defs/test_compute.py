@@ -52,5 +52,5 @@ def test_games_are_played_by_the_engine_that_is_named(root: Path, monkeypatch: p
     (root / "positions" / "some").mkdir(parents=True)
     (root / "positions" / "some" / "manifest.json").write_text("{}")
     make(root / "checkpoints" / "net")
-    options = {"checkpoint": "net", "name": "tuned", "finetune": {"generations": 1}}
+    options = {"checkpoint": "net", "positions": ["some"], "name": "tuned", "finetune": {"generations": 1}}
     assert "an engine is local, ray" in said_of_abacus(monkeypatch, tuned_checkpoint, options)

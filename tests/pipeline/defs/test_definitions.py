@@ -40,7 +40,7 @@ lichess_month (datasets, by month) <- nothing
 positions (datasets, by dumps) <- dump
 training_set (datasets, whole) <- positions
 checkpoint (model, whole) <- training_set
-accuracy_report (reports, whole) <- checkpoint, positions
+accuracy_report (reports, whole) <- checkpoint, training_set
 tuned_checkpoint (selfplay, whole) <- checkpoint, positions
 leaderboard (reports, whole) <- accuracy_report
 strength_report (reports, whole) <- tuned_checkpoint
@@ -88,6 +88,8 @@ def test_jobs_schedules_and_sensors() -> None:
     assert names == {"build_positions", "train", "finetune", "register_dumps", "verify"}
     for switched in (found.get_sensor_def("new_dumps"), *(found.schedules or [])):
         assert switched.default_status.value == "STOPPED"
+    listing = found.get_sensor_def("dumps_folder")
+    assert (listing.default_status.value, listing.minimum_interval_seconds) == ("RUNNING", 20)
     assert found.executor is dg.in_process_executor
 
 
@@ -188,7 +190,8 @@ def test_the_command_line_run_makes_all_and_prints_the_report(made: Made) -> Non
     assert "http://127.0.0.1:3000" in ran.output
     (card,) = root.glob("checkpoints/*/checkpoint.json")
     assert [dataset["name"] for dataset in json.loads(card.read_text())["data"]["datasets"]] == ["small"]
-    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == ["small"]
+    (joined,) = root.glob("training_sets/*/training_set.json")
+    assert [path.parent.name for path in root.glob("reports/*/*/report.json")] == [joined.parent.name]
 
 
 def test_assets_are_out_of_date_when_their_version_changes() -> None:
@@ -242,9 +245,9 @@ def test_observations_are_bounded() -> None:
         if second >= due:
             hour.append(second)
             due = second + interval(second)
-    assert len([second for second in hour if second <= 60]) == 60, "a curve shows in the first minute"
-    assert len([second for second in hour if second <= 3600]) < 350
-    assert len([second for second in hour if second > 3600]) == 120
+    assert len([second for second in hour if second <= 60]) >= 15, "a curve shows in the first minute"
+    assert len([second for second in hour if second <= 3600]) < 110
+    assert len([second for second in hour if second > 3600]) == 60
 
 
 def test_an_observation_begins_with_what_is_asked_first() -> None:

@@ -1,11 +1,14 @@
 """What the guard before Dagster's web server lets through and refuses; served/test_hostile.py asks a real browser."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.routing import Mount, Router
 
-from pipeline.defs.guard import Guard, find_refusal
+from pipeline.defs.guard import Guard, Reports, find_refusal
 
 HOST = "127.0.0.1:3000"
 Header = tuple[str, str]
@@ -136,7 +139,7 @@ def test_graphql_by_post_is_json_alone(types: list[str]) -> None:
     assert "application/json" in find_refusal(request(*headers, method="POST", path="/graphql"))
 
 
-def answer(scope: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
+def answer(scope: dict[str, Any], guarded: Any = None) -> tuple[list[dict[str, Any]], int]:
     """Call a guarded application; return its messages, and how often the application behind the guard was called."""
     calls, messages = [], []
 
@@ -147,12 +150,13 @@ def answer(scope: dict[str, Any]) -> tuple[list[dict[str, Any]], int]:
             await send({"type": "http.response.body", "body": b"page"})
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        await asyncio.sleep(0)
+        return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         messages.append(message)
 
-    asyncio.run(Guard(application)(scope, receive, send))
+    asyncio.run(Guard(guarded or application)(scope, receive, send))
     return messages, len(calls)
 
 
@@ -168,6 +172,28 @@ def test_pages_are_framed_by_none_but_the_ui() -> None:
     (start, body), calls = answer(request())
     assert (start["status"], body["body"], calls) == (200, b"page", 1)
     assert (b"x-frame-options", b"SAMEORIGIN") in start["headers"]
+
+
+def test_reports_are_read_only_and_run_no_scripts(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("outside")
+    folder = tmp_path / "reports" / "a b"
+    folder.mkdir(parents=True)
+    (folder / "report.html").write_text("<script>alert(1)</script>")
+    (folder / "link").symlink_to(tmp_path / "secret")
+    served = Router([Mount("/reports", Reports(directory=tmp_path / "reports"))])
+    (start, *_), _ = answer(request(SAME, path="/reports/a b/report.html"), served)
+    headers = dict(start["headers"])
+    assert (start["status"], headers[b"content-security-policy"][:18]) == (200, b"default-src 'none'")
+    assert (headers[b"x-content-type-options"], headers[b"x-frame-options"]) == (b"nosniff", b"SAMEORIGIN")
+    for path in ("../secret", "a b/../../secret", "/etc/passwd", "a b/link", "a b", "", "..\\secret"):
+        with pytest.raises(HTTPException) as refused:
+            answer(request(SAME, path=f"/reports/{path}"), served)
+        assert refused.value.status_code in (403, 404), path
+    with pytest.raises(HTTPException) as refused:
+        answer(request(SAME, OWN, path="/reports/a b/report.html", method="POST"), served)
+    assert refused.value.status_code == 405
+    (start, *_), calls = answer(request(("sec-fetch-site", "cross-site"), path="/reports/a b/report.html"))
+    assert (start["status"], calls) == (403, 0)
 
 
 def test_the_servers_own_start_and_end_pass() -> None:

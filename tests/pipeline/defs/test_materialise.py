@@ -111,7 +111,7 @@ def test_a_training_set_says_what_is_in_it(made: Made) -> None:
 
 
 def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
-    (path,) = (made[0] / "reports").glob("*/small/report.json")
+    (path,) = (made[0] / "reports").glob("*/*/report.json")
     report = json.loads(path.read_text())
     bands = {row["band"]: row["positions"] for row in report["slices"]["in train"]}
     assert bands["in train too"] == shared(positions_of(made[0] / "positions" / "small"))
@@ -120,19 +120,28 @@ def test_the_report_tells_apart_what_stands_in_train(made: Made) -> None:
     assert hits == pytest.approx(report["top1"] * report["positions"])
 
 
-def test_the_report_shows_first_choices(made: Made) -> None:
+def test_the_report_has_one_headline_everywhere(made: Made) -> None:
     said = metadata(made[1], "accuracy_report")
+    (joined,) = (made[0] / "training_sets").glob("*/training_set.json")
+    (path,) = (made[0] / "reports").glob("*/*/report.json")
+    report = json.loads(path.read_text())
+    assert (said["headline"], said["top1"]) == (report["headline"], report["top1"])
+    page = (path.parent / "report.html").read_text()
+    assert report["headline"] in page
+    assert "positions seen" in page, "the training curve"
+    assert report["headline"] in " ".join(made[1].output.split())
+    share = f"{100 * report['top1']:.1f} %"
+    assert f"The network finds {share}" in report["headline"]
+    (run,) = made[1].instance.get_runs()
+    assert run.tags["top1"] == f"{share} on the test split of {joined.parent.name}"
+    (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
+    assert (row.data["top1"], row.data["dataset"]) == (round(report["top1"], 4), joined.parent.name)
+    assert said["page"] == f"/reports/{path.parents[1].name}/{joined.parent.name}/report.html"
     assert 0 <= said["top1"] <= said["top3"] <= said["top5"] <= 1  # type: ignore[operator]
     assert said["positions"] == read_manifest(made[0] / "positions" / "small")["positions"]["test"]
-    assert str(said["first_choices"]).count("network: ") == 2 * 6  # the picture's text and the line under it
+    assert str(said["boards"]).count("data:image/svg+xml") == sum(map(bool, report["details"]["boards"].values()))
+    assert "data:image/svg+xml" in str(said["accuracy"])
     assert said["checkpoint"] == metadata(made[1], "checkpoint")["path"]
-    assert re.search(r"move \d+: (White|Black) \(1[45]\d\d\) played \S+; network: ", str(said["first_choices"]))
-
-
-def test_the_leaderboard_is_of_the_runs_report(made: Made) -> None:
-    (path,) = (made[0] / "reports").glob("*/small/report.json")
-    (row,) = metadata(made[1], "leaderboard")["leaderboard"].records  # type: ignore[attr-defined]
-    assert row.data["top1"] == pytest.approx(json.loads(path.read_text())["top1"], abs=5e-5)
 
 
 def test_a_report_is_of_its_own_runs_checkpoint() -> None:
@@ -226,7 +235,7 @@ def test_mistakes_are_said_plainly(root: Path) -> None:
         (root / "sample" / "games.pgn").mkdir(parents=True)
         register(instance, Datasets())
         assert "is a directory" in failure(execute("build_positions", instance, {}, "sample"), "dump")
-        assert "materialize `positions` first" in failure(execute("train", instance, {}), "training_set")
+        assert "materialize `positions`, or name" in failure(execute("train", instance, {}), "training_set")
         (root / "dumps" / "empty.pgn").write_text("")
         register(instance, Datasets())
         assert "empty" in failure(execute("build_positions", instance, {}, "empty"), "positions")
@@ -245,10 +254,9 @@ def test_a_checkpoint_is_named_by_its_run_and_refused_when_unknown(copied: Path)
 
 def test_the_probe_of_a_checkpoint_agrees_with_its_report(made: Made) -> None:
     (network,) = [path for path in (made[0] / "checkpoints").iterdir() if path.is_dir()]
-    probe = tasks.probe(network, made[0] / "positions" / "small", "test", 10**6, drawn=2)
+    probe = tasks.probe(network, made[0] / "positions" / "small", "test", 10**6)
     said = metadata(made[1], "accuracy_report")
     assert probe["loss"] == pytest.approx(said["cross_entropy"], rel=0.2)  # the probe draws its rows from row groups
-    assert [len(choices) for choices in probe["choices"]] == [3, 3]
 
 
 def test_the_sensor_bears_a_file_that_goes_while_it_looks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +285,7 @@ def test_a_dump_that_has_changed_is_built_anew(copied: Path) -> None:
     assert "--out" not in said
 
 
-@pytest.mark.parametrize("asset", [training_set, accuracy_report, tuned_checkpoint])
+@pytest.mark.parametrize("asset", [training_set, tuned_checkpoint])
 def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset: dg.AssetsDefinition) -> None:
     shutil.copytree(copied / "positions" / "small", copied / "positions" / ".small.building-0123456789abcdef")
     shutil.move(copied / "positions" / "small", copied / "positions" / "other")
@@ -296,6 +304,31 @@ def test_materialised_positions_that_are_not_there_are_named(copied: Path, asset
             assert one(asset, instance, {"audit": False}) == ""
             (page,) = copied.glob("training_sets/*/training_set.json")
             assert [entry["name"] for entry in json.loads(page.read_text())["datasets"]] == ["other"]
+
+
+def test_a_report_is_of_one_named_dataset_too(copied: Path) -> None:
+    (network,) = (card.parent.name for card in copied.glob("checkpoints/*/checkpoint.json"))
+    options: dict[str, object] = {"checkpoint": network, "rule": {"limit": 50}}
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert "no positions called nosuch" in one(accuracy_report, instance, options | {"positions": "nosuch"})
+        assert "no training_set has been materialized" in one(accuracy_report, instance, options)
+        assert one(accuracy_report, instance, options | {"positions": "small"}) == ""
+    report = json.loads((copied / "reports" / network / "small" / "report.json").read_text())
+    assert report["positions"] == 50
+
+
+def test_without_names_the_datasets_of_dumps_are_joined_and_the_sample_only_alone(root: Path) -> None:
+    for name in ("sample", "made-by-hand"):
+        (root / "positions" / name).mkdir(parents=True)
+        (root / "positions" / name / "manifest.json").write_text("{}")
+    (root / "sample").mkdir()
+    (root / "sample" / "games.pgn").write_text("x")
+    found = Datasets().find_positions
+    assert [path.name for path in found()] == ["sample"]
+    (root / "positions" / "small").mkdir()
+    (root / "positions" / "small" / "manifest.json").write_text("{}")
+    assert [path.name for path in found()] == ["small"]
+    assert [path.name for path in found(("small", "made-by-hand"))] == ["made-by-hand", "small"]
 
 
 @pytest.mark.parametrize(("asset", "below"), [(checkpoint, training_set), (accuracy_report, checkpoint)])

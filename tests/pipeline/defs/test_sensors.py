@@ -13,7 +13,7 @@ from dagster import DagsterRunStatus
 from dagster._core.test_utils import create_run_for_test
 
 from pipeline.defs.assets import DUMP_VERSION, positions
-from pipeline.defs.jobs import new_dumps, register
+from pipeline.defs.jobs import dumps_folder, new_dumps, register
 from pipeline.defs.resources import Compute, Datasets, version_of
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
@@ -61,6 +61,13 @@ def test_what_lies_there_at_the_first_look_is_built(root: Path, instance: dg.Dag
     (root / "sample" / "games.pgn").write_text("x")
     old(root / "sample" / "games.pgn")
     assert keys(instance) == ["small"]
+    assert instance.get_dynamic_partitions("dumps") == ["small"]
+
+
+def test_a_dump_is_listed_before_it_is_built(root: Path, instance: dg.DagsterInstance) -> None:
+    (root / "dumps" / "notes.txt").write_text("x")
+    for said in ("new dumps: small", "new dumps: none"):
+        assert said in str(dumps_folder(dg.build_sensor_context(instance=instance), datasets=Datasets()))
     assert instance.get_dynamic_partitions("dumps") == ["small"]
 
 

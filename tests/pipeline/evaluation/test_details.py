@@ -106,7 +106,7 @@ def test_reliability_is_counted_by_tenths() -> None:
 
 def test_the_uniform_baseline_is_the_arithmetic_of_legal_moves() -> None:
     table = rows(20, game=np.arange(20), legal_moves=np.tile([1, 2, 4, 20], 5))
-    uniform = {row["name"]: row for row in baseline_rows(table)}["uniform"]
+    uniform = {row["name"]: row for row in baseline_rows(table)}["chance"]
     assert uniform["top1"] == pytest.approx((1 + 1 / 2 + 1 / 4 + 1 / 20) / 4)
     assert uniform["top3"] == pytest.approx((1 + 1 + 3 / 4 + 3 / 20) / 4)
     assert uniform["cross_entropy"] == pytest.approx(math.log(1 * 2 * 4 * 20) / 4)

@@ -1,5 +1,6 @@
 """What a report is of: a sample drawn across all games, however they are given."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -9,10 +10,11 @@ import pytest
 
 from engine.progress import silent
 from model.network.presets import preset
+from pipeline.dataset.join import JoinConfig, join
 from pipeline.errors import ConfigError
 from pipeline.evaluation.ratings.sample import BandSample
 from pipeline.evaluation.render import write_report
-from pipeline.evaluation.report import Rule, _How, _measure_matrix, _seen, report
+from pipeline.evaluation.report import Rule, _How, _measure_matrix, _seen, report, reports
 from pipeline.ingest.chunk import IngestConfig
 from pipeline.ingest.job import ingest
 from pipeline.training.train import describe_data
@@ -75,13 +77,42 @@ def test_a_sample_without_a_row_that_counts_says_what_to_raise(tmp_path: Path) -
 def test_a_matrix_of_ratings_that_cannot_be_measured_is_one_line(pgn: Path, tmp_path: Path) -> None:
     """Of a network that reads no ratings, and of hidden ratings."""
     unrated = cast("NetworkEvaluator", SimpleNamespace(preset=preset("fianchetto-xs")))
-    found = _measure_matrix(unrated, BandSample(1), _How(Rule(), True, 1, None), silent)
+    found = _measure_matrix(unrated, BandSample(1), _How(Rule(), True, 1), silent)
     assert found == {"words": "skipped: fianchetto-xs is not conditioned on ratings"}
     hidden = report(NETWORK, pgn=pgn, rule=Rule(limit=20), players=False, rating_rows=5)
     write_report(hidden, tmp_path / "out")
     for name in ("report.html", "report.txt"):
         assert "kipped: the players" in (tmp_path / "out" / name).read_text()
     assert "rating_matrix" not in hidden["details"]
+
+
+def test_the_exported_network_answers_where_it_agrees_with_torch(
+    pgn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bare = shutil.copytree(NETWORK, tmp_path / "bare", ignore=shutil.ignore_patterns("model.onnx"))
+    words: dict[str, Any] = {"pgn": pgn, "rule": Rule(limit=400)}
+    plain = report(NETWORK, **words)
+    assert plain["evaluated_by"] == "torch", "too few positions to compare first"
+    monkeypatch.setattr("pipeline.evaluation.report.CHECKED", 100)
+    monkeypatch.setattr("pipeline.evaluation.report.TOLERANCE", 0.2)
+    exported = report(NETWORK, **words)
+    assert exported["evaluated_by"].startswith("the exported network in int8 (top-1 ")
+    assert 0 < abs(exported["cross_entropy"] - plain["cross_entropy"]) < 0.02
+    assert report(bare, **words)["evaluated_by"] == "torch"
+    assert [one["evaluated_by"] for one in reports([NETWORK, bare], **words)["reports"]] == ["torch", "torch"]
+    monkeypatch.setattr("pipeline.evaluation.report.TOLERANCE", -1.0)
+    assert report(NETWORK, **words)["evaluated_by"].startswith("torch (the exported network's top-1 differs by ")
+
+
+def test_a_training_set_of_one_dataset_is_reported_with_links(pgn: Path, tmp_path: Path) -> None:
+    dump = tmp_path / "dumps" / "many.pgn"
+    dump.parent.mkdir()
+    dump.write_bytes(pgn.read_bytes())
+    ingest([str(dump)], tmp_path / "positions" / "many", IngestConfig(test_share=0.5), workers=1)
+    join([tmp_path / "positions" / "many"], tmp_path / "sets" / "one", JoinConfig(hold_out="none"))
+    found = report(NETWORK, positions=tmp_path / "sets" / "one", rule=Rule(limit=50))
+    assert "the test split of one" in found["headline"]
+    assert any("link" in row for rows in found["details"]["boards"].values() for row in rows)
 
 
 def test_games_that_a_network_was_trained_on_are_recognised(tmp_path: Path) -> None:

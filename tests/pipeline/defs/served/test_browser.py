@@ -110,11 +110,13 @@ def test_the_report_is_read(server: Server, page: "Page") -> None:
     run = launch(page, server, "accuracy_report", "ops: {accuracy_report: {config: {checkpoint: done}}}")
     ended(server, run)
     go(page, server, "/assets/accuracy_report", "top1")
-    assert shown_pictures(page, "first_choices") == [220] * 6
-    assert shown_pictures(page, "report")[0] > 500
-    (written,) = Path(os.environ["FIANCHETTO_DATASETS"]).glob("reports/done/*/report.html")
-    page.goto(written.as_uri())
-    assert page.locator("svg").count() > 10, "the page that the asset names opens from disk"
+    assert shown_pictures(page, "boards") == [260] * 3
+    assert shown_pictures(page, "accuracy")[0] > 500
+    with page.context.expect_page() as opened:
+        page.locator('a[href^="/reports/done/"] >> visible=true').first.click()
+    assert opened.value.locator("svg").count() > 10, "the page opens by a click"
+    assert opened.value.locator("h1").inner_text().startswith("Report of")
+    opened.value.close()
 
 
 def test_the_graph_is_drawn(server: Server, page: "Page") -> None:

@@ -85,6 +85,14 @@ def test_the_sensor_builds_what_came_while_the_ui_was_down_and_what_comes_now(se
     go(page, server, "/assets/positions?view=partitions&partition=dropped", "Materialized")
 
 
+def test_a_dropped_file_is_listed_without_switching_anything_on(served: Served) -> None:
+    datasets, server = served
+    (datasets / "dumps" / "listed.pgn").write_text(random_pgn(3, seed=9))
+    keys = '{ assetNodeOrError(assetKey: {path: ["dump"]}) { ... on AssetNode { partitionKeys } } }'
+    wait(lambda: "listed" in server.ask(keys)["assetNodeOrError"]["partitionKeys"], 120)
+    (datasets / "dumps" / "listed.pgn").unlink()
+
+
 def test_a_range_of_months_is_backfilled(served: Served, page: "Page") -> None:
     datasets, server = served
     go(page, server, "/assets/lichess_month", "lichess_month")
@@ -133,7 +141,7 @@ def test_self_play_is_started_from_its_jobs_launchpad(served: Served, page: "Pag
         server.launch("build_positions", {"ops": {"positions": {"config": shares}}}, {"dagster/partition": "small"}),
     )
     only, steps = {"config": {"positions": ["small"]}}, {"minutes": 0.0, "steps": 4, "batch_size": 16, "threads": 1}
-    ops = {"training_set": only, "checkpoint": {"config": {"train": steps}}, "accuracy_report": only}
+    ops = {"training_set": only, "checkpoint": {"config": {"train": steps}}}
     ended(server, server.launch("train", {"ops": ops}))
     go(page, server, f"/locations/{server.location()}/jobs/finetune", "finetune")
     open_launchpad(page)

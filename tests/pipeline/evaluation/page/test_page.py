@@ -80,11 +80,14 @@ def test_the_page_holds_every_section_and_loads_nothing(found: dict[str, Any], w
     report = found["reports"][0]
     assert f"{100 * report['top1']:.1f}\N{NO-BREAK SPACE}%" in text
     assert report["rule"] in text
-    assert "most frequent move" in text
+    assert text.index(report["headline"]) < text.index(report["compared"]) < text.index("Calibration")
+    assert report["headline"].startswith(f"The network finds {100 * report['top1']:.1f} % (95 %: ")
+    assert "the test split of games, which it was not trained on." in report["headline"]
+    assert "Maia-2 published 53.3 % on its own games" in report["compared"]
+    assert "Maia-2, on its own games" in text, "the chart's line"
     for title in (
         "Calibration",
         "Accuracy by position and move",
-        "Rating band and time control",
         "Conditioned on a rating",
         "Most confident in a move that was not played",
     ):
@@ -147,12 +150,13 @@ def test_a_chart_is_xml_with_its_counts_and_the_pages_colours() -> None:
             "hand_written_top1": 0.3,
         }
     ]
-    svg = charts.bars(rows)
+    svg = charts.bars(rows, 0.3)
+    assert "var(--first)" not in charts.bars(rows, 0.55), "no color within the interval"
     root = ElementTree.fromstring(svg)
     assert "a <b> & $x$  (1,234)" in [text for element in root.iter() if (text := element.text)]
     assert "var(--first)" in svg
     assert "var(--ink)" in svg
-    assert charts.bars(rows) == svg, "the same file every day"
+    assert charts.bars(rows, 0.3) == svg, "the same file every day"
 
 
 def test_a_game_without_ratings_clocks_and_many_moves_has_a_page_too(tmp_path: Path) -> None:
