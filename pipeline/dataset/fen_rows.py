@@ -41,7 +41,7 @@ def fen_rows(directory: Path, split: str = "", count: int = 0) -> Iterator[pa.Ta
     if split and split not in ALL_SPLITS:
         raise ConfigError(f"no split {split!r}: there are {', '.join(ALL_SPLITS)}")
     for member in members(directory):
-        for name in (split,) if split else member.splits:
+        for name in (split,) if split else ALL_SPLITS:
             for rows in row_groups(member.shards(name), READ):
                 table = _table(rows, name)
                 yield table.slice(0, count) if count else table
@@ -85,7 +85,7 @@ def write_fen_rows(
         raise ConfigError(f"{out.name}: rows are written as {' or '.join(SUFFIXES)}")
     if not is_local(out) or out.exists():
         raise ConfigError(f"{out} is there already: choose another --out")
-    total = count or sum(member.positions(name) for member in members(directory) for name in member.splits)
+    total = count or sum(member.positions(name) for member in members(directory) for name in ALL_SPLITS)
     done = 0
 
     def write(target: Any) -> None:

@@ -98,11 +98,6 @@ class Member:
         """Return the number of rows of a split."""
         return sum(sum(self._groups(entry, split)) for entry in self.manifest["files"])
 
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """Return the splits that have rows."""
-        return tuple(split for split in ALL_SPLITS if self.positions(split))
-
     def is_held(self, dates: pa.ChunkedArray) -> NDArray[np.bool_]:
         """Return whether games of these dates are held out, bool[G]."""
         if self.held_out in (ALL, NONE):

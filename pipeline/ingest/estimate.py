@@ -49,10 +49,11 @@ def estimate(
         lengths = [_copy_head(name, path, stop) for name, path in zip(sources, paths, strict=True)]
         taken, whole = sum(path.stat().st_size for path in paths), sum(lengths)
         manifest, seconds = _ingest_heads(paths, Path(folder), config, progress, stop)
+    basis = "all of the text" if taken >= whole else f"the first {taken / whole:.1%} of the text: the rest may differ"
     factor, games, positions = whole / taken, manifest["games"], manifest["positions"]["total"]
     dropped = manifest["positions_dropped"]
     return {
-        "basis": f"{taken / whole:.1%} of the text, from its beginning: the rest may differ",
+        "basis": basis,
         "games_read": round(games["read"] * factor),
         "games_kept": round(games["used"] * factor),
         "positions": round(positions * factor),

@@ -91,8 +91,7 @@ def _count_rows(datasets: Sequence[Member], positions: Scratch, progress: Progre
     counts = {name: np.zeros((len(ALL_SPLITS), len(column.bins)), dtype=np.int64) for name, column in COLUMNS.items()}
     done, total = 0, sum(member.manifest["positions"]["total"] for member in datasets)
     for member in datasets:
-        for name in member.splits:
-            split = ALL_SPLITS.index(name)
+        for split, name in enumerate(ALL_SPLITS):
             for rows in row_groups(member.shards(name), READ):
                 for column, (bins, bin_rows) in COLUMNS.items():
                     counts[column][split] += np.bincount(bin_rows(rows), minlength=len(bins))
