@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import chess.pgn
 import pytest
+import torch
 
 from engine.progress import silent
 from model.network.presets import preset
@@ -95,6 +96,7 @@ def test_the_exported_network_answers_where_it_agrees_with_torch(
     assert plain["evaluated_by"] == "torch", "too few positions to compare first"
     monkeypatch.setattr("pipeline.evaluation.report.CHECKED", 100)
     monkeypatch.setattr("pipeline.evaluation.report.TOLERANCE", 0.2)
+    monkeypatch.setattr("model.inference.evaluator.dtype_for", lambda *_: torch.float32)
     exported = report(NETWORK, **words)
     assert exported["evaluated_by"].startswith("the exported network in int8 (top-1 ")
     assert 0 < abs(exported["cross_entropy"] - plain["cross_entropy"]) < 0.02
