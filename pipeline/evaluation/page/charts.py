@@ -19,9 +19,10 @@ Row = Mapping[str, Any]
 def by_rating(report: Row, *, on_page: bool = True) -> str:
     """Return top-1 by the mover's rating with its interval, beside the hand-written player, chance and a published figure.
 
-    Outside of a page it has fixed colors and a size.
+    Bands of too few games for an interval are left out, if there are others. Outside of a page it has fixed colors and a size.
     """
     rows = report["slices"]["rating"]
+    rows = [row for row in rows if row["top1_low"] is not None] or rows
     figure, axes = _figure(3.0, 7.6)
     places = range(len(rows))
     axes.plot(places, [row["top1"] for row in rows], "o-", color=FIRST, label="network")
