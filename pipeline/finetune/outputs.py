@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from engine.json_files import parse_json
-from engine.temporaries import abandoned
 from pipeline.evaluation.render import markdown, publish_bytes
 from pipeline.finetune.curves import draw_curves
 from pipeline.finetune.state import STAGES, Generation, State, checkpoint_of
@@ -50,18 +49,17 @@ def promote(source: Path, target: Path, number: int, origin: Mapping[str, Any]) 
     `origin` goes into its card. Weights are named after the generation, so a new file never replaces an old one in place.
     Raises CheckpointError.
     """
-    from model.checkpoint import CARD, NAMES, DamagedFileError, read_card, write_atomically
+    from model.checkpoint import CARD, DamagedFileError, delete_superseded, read_card, write_atomically
 
     card = read_card(source)
     entry = card["files"]["weights"]
-    for left in abandoned(target):  # of a process that was killed while it wrote
-        left.unlink(missing_ok=True)
-    former = None
+    superseded: list[str] = []
     with suppress(FileNotFoundError, ValueError, KeyError, TypeError):  # none yet, or a damaged one
         held = parse_json((target / CARD).read_bytes())
-        former = held["files"]["weights"]["name"]
         if held["files"]["weights"]["sha256"] == entry["sha256"] and held["finetune"] == origin:
+            delete_superseded(target, held)  # again, if a process was killed before it did
             return
+        superseded = [str(held["files"]["weights"]["name"])]
     data = (source / entry["name"]).read_bytes()
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise DamagedFileError(f"{source / entry['name']} is not the file that the card describes")
@@ -69,10 +67,9 @@ def promote(source: Path, target: Path, number: int, origin: Mapping[str, Any]) 
     name = f"weights-{number}.safetensors"
     write_atomically(target / name, data)
     files = {"weights": {**entry, "name": name}}
-    text = json.dumps({**card, "finished": True, "finetune": dict(origin), "files": files}, indent=2, allow_nan=False)
-    write_atomically(target / CARD, (text + "\n").encode())
-    if former != name and NAMES["weights"].fullmatch(str(former)):
-        (target / str(former)).unlink(missing_ok=True)
+    written = {**card, "finished": True, "finetune": dict(origin), "files": files, "superseded": superseded}
+    write_atomically(target / CARD, (json.dumps(written, indent=2, allow_nan=False) + "\n").encode())
+    delete_superseded(target, written)
 
 
 def row(generation: Generation) -> dict[str, Any]:

@@ -234,6 +234,19 @@ def test_a_hundred_random_kills(made: Path, tmp_path: Path, undisturbed: dict[st
         loops += 1
 
 
+def test_weights_that_were_replaced_are_deleted_though_the_process_was_killed_before(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = tmp_path / "best"
+    outputs.promote(made / "0", best, 0, {"generation": 0})
+    with monkeypatch.context() as killed:
+        killed.setattr("model.checkpoint.delete_superseded", lambda directory, card: None)
+        outputs.promote(made / "1", best, 1, {"generation": 1})
+    assert (best / "weights-0.safetensors").exists()
+    outputs.promote(made / "1", best, 1, {"generation": 1})
+    assert [path.name for path in best.glob("weights-*")] == ["weights-1.safetensors"]
+
+
 def test_a_failing_stage_leaves_what_was_done(made: Path, tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     script = Script(made)
 
