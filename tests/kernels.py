@@ -6,11 +6,10 @@ environment forbids to keep what an import compiles.
 
 import compileall
 
-from engine.jit_cache import ROOMS
 from pipeline.cli.commands.warmup import compile_kernels
 from tests.conftest import REPOSITORY
 
 if __name__ == "__main__":
-    for room in (*ROOMS, "fianchetto", "tests"):
+    for room in ("engine", "model", "pipeline", "fianchetto", "tests"):
         compileall.compile_dir(REPOSITORY / room, quiet=1)
     compile_kernels()
