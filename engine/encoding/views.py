@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from engine.board.movegen import MOVE_PLANES
 from engine.encoding.attacks import attack_planes
-from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, label_of, steps, target_table
+from engine.encoding.planes import LABELS, PIECE_PLANES, PLANES, TURN_PLANE, steps
 from engine.errors import UserError, did_you_mean
 
 STATE = ("castling", "ep_file")
@@ -170,24 +170,16 @@ def require(needed: tuple[str, ...], columns: Mapping[str, Any], who: str) -> No
             )
 
 
-def last_moves(labels_B: NDArray[np.integer]) -> NDArray[np.uint16]:
-    """Return moves as the `last_move` of the rows after them, uint16[B]: in the next mover's view."""
-    labels = labels_B.astype(np.int64)
-    targets = target_table()[labels].astype(np.int64)
-    return ((labels % 64 ^ 56) * 64 + (targets ^ 56)).astype(np.uint16)
-
-
 def last_moves_of(board: chess.Board, count: int) -> NDArray[np.uint16]:
     """Return the last `count` moves of a board's stack as the columns LAST_MOVES have them, uint16[count], the last one first.
 
     NO_LAST_MOVE stands for what is before the stack, and for null moves.
     """
     moves = np.full(count, NO_LAST_MOVE, dtype=np.uint16)
-    mover = board.turn
+    flip = 56 if board.turn == chess.WHITE else 0
     for back, move in enumerate(board.move_stack[::-1][:count]):
-        mover = not mover
         if move:
-            moves[back] = last_moves(np.array([label_of(move, mover)]))[0] ^ (TURNED_SQUARES if back % 2 else 0)
+            moves[back] = (move.from_square ^ flip) * 64 + (move.to_square ^ flip)
     return moves
 
 

@@ -10,14 +10,13 @@ import pytest
 from engine.board.movegen import legal_planes
 from engine.board.position import castling_bits, en_passant_file, from_board
 from engine.encoding.inferred import infer_columns
-from engine.encoding.planes import label_of, unpack
+from engine.encoding.planes import unpack
 from engine.encoding.views import (
     NO_LAST_MOVE,
     MissingColumnError,
     UnknownViewError,
     apply,
     counters,
-    last_moves,
     last_moves_of,
     view,
 )
@@ -87,9 +86,8 @@ def test_the_last_move_is_shown_where_it_began_and_where_it_ended(base: str) -> 
     game = chess.Board("rnbqk2r/ppppppbP/5n2/8/8/5N2/PPPPPPB1/RNBQK2R w KQkq - 0 5")
     boards, moves = [game.copy()], [NO_LAST_MOVE]
     for uci in ("e1g1", "e8g8", "h7h8q", "g8h8", "a2a4"):
-        move = chess.Move.from_uci(uci)
-        moves.append(int(last_moves(np.array([label_of(move, game.turn)]))[0]))
-        game.push(move)
+        game.push(chess.Move.from_uci(uci))
+        moves.append(int(last_moves_of(game, 1)[0]))
         boards.append(game.copy())
     planes, columns = rows(boards)
     shown = view(f"{base}+last")
