@@ -4,8 +4,8 @@ The message is a warning of this module's logger, which is shown by default.
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 
 from numba.core import event
@@ -35,11 +35,10 @@ class _Starts(event.Listener):
         self.call = call
 
     def on_start(self, event: event.Event) -> None:
-        """Call it."""
         self.call()
 
     def on_end(self, event: event.Event) -> None:
-        """Do nothing."""
+        pass
 
 
 def compilations(call: Callable[[], None]) -> AbstractContextManager[None]:
@@ -52,11 +51,9 @@ def announce_compiling() -> AbstractContextManager[None]:
     return compilations(log_once)
 
 
-@contextmanager
-def interruptible(check: Callable[[], None]) -> Iterator[None]:
+def interruptible(check: Callable[[], None]) -> AbstractContextManager[None]:
     """Call `check` at each compiler pass inside the block; an exception that it raises ends the compilation.
 
     It must not be an `Exception`, which Numba would report as an error of the kernel.
     """
-    with event.install_listener("numba:run_pass", _Starts(check)):
-        yield
+    return event.install_listener("numba:run_pass", _Starts(check))

@@ -5,7 +5,6 @@ Schemas are pydantic models, which stand beside the files that they describe (`p
 """
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +74,7 @@ def first_error(error: "ValidationError") -> str:
     """Return the first error of a validation in one line: field, reason, value."""
     found = error.errors(include_url=False, include_context=False)
     first = found[0]
-    field = _field_path(first["loc"])
+    field = ".".join(map(str, first["loc"]))
     reason = first["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
     given = first["input"]
@@ -83,14 +82,6 @@ def first_error(error: "ValidationError") -> str:
     value = f", and is {shown(given)}" if first["type"] not in ("missing", "value_error") and is_short else ""
     more = f" ({len(found) - 1} more)" if len(found) > 1 else ""
     return shown(f"{field}: {reason}" if field else reason, 300, quote=False) + value + more
-
-
-def _field_path(place: Sequence[str | int]) -> str:
-    """Return the path of a field: files[3].rows."""
-    name = ""
-    for part in place:
-        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else str(part)
-    return name
 
 
 def shown(value: Any, most: int = SHOWN, *, quote: bool = True) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.evaluation.evaluator import Evaluator
-from engine.match.config import MatchConfig, cores
+from engine.match.config import cores
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening
 from engine.match.players import Player, PolicySide, SearchSide, Side
@@ -24,21 +24,29 @@ from engine.progress import Stop, never
 
 WIDTH = 64
 """Games side by side between our own players."""
+PATIENCE = 60.0
+"""Seconds after which an engine that does not answer has lost, where there is no clock."""
 
 
 def play(
     players: tuple[Player, Player],
     openings: Sequence[Opening],
-    config: MatchConfig,
     *,
-    done: Iterable[int] = (),
     report: Callable[[GameRecord], None],
+    concurrency: int = 0,
+    margin: float = 0.05,
+    max_plies: int = 600,
+    done: Iterable[int] = (),
     stop: Stop = never,
 ) -> None:
     """Play two games of every opening except those in `done`, and report each as it ends, one at a time.
 
     Games begin in the order of their numbers. When `stop` returns True (it is polled between moves), unfinished games are
     discarded. An engine's fault loses it the game (engine/match/uci_player.py); an error of our players is raised.
+
+    `concurrency` is the number of games at a time; 0: 64 between networks and evaluators, 8 for each core with UCI engines;
+    on a clock, one fewer than cores. A move may be `margin` seconds late. After `max_plies` half-moves, the opening's
+    included, a game is a draw.
     """
     finished = set(done)
     numbers = iter([number for number in range(2 * len(openings)) if number not in finished])
@@ -46,7 +54,7 @@ def play(
     if left <= 0:
         return
     timed = any(player.limit.timed for player in players)
-    groups, width = _groups(players, config, timed, left)
+    groups, width = _groups(players, concurrency, timed, left)
     lock = threading.Lock()
     failed = threading.Event()
 
@@ -64,7 +72,7 @@ def play(
 
     def play_group() -> None:
         try:
-            _Group(players, openings, config, width).play(next_number, report_one, halt)
+            _Group(players, openings, width, margin, max_plies).play(next_number, report_one, halt)
         except BaseException:
             failed.set()
             raise
@@ -81,12 +89,12 @@ def play(
             gc.unfreeze()
 
 
-def _groups(players: tuple[Player, Player], config: MatchConfig, timed: bool, left: int) -> tuple[int, int]:
+def _groups(players: tuple[Player, Player], concurrency: int, timed: bool, left: int) -> tuple[int, int]:
     """Return the number of groups, and of games in each."""
     if timed:
-        return min(left, config.clocked), 1
+        return min(left, concurrency or max(1, cores() - 1)), 1  # without a core, the referee would delay the engines
     engines = any(player.evaluator is None for player in players)
-    return 1, min(left, config.concurrency or (8 * cores() if engines else WIDTH))
+    return 1, min(left, concurrency or (8 * cores() if engines else WIDTH))
 
 
 def make_side(player: Player, width: int, patience: float) -> Side:
@@ -119,13 +127,13 @@ class _Group:
     """Up to `width` games side by side, and both players in them."""
 
     def __init__(
-        self, players: tuple[Player, Player], openings: Sequence[Opening], config: MatchConfig, width: int
+        self, players: tuple[Player, Player], openings: Sequence[Opening], width: int, margin: float, max_plies: int
     ) -> None:
-        self.openings, self.config, self.width = openings, config, width
+        self.openings, self.width, self.margin, self.max_plies = openings, width, margin, max_plies
         self.limits = (players[0].limit, players[1].limit)
         self.sides: list[Side] = []
         for player in players:
-            patience = config.margin if player.limit.timed else config.patience
+            patience = margin if player.limit.timed else PATIENCE
             self.sides.append(make_side(player, width, patience))
         self.games: dict[int, MatchGame] = {}
 
@@ -147,7 +155,7 @@ class _Group:
         for slot in range(self.width):
             if slot in self.games or (number := next_number()) is None:
                 continue
-            game = MatchGame(number, self.openings[number // 2], self.limits, self.config.max_plies)
+            game = MatchGame(number, self.openings[number // 2], self.limits, self.max_plies)
             self.games[slot] = game
             for side in self.sides:
                 side.new_game(slot, game.board, number)
@@ -164,7 +172,7 @@ class _Group:
             for slot, result in zip(slots, future.result() if future else [], strict=True):
                 game = self.games[slot]
                 turn = game.board.turn
-                game.take(result, self.config.margin)
+                game.take(result, self.margin)
                 if game.end is None and result.move is not None:
                     moves.append((slot, result.move, turn))
         for slot in sorted(slot for slot, game in self.games.items() if game.end is not None):
@@ -180,13 +188,12 @@ def pairs_to_decision(points: Sequence[float | None], config: SprtConfig) -> int
     `points` are A's of games 0, 1, 2 ..., None for an unfinished one. Pairs count in the order of their numbers, not of their
     ends, since short games are not a fair sample of all.
     """
-    counts = [0] * 5
+    counts = np.zeros(5, dtype=np.int64)
     for pair in range(len(points) // 2):
         first, second = points[2 * pair], points[2 * pair + 1]
         if first is None or second is None:
             return None
-        for index, count in enumerate(pair_counts((first, second))):
-            counts[index] += count
-        if verdict(llr(counts, config), config) != "undecided":
+        counts += pair_counts((first, second))
+        if verdict(llr(counts.tolist(), config), config) != "undecided":
             return pair + 1
     return None

@@ -44,32 +44,6 @@ class Limit:
         return self.movetime is not None or self.base is not None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MatchConfig:
-    """How games are played."""
-
-    concurrency: int = 0
-    """Games at a time. 0: 64 between networks and evaluators, 8 for each core with UCI engines; on a clock, one fewer than
-    cores."""
-    margin: float = 0.05
-    """Seconds that a move may be late before it is lost on time."""
-    patience: float = 60.0
-    """Seconds after which an engine that does not answer has lost, where there is no clock."""
-    max_plies: int = 600
-    """Half-moves, those of the opening included, after which a game is a draw; 0 for no limit."""
-
-    def __post_init__(self) -> None:
-        if self.concurrency < 0 or self.max_plies < 0:
-            raise MatchError("concurrency and max_plies must be 0 or more")
-        if not self.margin >= 0 or not self.patience > 0:
-            raise MatchError("margin must be 0 or more seconds, and patience above 0")
-
-    @property
-    def clocked(self) -> int:
-        """Games at once where time is measured: the referee gets one core, or it would delay the engines."""
-        return self.concurrency or max(1, cores() - 1)
-
-
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

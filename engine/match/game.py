@@ -1,14 +1,14 @@
 """One game of a match. python-chess is the referee: it checks every move of either player."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import chess
+from chess.engine import Score
 
 from engine.board.rules import ENDINGS, FIFTY, FIFTY_MOVES, MATE, MATERIAL, REPETITION, STALEMATE
 from engine.match.config import Limit
 from engine.match.openings import Opening
-from engine.match.players import MoveRequest, PlayResult, Score
+from engine.match.players import MoveRequest, PlayResult
 
 DRAW = "1/2-1/2"
 
@@ -37,8 +37,6 @@ class GameRecord:
     """The player that lost by forfeit, `a` or `b`."""
     detail: str
     """Details of a forfeit."""
-    late: list[float] | None
-    """Most seconds by which A and B exceeded the time of a move; None where no time is measured."""
 
     @property
     def points(self) -> float:
@@ -46,10 +44,6 @@ class GameRecord:
         if self.result == DRAW:
             return 0.5
         return 1.0 if (self.result == "1-0") == (self.game % 2 == 0) else 0.0
-
-    def row(self) -> dict[str, Any]:
-        """Return the record as a JSON object."""
-        return asdict(self)
 
 
 class MatchGame:
@@ -64,7 +58,6 @@ class MatchGame:
         self.made = [0, 0]
         """Moves of each player, without the book's."""
         self.clocks: list[float] = []
-        self.late = [0.0, 0.0]
         self.end: tuple[str, str] | None = None
         """Result and ending, once it is over."""
         self.forfeit: str | None = None
@@ -88,8 +81,6 @@ class MatchGame:
         """Take the result of the mover's turn: play its move, or end the game; `margin` seconds late is not late."""
         player, limit = self.mover, self.limits[self.mover]
         allowed = limit.movetime if limit.movetime is not None else self.left[player]
-        if allowed is not None:
-            self.late[player] = max(self.late[player], result.seconds - allowed)
         if result.fault is None and allowed is not None and result.seconds > allowed + margin:
             result = PlayResult(None, None, result.seconds, "timeout", f"{result.seconds:.3f} s of {allowed:.3f}")
         if result.move is None:
@@ -133,7 +124,6 @@ class MatchGame:
     def record(self) -> GameRecord:
         """Return the finished game."""
         assert self.end is not None, "only finished games are recorded"
-        timed = any(limit.timed for limit in self.limits)
         return GameRecord(
             game=self.number,
             fen=self.opening.fen,
@@ -145,7 +135,6 @@ class MatchGame:
             ending=self.end[1],
             forfeit=self.forfeit,
             detail=self.detail,
-            late=[round(seconds, 4) for seconds in self.late] if timed else None,
         )
 
 
@@ -153,7 +142,6 @@ def _format_score(score: Score | None, white: bool) -> str:
     """Write a mover's score from White's view, as Lichess writes it in PGN."""
     if score is None:
         return ""
-    if score.mate is not None:
-        return f"#{score.mate if white else -score.mate}"
-    assert score.centipawns is not None, "a score is centipawns or a mate"
-    return f"{(score.centipawns if white else -score.centipawns) / 100:.2f}"
+    score = score if white else -score
+    mate = score.mate()
+    return f"{score.score(mate_score=0) / 100:.2f}" if mate is None else f"#{mate}"

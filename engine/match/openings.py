@@ -22,6 +22,8 @@ from engine.encoding.planes import label_of, planes_of
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 
+IMBALANCE = 0.15
+"""Largest expected win - loss of either side at the end of an opening."""
 LINES = 32
 """Lines that are generated side by side."""
 TEMPERATURE = 0.025
@@ -51,30 +53,26 @@ class Opening:
         return board
 
 
-def generate(
-    count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8, imbalance: float = 0.15
-) -> list[Opening]:
+def generate(count: int, evaluator: Evaluator, *, seed: int = 0, plies: int = 8) -> list[Opening]:
     """Make `count` different openings of `plies` half-moves; a longer book begins with the shorter one.
 
-    `imbalance` is the largest expected win - loss of either side, 0..1. Raises BookError if the evaluator finds too few
-    balanced openings.
+    Raises BookError if the evaluator finds too few balanced openings.
     """
-    if count < 0 or not 0 <= plies <= 60 or not 0 < imbalance <= 1:
-        raise BookError("a book needs a count of 0 or more, 0 to 60 plies, and an imbalance above 0 and at most 1")
+    if not 0 <= plies <= 60:
+        raise BookError(f"openings are made of 0 to 60 plies, not {plies}")
     found: dict[str, Opening] = {}
     chance = np.random.Generator(np.random.PCG64(seed))
     fruitless = 0
     while len(found) < count:
         before = len(found)
         for board, balance in _grow_lines(evaluator, chance, plies):
-            if abs(balance) <= imbalance and any(board.legal_moves) and not board.is_check():
+            if abs(balance) <= IMBALANCE and any(board.legal_moves) and not board.is_check():
                 opening = Opening(chess.STARTING_FEN, tuple(move.uci() for move in board.move_stack))
                 found.setdefault(board.epd(), opening)
         fruitless = 0 if len(found) > before else fruitless + 1
         if fruitless >= (PATIENCE if plies else 1):
             raise BookError(
-                f"only {len(found)} balanced openings of {plies} plies were found, and {count} are needed:"
-                " ask for more plies or allow more imbalance"
+                f"only {len(found)} balanced openings of {plies} plies were found, and {count} are needed: ask for more plies"
             )
     return list(found.values())[:count]
 

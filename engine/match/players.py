@@ -5,7 +5,6 @@ games at once, so our search makes one batch of them. Every move is pushed to bo
 centipawns, or moves to mate, from the mover's view.
 """
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import chess
 import numpy as np
+from chess.engine import Cp, Mate, Score
 
 from engine.encoding.planes import label_of, move_of
 from engine.evaluation.evaluator import Evaluator
@@ -21,7 +21,7 @@ from engine.evaluation.score import centipawns
 from engine.match.config import Limit
 from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
-from engine.search.clock import MOST_SIMULATIONS, Limits, MoveTimer, Pace, divide_clock, run_until
+from engine.search.clock import MOST_SIMULATIONS, Limits, MoveTimer, Pace, divide_clock, run_until, warm_up
 
 OVERHEAD = 0.003
 """Seconds of a timed move that our players leave unused, for the work after the search."""
@@ -47,14 +47,6 @@ class Player:
     """An engine: the words that start it."""
     options: Mapping[str, str] = field(default_factory=dict)
     """An engine: its UCI options."""
-
-
-class Score(NamedTuple):
-    """A player's score of its position, the mover's view: centipawns, or moves to mate."""
-
-    centipawns: int | None
-    mate: int | None = None
-    """Above 0 the mover mates, below 0 it is mated."""
 
 
 class MoveRequest(NamedTuple):
@@ -116,7 +108,7 @@ class PolicySide(Side):
         begun = time.perf_counter()
         played = choose_by_policy(self.evaluator, [request.board for request in requests])
         seconds = time.perf_counter() - begun
-        return [PlayResult(one.move, Score(centipawns(one.value)), seconds) for one in played]
+        return [PlayResult(one.move, Cp(centipawns(one.value)), seconds) for one in played]
 
 
 class SearchSide(Side):
@@ -134,18 +126,8 @@ class SearchSide(Side):
         self.pace = Pace(clock)
         self.search = Search(evaluator, config, games=width, seed=player.seed)
         if self.limit.timed:
-            self._warm_up()
-
-    def _warm_up(self) -> None:
-        """Load or compile the kernels before any clock runs, and measure the evaluator."""
-        board = chess.Board()
-        self.new_game(0, board, 0)
-        self.search.run(np.zeros(1, dtype=np.int64), simulations=4)
-        labels, promotions = self.search.choose(np.zeros(1, dtype=np.int64))
-        played = self._result(MoveRequest(0, board, None), int(labels[0]), int(promotions[0]), 0.0)
-        assert played.move is not None, "the first position has moves"
-        self.push([(0, played.move, board.turn)])
-        self.pace.measure(self.search.evaluator)
+            warm_up(evaluator)
+            self.pace.measure(evaluator)
 
     def new_game(self, slot: int, board: chess.Board, game: int) -> None:
         """Reset the slot's tree."""
@@ -154,9 +136,8 @@ class SearchSide(Side):
 
     def push(self, moves: Sequence[tuple[int, chess.Move, chess.Color]]) -> None:
         """Keep the subtrees of the moves that were played."""
-        labels_N = np.array([label_of(move, turn) for _, move, turn in moves], dtype=np.int64)
-        promotions_N = np.array([move.promotion or 0 for _, move, _ in moves], dtype=np.int64)
-        self.search.play_all(labels_N, promotions_N, np.array([slot for slot, _, _ in moves], dtype=np.int64))
+        for slot, move, turn in moves:
+            self.search.play(slot, label_of(move, turn), move.promotion or 0)
 
     def play(self, requests: Sequence[MoveRequest]) -> list[PlayResult]:
         """Search all positions side by side in the configuration's simulations, or a single one in its time."""
@@ -184,7 +165,7 @@ class SearchSide(Side):
             substitute = self.pace.substitute(self.search.evaluator, begun + budget.hard - self.pace.clock())
             if substitute is not None:
                 played = choose_by_policy(substitute, [board])[0]
-                return PlayResult(played.move, Score(centipawns(played.value)), self.pace.clock() - begun)
+                return PlayResult(played.move, Cp(centipawns(played.value)), self.pace.clock() - begun)
         leaves = self.pace.leaves(budget, self.config.leaves)
         choices = board.legal_moves.count()
         timer = MoveTimer(self.pace, self.search, slot, budget, begun=begun, choices=choices, leaves=leaves)
@@ -194,9 +175,8 @@ class SearchSide(Side):
     def _result(self, request: MoveRequest, label: int, promotion: int, seconds: float) -> PlayResult:
         """Return the chosen move with the search's score of it."""
         root = self.search.root(request.slot)
-        index = int(np.flatnonzero((root.labels == label) & (root.promotions == promotion))[0])
-        plies, value = int(root.mates[index]), float(root.values[index])
-        score = Score(centipawns(root.value if math.isnan(value) else value))
-        if plies:
-            score = Score(None, (abs(plies) + 1) // 2 * (1 if plies > 0 else -1))
+        index = root.index_of(label, promotion)
+        plies = int(root.mates[index])
+        moves = (abs(plies) + 1) // 2
+        score = Mate(moves if plies > 0 else -moves) if plies else Cp(centipawns(root.value_at(index)))
         return PlayResult(move_of(label, promotion, request.board.turn), score, seconds)

@@ -15,7 +15,7 @@ import chess
 import chess.engine
 
 from engine.match.config import Limit, PlayerError, cores
-from engine.match.players import MoveRequest, Player, PlayResult, Score, Side
+from engine.match.players import MoveRequest, Player, PlayResult, Side
 
 STARTING_SECONDS = 60.0
 """Timeout of an engine's start."""
@@ -120,7 +120,8 @@ class UciSide(Side):
         else:
             seconds = time.perf_counter() - begun
             if played.move and request.board.is_legal(played.move):
-                return PlayResult(played.move, _read_score(played.info, request.board.turn), seconds)
+                score = played.info["score"].pov(request.board.turn) if "score" in played.info else None
+                return PlayResult(played.move, score, seconds)
             fault, detail = "illegal move", "no move in its answer"
         future.cancel()
         return self._failed(request.slot, time.perf_counter() - begun, fault, detail)
@@ -156,24 +157,13 @@ class UciSide(Side):
 
 def _engine_limit(limit: Limit, request: MoveRequest) -> chess.engine.Limit:
     """Return the limit of a move as chess.engine's."""
-    if limit.movetime is not None:
-        return chess.engine.Limit(time=limit.movetime)
-    if limit.base is not None and request.clocks is not None:
-        white, black = request.clocks
-        return chess.engine.Limit(
-            white_clock=white,
-            black_clock=black,
-            white_inc=limit.increment,
-            black_inc=limit.increment,
-            remaining_moves=request.moves_to_go,
-        )
-    return chess.engine.Limit(nodes=limit.nodes)
-
-
-def _read_score(info: chess.engine.InfoDict, turn: chess.Color) -> Score | None:
-    """Return the mover's score of an engine's `info`, None without one."""
-    if "score" not in info:
-        return None
-    score = info["score"].pov(turn)
-    mate = score.mate()
-    return Score(score.score()) if mate is None else Score(None, mate)
+    if limit.base is None or request.clocks is None:
+        return chess.engine.Limit(time=limit.movetime, nodes=limit.nodes)
+    white, black = request.clocks
+    return chess.engine.Limit(
+        white_clock=white,
+        black_clock=black,
+        white_inc=limit.increment,
+        black_inc=limit.increment,
+        remaining_moves=request.moves_to_go,
+    )

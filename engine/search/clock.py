@@ -17,6 +17,9 @@ import numpy as np
 from engine.encoding.planes import planes_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
+from engine.evaluation.policy_move import choose_by_policy
+from engine.search.chess_rules import position_and_history
+from engine.search.config import SearchConfig
 from engine.search.results import Root
 from engine.search.search import Search
 
@@ -197,3 +200,15 @@ def run_until(
     if wanted:
         slots_N = np.array([slot], dtype=np.int64)
         search.run(slots_N, simulations=wanted, leaves=leaves, allowed=allowed, stop=stop)
+
+
+def warm_up(evaluator: Evaluator) -> None:
+    """Load every kernel that a move may need; compile those that this machine has never run."""
+    board = chess.Board()
+    search = Search(evaluator, SearchConfig(nodes=1024))
+    search.start(0, *position_and_history(board))
+    search.run(simulations=4)
+    search.root(0), search.line(0)
+    labels, promotions = search.choose(temperature=0.0)
+    search.play(0, int(labels[0]), int(promotions[0]))
+    choose_by_policy(handwritten.evaluate, [board])

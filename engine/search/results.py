@@ -23,9 +23,7 @@ class Root:
     promotions: NDArray[np.uint8]  # [M] python-chess piece type, 0 for none
     visits: NDArray[np.int32]  # [M]
     values: NDArray[np.float32]  # [M] mean value in [-1, 1], proven ones exact; nan where there is no visit
-    draws: NDArray[
-        np.float32
-    ]  # [M] mean probability of a draw; nan where there is no visit; the root's for a move that found no room
+    draws: NDArray[np.float32]  # [M] mean probability of a draw; the root's where there is no visit or was no room
     priors: NDArray[np.float32]  # [M] as searched: with temperature and noise
     improved: NDArray[np.float32]  # [M] puct: shares of visits; gumbel: the improved policy
     mates: NDArray[np.int16]  # [M] plies to a proven mate, the move included: + the mover mates, - is mated; 0 none
@@ -42,6 +40,15 @@ class Root:
     full: float
     """Share of the tree's memory in use."""
 
+    def index_of(self, label: int, promotion: int) -> int:
+        """Return the index of a legal move."""
+        return int(np.flatnonzero((self.labels == label) & (self.promotions == promotion))[0])
+
+    def value_at(self, index: int) -> float:
+        """Return the value of a move by its index, the root's where the move was not visited."""
+        value = float(self.values[index])
+        return self.value if np.isnan(value) else value
+
 
 def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     """Read a slot's root."""
@@ -54,7 +61,7 @@ def read_root(forest: Forest, slot: int, params: SearchParams) -> Root:
     children = forest.nodes[slot, np.maximum(edges["child"], 0)]
     values = np.full(count, np.nan, dtype=np.float32)
     np.divide(edges["value_sum"], visits, out=values, where=visits > 0, casting="unsafe")
-    draws = np.where(visits > 0, np.float32(draw), np.float32(np.nan))
+    draws = np.full(count, draw, dtype=np.float32)
     np.divide(children["draw_sum"], children["visits"], out=draws, where=has_child & (visits > 0), casting="unsafe")
     values[proven != UNKNOWN] = proven[proven != UNKNOWN]
     draws[proven != UNKNOWN] = proven[proven != UNKNOWN] == 0

@@ -173,10 +173,10 @@ def _set_root_moves(forest: Forest, slot: Int, noise: bool, params: SearchParams
 
 
 @njit(cache=True, nogil=True)
-def choose_all(forest: Forest, slots: Any, improved: bool, temperatures: Any, params: SearchParams, out: Any) -> None:
+def choose_all(forest: Forest, slots: Any, temperatures: Any, params: SearchParams, out: Any) -> None:
     """Choose a move for each slot into `out` (int64[N, 2]: label, promotion); (-1, 0) where there is none."""
     for index in range(len(slots)):
-        edge = choose_edge(forest, slots[index], improved, temperatures[index], params)
+        edge = choose_edge(forest, slots[index], temperatures[index], params)
         out[index, 0], out[index, 1] = -1, 0
         if edge >= 0:
             out[index, 0] = forest.edges[slots[index], edge].label
@@ -184,22 +184,22 @@ def choose_all(forest: Forest, slots: Any, improved: bool, temperatures: Any, pa
 
 
 @njit(cache=True, nogil=True)
-def choose_edge(forest: Forest, slot: Int, improved: bool, temperature: float, params: SearchParams) -> Any:
-    """Choose a root move by its visits or the improved policy, int64 edge; NO_NODE where there is none."""
+def choose_edge(forest: Forest, slot: Int, temperature: float, params: SearchParams) -> Any:
+    """Choose a root move by its visits or (gumbel) the improved policy, int64 edge; NO_NODE where there is none."""
     root = forest.nodes[slot, 0]
     first = np.int64(root.first)
     if root.count < 1:
         return np.int64(NO_NODE)
     if root.proof == WON or root.proof == LOST:
         return _proven_edge(forest, slot)
-    if params.gumbel and temperature <= 0.0 and not improved:
+    if params.gumbel and temperature <= 0.0:
         return halving_edge(forest, slot, np.int64(forest.schedule.shape[1]), params)
     weights = np.empty(MAX_MOVES, dtype=np.float64)
-    if improved and params.gumbel:
+    if params.gumbel:
         improved_policy(forest, slot, 0, params, weights)
     for index in range(root.count):
         move = forest.edges[slot, first + index]
-        if not (improved and params.gumbel):
+        if not params.gumbel:
             weights[index] = np.float64(move.visits)
         if move.proof == LOST:
             weights[index] = -np.inf

@@ -7,7 +7,6 @@ Axes: G slots, N slots of a call, P planes, A labels.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +16,10 @@ from engine.board.movegen import count_moves, legal_planes
 from engine.board.position import MAX_MOVES, Position
 from engine.board.rng import seed_stream
 from engine.board.rules import GOES_ON
-from engine.encoding.planes import LABELS, PLANES, LabelError
+from engine.encoding.planes import LABELS, PLANES
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop
-from engine.search.chess_rules import examine, is_legal
+from engine.search.chess_rules import examine
 from engine.search.config import SearchConfig, SearchError
 from engine.search.results import Root, principal_variation, read_root
 from engine.search.root import advance, begin_run, choose_all, choose_edge, expand_roots
@@ -34,10 +33,7 @@ LONGEST_PLAN = 1 << 16
 
 
 class Search:
-    """Trees of `games` games, in slots 0..games-1.
-
-    Raises SearchError for an invalid configuration or call, LabelError for an illegal move.
-    """
+    """Trees of `games` games, in slots 0..games-1. Raises SearchError for an invalid configuration or call."""
 
     def __init__(
         self, evaluator: Evaluator, config: SearchConfig | None = None, *, games: int = 1, seed: int = 0
@@ -80,7 +76,6 @@ class Search:
         self._forest.roots[slot] = position
         self._forest.history[slot, : len(past)] = past
         self._forest.slots["history_length"][slot] = len(past)
-        self._forest.slots["refused"][slot] = 0
         self._refuse_too_many_moves(slot)
         seed_stream(self._forest.rng[slot], U(self.seed % 2**64), U((slot if game is None else game) % 2**64))
         reset_tree(self._forest, slot)
@@ -92,19 +87,7 @@ class Search:
         return np.array(self._forest.roots[slot])
 
     def play(self, slot: int, label: int, promotion: int) -> bool:
-        """Play a move and keep its subtree; return whether there was one. Raises LabelError if it is illegal."""
-        if not is_legal(self._forest.roots[slot], label, promotion):
-            raise LabelError(f"label {label} with promotion {promotion} is no legal move here")
-        return self._advance(slot, label, promotion)
-
-    def play_all(
-        self, labels: NDArray[np.int64], promotions: NDArray[np.int64], slots: NDArray[np.int64] | None = None
-    ) -> None:
-        """Play a legal move, such as `choose` returns, in each of the slots (all by default), int64[N] each."""
-        for slot, label, promotion in zip(self._slots(slots), labels, promotions, strict=True):
-            self._advance(slot, label, promotion)
-
-    def _advance(self, slot: int, label: int, promotion: int) -> bool:
+        """Play a legal move and keep its subtree; return whether there was one."""
         self._fresh[slot], self._restricted[slot] = True, False
         kept = bool(advance(self._forest, slot, label, promotion, self._spare))
         self._refuse_too_many_moves(slot)
@@ -144,12 +127,10 @@ class Search:
         leaves = self.config.leaves if leaves is None else leaves
         if not 1 <= leaves <= self.config.leaves:
             raise SearchError(f"leaves must be between 1 and the configuration's {self.config.leaves}, not {leaves}")
-        wanted_N = np.zeros(len(slots_N), dtype=np.int64)
-        wanted_N[:] = self.config.simulations if simulations is None else simulations
-        if len(wanted_N) and wanted_N.min() < 0:
-            raise SearchError(f"simulations must be 0 or more, not {wanted_N.min()}")
-        noise_N = np.zeros(len(slots_N), dtype=np.bool_)
-        noise_N[:] = noise
+        wanted_N = np.full(
+            len(slots_N), self.config.simulations if simulations is None else simulations, dtype=np.int64
+        )
+        noise_N = np.full(len(slots_N), noise, dtype=np.bool_)
         moves = _ALL_MOVES if allowed is None else np.array(allowed, dtype=np.int64).reshape(-1, 2)
         self._reset_restricted(slots_N, moves)
         done_N = np.zeros(len(slots_N), dtype=np.int64)
@@ -198,23 +179,18 @@ class Search:
         self.batches += 1
 
     def choose(
-        self,
-        slots: NDArray[np.int64] | None = None,
-        *,
-        temperature: float | NDArray[np.float64] = 0.0,
-        criterion: Literal["visits", "improved"] = "visits",
+        self, slots: NDArray[np.int64] | None = None, *, temperature: float | NDArray[np.float64] = 0.0
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Choose a move for each slot, (labels int64[N], promotions int64[N]); (-1, 0) where there is none.
 
         The quickest proven win first; a proven loss only where there is nothing else, and then the slowest. `temperature`
-        is one number or float64[N]: 0 takes the best by visits or by the improved policy, above it weights ** (1 /
-        temperature) are drawn from. With gumbel, visits at temperature 0 give Sequential Halving's winner.
+        is one number or float64[N]. 0 takes the most visited move, or Sequential Halving's winner (gumbel). Above it, moves
+        are drawn by their visits, or by the improved policy (gumbel), to the power of 1 / temperature.
         """
         slots_N = self._slots(slots)
-        temperatures = np.zeros(len(slots_N), dtype=np.float64)
-        temperatures[:] = temperature
+        temperatures = np.full(len(slots_N), temperature, dtype=np.float64)
         out = np.empty((len(slots_N), 2), dtype=np.int64)
-        choose_all(self._forest, slots_N, criterion == "improved", temperatures, self._params, out)
+        choose_all(self._forest, slots_N, temperatures, self._params, out)
         return out[:, 0].copy(), out[:, 1].copy()
 
     def root(self, slot: int = 0) -> Root:
@@ -226,14 +202,10 @@ class Search:
         if first is not None:
             edge = int(self._forest.nodes["first"][slot, 0]) + first
         else:
-            edge = int(choose_edge(self._forest, slot, False, 0.0, self._params))
+            edge = int(choose_edge(self._forest, slot, 0.0, self._params))
         return principal_variation(self._forest, slot, edge)
 
     def outcome(self, slot: int = 0) -> int | None:
         """Return how the rules end the game at a slot's root (engine.board.rules), None while it goes on."""
         ending, _ = examine(self._forest, slot, self._forest.roots[slot], _NO_PATH, self._planes)
         return None if ending == GOES_ON else int(ending)
-
-    def refused(self, slot: int = 0) -> int:
-        """Return how many positions found no room in a slot's tree since its game began; their values were still counted."""
-        return int(self._forest.slots["refused"][slot])

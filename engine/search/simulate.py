@@ -148,7 +148,6 @@ def descend(
         play(position, move.label, move.promotion)
         if move.child == NO_NODE:
             move.child = new_node(forest, slot)
-            forest.slots[slot].refused += move.child == NO_NODE
         index = np.int64(move.child)
     ending, key = examine(forest, slot, position, nodes[:depth], planes)
     if index >= 0:
@@ -214,7 +213,6 @@ def expand(forest: Forest, slot: Int, node: Int, planes: Any, logits: Any, tempe
     first = np.int64(forest.slots[slot].edges)
     count = count_moves(planes, planes)
     if count > MAX_MOVES or first + count > forest.edges.shape[1]:
-        forest.slots[slot].refused += 1
         return NO_ROOM
     last = first + count
     moves = forest.edges[slot, first:last]

@@ -52,9 +52,8 @@ def _record(fields: str) -> np.dtype[np.void]:
     return np.dtype([(name, kind) for kind, name in (field.split() for field in fields.split(","))], align=True)
 
 
-SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest, i8 refused")
-"""A game: length of its history; nodes and edges in use; longest path since the last move; positions that found no room since
-the game began."""
+SLOT = _record("i4 history_length, i4 nodes, i4 edges, i4 deepest")
+"""A game: length of its history; nodes and edges in use; longest path since the last move."""
 
 NODE = _record(
     "f8 value_sum, f8 draw_sum, u8 key, i4 first, i4 count, i4 visits, i4 ended, i4 in_flight, f4 visited_policy, f4 value,"

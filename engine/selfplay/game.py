@@ -124,7 +124,7 @@ def read_search(root: Root, label: int, promotion: int) -> SearchResult:
         promotions=root.promotions[kept_M],
         shares=shares_M[kept_M] / shares_M.sum(),
         value=root.value,
-        best_value=root.value if np.isnan(root.values[best]) else float(root.values[best]),
+        best_value=root.value_at(best),
         simulations=root.simulations,
     )
 

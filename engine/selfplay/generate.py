@@ -11,21 +11,13 @@ from dataclasses import dataclass
 
 import chess
 import numpy as np
-from numpy.typing import NDArray
 
 from engine.board.position import COUNTERS, HALFMOVE_MASK, Position, from_fen
 from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.progress import Stop, never
 from engine.search import Search, SearchConfig
-from engine.selfplay.game import (
-    RESIGNED,
-    TOO_LONG,
-    UNEVENTFUL,
-    Game,
-    draw_move,
-    read_search,
-)
+from engine.selfplay.game import RESIGNED, TOO_LONG, UNEVENTFUL, Game, draw_move, read_search
 
 COLDEST = 0.1
 """Temperature below which the best move is played."""
@@ -137,41 +129,27 @@ class _Slots:
     def move(self) -> Iterator[tuple[int, Game]]:
         """Search and play a move in every game; yield those that end by it, with their slots."""
         slots = np.array(sorted(self.games), dtype=np.int64)
-        samples = np.array(
-            [self.games[slot].plies < self.games[slot].sampled for slot in slots.tolist()], dtype=np.bool_
-        )
-        simulations = np.where(samples, 1, self.search.config.simulations)
-        self.search.run(slots, simulations=simulations, noise=~samples)
-        labels, promotions = self._choose(slots)
-        resigned = set()
-        for index, slot in enumerate(slots.tolist()):
-            game, root = self.games[slot], self.search.root(slot)
-            drawn = game.rng.random()
+        games = [self.games[slot] for slot in slots.tolist()]
+        samples = np.array([game.plies < game.sampled for game in games], dtype=np.bool_)
+        temperatures = np.array([self.config.temperature_at(game.plies) for game in games])
+        self.search.run(slots, simulations=np.where(samples, 1, self.search.config.simulations), noise=~samples)
+        labels, promotions = self.search.choose(slots, temperature=temperatures)
+        for index, game in enumerate(games):
+            slot, label, promotion = int(slots[index]), int(labels[index]), int(promotions[index])
+            root, drawn = self.search.root(slot), game.rng.random()
             if samples[index]:
                 if root.mate <= 0:
-                    labels[index], promotions[index] = draw_move(root, drawn)
-                game.add(int(labels[index]), int(promotions[index]), None)
+                    label, promotion = draw_move(root, drawn)
+                game.add(label, promotion, None)
             elif self._resigns(game, root.value):
-                resigned.add(slot)
+                yield slot, self.games.pop(slot).finish(RESIGNED)
+                continue
             else:
-                label, promotion = int(labels[index]), int(promotions[index])
                 game.add(label, promotion, read_search(root, label, promotion))
-        on = np.array([slot not in resigned for slot in slots.tolist()], dtype=np.bool_)
-        self.search.play_all(labels[on], promotions[on], slots[on])
-        for slot in slots.tolist():
-            ending = RESIGNED if slot in resigned else self._ending(slot)
+            self.search.play(slot, label, promotion)
+            ending = self._ending(slot)
             if ending is not None:
                 yield slot, self.games.pop(slot).finish(ending)
-
-    def _choose(self, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Choose a move for each slot at its temperature; at zero by the search's own criterion."""
-        temperatures = np.array([self.config.temperature_at(self.games[slot].plies) for slot in slots.tolist()])
-        labels, promotions = np.empty(len(slots), dtype=np.int64), np.empty(len(slots), dtype=np.int64)
-        for group, criterion in ((temperatures > 0.0, "improved"), (temperatures <= 0.0, "visits")):
-            if group.any():
-                chosen = self.search.choose(slots[group], temperature=temperatures[group], criterion=criterion)  # type: ignore[arg-type]
-                labels[group], promotions[group] = chosen
-        return labels, promotions
 
     def _resigns(self, game: Game, value: float) -> bool:
         """Return whether the mover resigns; where resigning is off, store when it would have."""

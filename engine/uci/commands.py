@@ -16,18 +16,7 @@ COMMANDS = frozenset(
 )
 _MOVE = re.compile(r"[a-h][1-8][a-h][1-8][nbrqNBRQ]?|0000")
 _OPTION = re.compile(r"name\s+(?P<name>.*?)(?:\s+value(?:\s+(?P<value>.*))?)?", re.DOTALL)
-_NUMBERS = {
-    "nodes": "nodes",
-    "depth": "depth",
-    "mate": "mate",
-    "movestogo": "moves_to_go",
-    "movetime": "movetime",
-    "wtime": "white_time",
-    "btime": "black_time",
-    "winc": "white_increment",
-    "binc": "black_increment",
-    "perft": "perft",
-}
+_NUMBERS = ("nodes", "depth", "mate", "movestogo", "movetime", "wtime", "btime", "winc", "binc")
 _KEYWORDS = frozenset((*_NUMBERS, "infinite", "ponder", "searchmoves"))
 
 
@@ -45,20 +34,18 @@ class Go:
     """Plies of the principal variation."""
     mate: int | None = None
     """Stop when a mate in so many moves is found."""
-    moves_to_go: int | None = None
+    movestogo: int | None = None
     """Moves until the next time control."""
     movetime: int | None = None
     """Think exactly this long."""
-    white_time: int | None = None
+    wtime: int | None = None
     """White's clock."""
-    black_time: int | None = None
+    btime: int | None = None
     """Black's clock."""
-    white_increment: int | None = None
+    winc: int | None = None
     """Added to White's clock after every move."""
-    black_increment: int | None = None
+    binc: int | None = None
     """Added to Black's clock after every move."""
-    perft: int | None = None
-    """Count the leaves of the move tree to this depth, plies, instead of thinking."""
     infinite: bool = False
     """Think until `stop`."""
     ponder: bool = False
@@ -70,7 +57,7 @@ class Go:
 
     def limits(self, white: bool) -> Limits:
         """Return the mover's limits in seconds; if only the opponent's clock is given, it is used."""
-        sides = ((self.white_time, self.white_increment), (self.black_time, self.black_increment))
+        sides = ((self.wtime, self.winc), (self.btime, self.binc))
         left, increment = sides[0 if white else 1]
         if left is None:
             left = sides[1 if white else 0][0]
@@ -78,7 +65,7 @@ class Go:
             movetime=None if self.movetime is None else self.movetime / 1000,
             left=None if left is None else left / 1000,
             increment=(increment or 0) / 1000,
-            moves_to_go=self.moves_to_go,
+            moves_to_go=self.movestogo,
         )
 
 
@@ -122,7 +109,7 @@ def parse_go(rest: str) -> Go:
             number = None if not words or words[0] in _KEYWORDS else _number(words.popleft())
             if number is None:
                 problems.append(f"go: {word} without a number is taken as 0")
-            values[_NUMBERS[word]] = number or 0
+            values[word] = number or 0
         else:
             problems.append(f"go: skipped {quote(word)}")
     return Go(**values, searchmoves=tuple(moves), problems=tuple(problems))  # type: ignore[arg-type]

@@ -15,11 +15,12 @@ from engine.errors import UserError
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.handwritten import evaluate
 from engine.jit_cache import are_compiled
+from engine.search.clock import warm_up
 from engine.uci.commands import parse_go, parse_option, parse_position, quote, split
 from engine.uci.job import Job
 from engine.uci.options import Options, describe_options, set_option
 from engine.uci.position import GameState
-from engine.uci.thinking import Thinker, warm_up
+from engine.uci.thinking import Thinker
 
 LONGEST_LINE = 1 << 20
 """Longest line that is read, bytes; the longest game takes 40,000."""
@@ -152,7 +153,7 @@ class Engine:
         if self._job is not None and not self._job.answered:
             self._say("info string go while thinking: the search before it is stopped")
             self._job.stop()
-        job = self._job = Job(go, self._options, self._game.board.copy(), self._game.history(), begun)
+        job = self._job = Job(go, self._options, self._game.board.copy(), self._game.start, begun)
 
         def think() -> None:
             try:

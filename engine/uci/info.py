@@ -3,7 +3,6 @@
 Axes: M root moves.
 """
 
-import math
 from collections.abc import Callable, Sequence
 
 import chess
@@ -38,12 +37,8 @@ def rank_moves(root: Root, best: int) -> list[int]:
     """Return the indices of a root's moves, best first: `best`, then by proof, visits, value and prior."""
     values_M = np.nan_to_num(root.values, nan=-2.0)
     proven_M = np.where(root.proven == 2, 0, root.proven)
-    rest = sorted(
-        (index for index in range(len(root.labels)) if index != best),
-        key=lambda index: (proven_M[index], root.visits[index], values_M[index], root.priors[index]),
-        reverse=True,
-    )
-    return [best, *rest]
+    order_M = np.lexsort((-root.priors, -values_M, -root.visits, -proven_M))
+    return [best, *(index for index in order_M.tolist() if index != best)]
 
 
 def write_moves(line: Sequence[tuple[int, int]], board: chess.Board) -> list[str]:
@@ -69,9 +64,7 @@ def format_info(
     """
     lines = []
     for place, index in enumerate(order, 1):
-        seen = root.visits[index] > 0 and math.isfinite(root.values[index])
-        value = float(root.values[index]) if seen else root.value
-        draw = float(root.draws[index]) if seen else root.draw
+        value, draw = root.value_at(index), float(root.draws[index])
         words = line_of(index)
         parts = [f"info depth {len(words)} seldepth {max(root.seldepth, len(words))} multipv {place}"]
         parts.append(f"score {format_score(value, int(root.mates[index]))}")

@@ -9,7 +9,6 @@ from engine.search import Search
 from engine.search.clock import MoveTimer
 from engine.uci.commands import Go
 from engine.uci.options import Options
-from engine.uci.position import GameHistory
 
 FIRST_REPORT, LONGEST_WAIT = 0.25, 2.0
 """Seconds before the first report, and the longest between reports; each wait is twice the one before."""
@@ -20,9 +19,9 @@ PROBE_SECONDS = 0.01
 class Job:
     """The thinking thread's task. The reading thread calls `stop` and `ponderhit`; nothing else changes it."""
 
-    def __init__(self, go: Go, options: Options, board: chess.Board, history: GameHistory, begun: float) -> None:
-        """Take a `go` that came at time `begun`; `board` is the job's own copy, with the game's moves on it."""
-        self.go, self.options, self.board, self.history = go, options, board, history
+    def __init__(self, go: Go, options: Options, board: chess.Board, start: str, begun: float) -> None:
+        """Take a `go` that came at time `begun`; `board` is the job's own copy, with the game's moves from the FEN `start`."""
+        self.go, self.options, self.board, self.start = go, options, board, start
         self.begun = begun
         self.pondering = go.ponder
         self.stopped = self.answered = False
@@ -39,7 +38,7 @@ class Job:
     def is_bounded(self) -> bool:
         """Whether the search ends without `stop`."""
         go = self.go
-        limits = (go.nodes, go.depth, go.mate, go.movetime, go.white_time, go.black_time, go.perft)
+        limits = (go.nodes, go.depth, go.mate, go.movetime, go.wtime, go.btime)
         bound = any(limit is not None for limit in limits) or self.options.simulations > 0 or self.options.policy
         return bound and not self.is_held
 
@@ -64,7 +63,7 @@ class Job:
 class StopCondition:
     """Called after every round of a job's search: True when it must end. Reports the search's state now and then."""
 
-    def __init__(self, job: Job, search: Search, timer: MoveTimer, report: Callable[[], None], now: float) -> None:
+    def __init__(self, job: Job, search: Search, timer: MoveTimer, report: Callable[[], object], now: float) -> None:
         self._job, self._search, self._timer, self._report = job, search, timer, report
         self._wait = FIRST_REPORT
         self._next_report = now + self._wait

@@ -1,8 +1,8 @@
-"""The engine's options: one frozen dataclass of their values, one table of how the protocol shows them."""
+"""The engine's options: a frozen dataclass of their values, each with how the protocol shows it."""
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from engine.errors import UserError
@@ -19,37 +19,52 @@ class OptionError(UserError):
     """An unknown option, or a value out of its bounds."""
 
 
+class Row(NamedTuple):
+    """One option as the protocol shows it; a fraction is a string to the protocol, which has none."""
+
+    name: str
+    least: float = 0
+    """Smallest value of a number."""
+    most: float = 0
+    """Largest value of a number."""
+
+
+def _option(default: Any, *row: Any) -> Any:
+    """Make a field of Options with its default and the values of its Row."""
+    return field(default=default, metadata={"row": Row(*row)})
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     """The values that a GUI has set."""
 
-    threads: int = 1
+    threads: int = _option(1, "Threads", 1, 1024)
     """Threads that the network may use."""
-    hash: int = 512
+    hash: int = _option(512, "Hash", 1, 65536)
     """Megabytes of the search tree, at most."""
-    multipv: int = 1
+    multipv: int = _option(1, "MultiPV", 1, 218)
     """Lines that are shown."""
-    ponder: bool = False
+    ponder: bool = _option(False, "Ponder")
     """Whether the GUI may ponder; every `go` says whether it does, so nothing here depends on it."""
-    show_wdl: bool = False
+    show_wdl: bool = _option(False, "UCI_ShowWDL")
     """Show win, draw and loss in permille with every score."""
-    policy: bool = False
+    policy: bool = _option(False, "Policy")
     """Play a move of the evaluator's policy, without search: the likeliest, or one drawn at `temperature`."""
-    rating: int = 0
+    rating: int = _option(0, "Rating", 0, 4000)
     """Rating of both players, on the scale of the games a network has learned from; 0 is unknown."""
-    simulations: int = 0
+    simulations: int = _option(0, "Simulations", 0, 1_000_000_000)
     """Simulations of a move at most, 0 for no such bound."""
-    c_puct: float = SearchConfig().c_puct
+    c_puct: float = _option(SearchConfig().c_puct, "CPuct", 0, 100)
     """Weight of exploration by priors."""
-    temperature: float = 0.0
+    temperature: float = _option(0.0, "Temperature", 0, 100)
     """0 plays the best move, 1 in proportion to the search's visits, or by the policy's probabilities."""
-    seed: int = 0
+    seed: int = _option(0, "Seed", 0, 2**31 - 1)
     """Random seed of searches and of moves drawn from the policy."""
-    leaves: int = 8
+    leaves: int = _option(8, "Leaves", 1, 256)
     """Positions that go to the evaluator at once where time is the limit; fixed nodes are searched one by one."""
-    overhead: int = 20
+    overhead: int = _option(20, "Move Overhead", 0, 10_000)
     """Milliseconds of every move that are lost between engine and GUI."""
-    checkpoint: str = ""
+    checkpoint: str = _option("", "Checkpoint")
     """Directory of a checkpoint to play with instead of the one that the engine was started with."""
 
     @property
@@ -68,39 +83,14 @@ def nodes_in(memory: int) -> int:
     return max((memory - fixed) // (2 * tree_bytes(1) - fixed), 256)
 
 
-class Row(NamedTuple):
-    """One option as the protocol shows it; a fraction is a string to the protocol, which has none."""
-
-    name: str
-    least: float = 0
-    """Smallest value of a number."""
-    most: float = 0
-    """Largest value of a number."""
-
-
-ROWS = {
-    "threads": Row("Threads", 1, 1024),
-    "hash": Row("Hash", 1, 65536),
-    "multipv": Row("MultiPV", 1, 218),
-    "ponder": Row("Ponder"),
-    "show_wdl": Row("UCI_ShowWDL"),
-    "policy": Row("Policy"),
-    "rating": Row("Rating", 0, 4000),
-    "simulations": Row("Simulations", 0, 1_000_000_000),
-    "c_puct": Row("CPuct", 0, 100),
-    "temperature": Row("Temperature", 0, 100),
-    "seed": Row("Seed", 0, 2**31 - 1),
-    "leaves": Row("Leaves", 1, 256),
-    "overhead": Row("Move Overhead", 0, 10_000),
-    "checkpoint": Row("Checkpoint"),
-}
+ROWS: dict[str, Row] = {option.name: option.metadata["row"] for option in fields(Options)}
 """Options by their field."""
 _TYPES = {int: "spin", bool: "check", str: "string", float: "string"}
 
 
 def describe_options(options: Options) -> list[str]:
     """Write the `option` lines, with these options as the defaults."""
-    return [_line(row, getattr(options, field)) for field, row in ROWS.items()]
+    return [_line(row, getattr(options, field_name)) for field_name, row in ROWS.items()]
 
 
 def _line(row: Row, value: Any) -> str:
@@ -112,9 +102,9 @@ def _line(row: Row, value: Any) -> str:
 
 def set_option(options: Options, name: str, value: str | None) -> Options:
     """Return the options with one of them set as a GUI sent it, or raise OptionError; case matters in paths only."""
-    for field, row in ROWS.items():
+    for field_name, row in ROWS.items():
         if row.name.lower() == name.lower():
-            return replace(options, **{field: _parse(row, type(getattr(options, field)), value or "")})
+            return replace(options, **{field_name: _parse(row, type(getattr(options, field_name)), value or "")})
     raise OptionError(f"no such option: {quote(name)}")
 
 

@@ -4,7 +4,6 @@ A GUI sends the whole game with every `position`. At move 200, replaying all of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import chess
 
@@ -12,31 +11,14 @@ from engine.board.position import FenError, from_fen, to_board
 from engine.encoding.planes import LabelError, label_of
 from engine.uci.commands import quote
 
-MOST_MEN = {chess.PAWN: 8, chess.KNIGHT: 2, chess.BISHOP: 2, chess.ROOK: 2, chess.QUEEN: 1, chess.KING: 1}
-
-
-@dataclass(frozen=True, slots=True)
-class GameHistory:
-    """A game so far; equal when start and moves are."""
-
-    start: str
-    """FEN of the first position."""
-    moves: tuple[chess.Move, ...]
-    """The moves played."""
-
-    def moves_since(self, other: "GameHistory") -> tuple[chess.Move, ...] | None:
-        """Return the moves by which this game continues the other; None if it does not."""
-        known = len(other.moves)
-        continues = self.start == other.start and self.moves[:known] == other.moves
-        return self.moves[known:] if continues else None
-
 
 class GameState:
     """The game that the last `position` sent."""
 
     def __init__(self) -> None:
         self.board = chess.Board()
-        self._start = chess.STARTING_FEN
+        self.start = chess.STARTING_FEN
+        """FEN of the first position."""
         self._words: list[str] = []
 
     def update(self, fen: str | None, words: Sequence[str]) -> str | None:
@@ -45,12 +27,12 @@ class GameState:
         An impossible FEN changes nothing. An illegal move and those after it are ignored, as in Stockfish.
         """
         start = fen or chess.STARTING_FEN
-        if start != self._start or list(words[: len(self._words)]) != self._words:
+        if start != self.start or list(words[: len(self._words)]) != self._words:
             try:
-                self.board = parse_playable(start)
+                self.board = to_board(from_fen(start))
             except FenError as error:
                 return str(error)
-            self._start, self._words = start, []
+            self.start, self._words = start, []
         for word in words[len(self._words) :]:
             try:
                 move = self.board.parse_uci(word.lower())
@@ -60,18 +42,3 @@ class GameState:
             self.board.push(move)
             self._words.append(word)
         return None
-
-    def history(self) -> GameHistory:
-        """Return the game so far."""
-        return GameHistory(self._start, tuple(self.board.move_stack))
-
-
-def parse_playable(fen: str) -> chess.Board:
-    """Parse a FEN, or raise FenError; more pieces than promotions can make would overflow the arrays of moves."""
-    board = to_board(from_fen(fen))
-    for side in chess.COLORS:
-        men = {kind: len(board.pieces(kind, side)) for kind in MOST_MEN}
-        promoted = sum(max(men[kind] - most, 0) for kind, most in MOST_MEN.items() if kind != chess.PAWN)
-        if men[chess.PAWN] + promoted > MOST_MEN[chess.PAWN]:
-            raise FenError(f"no game leads to {quote(fen)}: too many men of {chess.COLOR_NAMES[side]}")
-    return board

@@ -8,43 +8,28 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 import chess
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.board.movegen import perft
-from engine.board.position import from_board
-from engine.encoding.planes import label_of, move_of
+from engine.encoding.planes import label_of
 from engine.encoding.views import LAST_MOVES, last_moves_of
 from engine.evaluation import handwritten
 from engine.evaluation.evaluator import Evaluator
 from engine.evaluation.policy_move import choose_by_policy
-from engine.search import Root, Search, SearchConfig
+from engine.search import Search, SearchConfig
 from engine.search.chess_rules import position_and_history
-from engine.search.clock import MOST_SIMULATIONS, Budget, Limits, MoveTimer, Pace, divide_clock, run_until
+from engine.search.clock import MOST_SIMULATIONS, Budget, Limits, MoveTimer, Pace, divide_clock, run_until, warm_up
 from engine.uci.commands import quote
 from engine.uci.info import format_effort, format_info, format_score, format_wdl, rank_moves, write_moves
 from engine.uci.job import Job, StopCondition
 from engine.uci.options import Options
-from engine.uci.position import GameHistory
 
 MOST_RESTRICTED = 1_000_000
 """Simulations of a search of some moves only, whose tree is not kept."""
 NO_MOVE = "bestmove (none)"
 """Where the game is over; Stockfish's words."""
-
-
-class BestMove(NamedTuple):
-    """The move that is played, and the expected reply."""
-
-    move: chess.Move
-    reply: chess.Move | None = None
-
-    def __str__(self) -> str:
-        """Write it in the protocol's words."""
-        return f"bestmove {self.move.uci()}" + (f" ponder {self.reply.uci()}" if self.reply else "")
 
 
 class Thinker:
@@ -58,7 +43,8 @@ class Thinker:
         self._pace = Pace(clock)
         self._search: Search | None = None
         self._config: SearchConfig | None = None
-        self._history: GameHistory | None = None
+        self._game: tuple[str, list[chess.Move]] | None = None
+        """FEN of the first position, and the moves up to the tree's root."""
 
     def use(self, evaluator: Evaluator) -> None:
         """Play with an evaluator from now on, and measure its pace."""
@@ -69,17 +55,13 @@ class Thinker:
 
     def forget(self) -> None:
         """Treat the next position as a new game's."""
-        self._history = None
+        self._game = None
 
     def think(self, job: Job) -> None:
         """Answer a `go`."""
-        if job.go.perft is not None:
-            self._count(job, job.go.perft)
-            job.answered = True
-            return
         legal = list(job.board.legal_moves)
         if legal:
-            last = str(self._answer(job, legal))
+            last = f"bestmove {' ponder '.join(self._answer(job, legal))}"
         else:
             self._say(f"info depth 0 score {'mate 0' if job.board.is_check() else 'cp 0'}")
             last = NO_MOVE
@@ -87,8 +69,8 @@ class Thinker:
         job.answered = True
         self._say(last)
 
-    def _answer(self, job: Job, legal: list[chess.Move]) -> BestMove:
-        """Return a move; an error is reported, and the next simpler way is tried."""
+    def _answer(self, job: Job, legal: list[chess.Move]) -> list[str]:
+        """Return the move and, where it is known, the expected reply; after an error, which is reported, try a simpler way."""
         for way in (self._decide, self._play_handwritten):
             try:
                 return way(job, legal)
@@ -101,9 +83,9 @@ class Thinker:
                 if self.debug:
                     for line in traceback.format_exc().splitlines():
                         self._say(f"info string {line}")
-        return BestMove(legal[0])
+        return [legal[0].uci()]
 
-    def _decide(self, job: Job, legal: list[chess.Move]) -> BestMove:
+    def _decide(self, job: Job, legal: list[chess.Move]) -> list[str]:
         """Choose between the policy's move and a search."""
         options, evaluator = job.options, self.evaluator
         assert evaluator is not None, "no evaluator was loaded"
@@ -131,7 +113,7 @@ class Thinker:
                 self._say(f"info string searchmoves: {quote(word)} is not legal here")
         return moves
 
-    def _play_handwritten(self, job: Job, legal: list[chess.Move]) -> BestMove:
+    def _play_handwritten(self, job: Job, legal: list[chess.Move]) -> list[str]:
         return self._play_policy(job, handwritten.evaluate, legal)
 
     def _play_policy(
@@ -141,7 +123,7 @@ class Thinker:
         allowed: list[chess.Move],
         temperature: float = 0.0,
         columns: Mapping[str, NDArray[np.integer]] | None = None,
-    ) -> BestMove:
+    ) -> list[str]:
         """Play a move of an evaluator's policy."""
         played = choose_by_policy(
             evaluator, [job.board], allowed, temperature=temperature, seed=job.options.seed, columns=columns
@@ -150,7 +132,7 @@ class Thinker:
         cost = format_effort(1, self._clock() - job.begun)
         result = f"score {format_score(played.value, 0)}{wdl} {cost} hashfull 0 pv {played.move.uci()}"
         self._say(f"info depth 1 seldepth 1 multipv 1 {result}")
-        return BestMove(played.move)
+        return [played.move.uci()]
 
     def _prepare_search(self, job: Job) -> Search:
         """Return a search whose root is the job's position: the last tree, advanced, where the game went on from it."""
@@ -159,21 +141,23 @@ class Thinker:
         if search is None or self._config != config:
             search = self._make_search(job.options, config)
         if search.seed != job.options.seed:
-            search.seed, self._history = job.options.seed, None
-        new_moves = job.history.moves_since(self._history) if self._history is not None else None
-        if new_moves is None:
+            search.seed, self._game = job.options.seed, None
+        moves = list(job.board.move_stack)
+        start, known = self._game or ("", [])
+        if start != job.start or moves[: len(known)] != known:
             search.start(0, *position_and_history(job.board))
         else:
+            new_moves = moves[len(known) :]
             turn = job.board.turn if len(new_moves) % 2 == 0 else not job.board.turn
             for move in new_moves:
                 search.play(0, label_of(move, turn), move.promotion or 0)
                 turn = not turn
-        self._history = job.history
+        self._game = job.start, moves
         return search
 
     def _make_search(self, options: Options, config: SearchConfig) -> Search:
         assert self.evaluator is not None
-        self._search = self._config = self._history = None  # its memory may be needed
+        self._search = self._config = self._game = None  # its memory may be needed
         try:
             self._search = Search(self.evaluator, config, seed=options.seed)
         except MemoryError:
@@ -184,25 +168,23 @@ class Thinker:
 
     def _play_search(
         self, job: Job, search: Search, budget: Budget, moves: list[chess.Move], restricted: bool
-    ) -> BestMove:
+    ) -> list[str]:
         """Search `moves` within the limits of `go`, and return the best one."""
         turn, options = job.board.turn, job.options
         if restricted:  # a tree of all moves answers no question about some of them
             search.start(0, *position_and_history(job.board))
         before = search.root(0).simulations
-        refused = search.refused(0)
 
-        def report(best: int | None = None) -> None:
-            nonlocal refused
-            if search.refused(0) > refused:
-                self._say(f"info string Hash of {options.hash} MB is full: the tree grows no more")
-                refused = MOST_SIMULATIONS  # reported once
+        def report(temperature: float = 0.0) -> int:
+            """Write the search's state, and return the index of the move that would be played."""
             root = search.root(0)
-            chosen = _index_of(root, *(int(part[0]) for part in search.choose())) if best is None else best
+            labels, promotions = search.choose(temperature=temperature)
+            chosen = root.index_of(int(labels[0]), int(promotions[0]))
             cost = format_effort(max(root.simulations - before, 0), self._clock() - job.begun)
             order = rank_moves(root, chosen)[: options.multipv]
             for line in format_info(root, order, line_of, cost, show_wdl=options.show_wdl):
                 self._say(line)
+            return chosen
 
         def line_of(index: int) -> list[str]:
             return write_moves(search.line(0, index), job.board)
@@ -217,14 +199,10 @@ class Thinker:
             leaves=leaves,
             allowed=[(label_of(move, turn), move.promotion or 0) for move in moves] if restricted else None,
         )
-        chosen = _index_of(search.root(0), *(int(part[0]) for part in search.choose(temperature=options.temperature)))
-        report(chosen)
-        line = [
-            move_of(*move, turn if place == 0 else not turn) for place, move in enumerate(search.line(0, chosen)[:2])
-        ]
+        chosen = report(options.temperature)
         if restricted:
             self.forget()
-        return BestMove(*line)
+        return write_moves(search.line(0, chosen)[:2], job.board)
 
     def _leaves(self, job: Job, budget: Budget) -> int:
         """Return how many leaves go to the evaluator at once: one where simulations are counted."""
@@ -233,32 +211,6 @@ class Thinker:
         if budget.hard is None or job.pondering:
             return job.options.leaves
         return self._pace.leaves(budget, job.options.leaves)
-
-    def _count(self, job: Job, depth: int) -> None:
-        """Count the leaves of the move tree below each move, as Stockfish shows it."""
-        total, board = 0, job.board
-        for move in list(board.legal_moves):
-            if job.stopped:
-                break
-            board.push(move)
-            leaves = int(perft(from_board(board), depth - 1)) if depth > 1 else 1
-            board.pop()
-            total += leaves
-            self._say(f"{move.uci()}: {leaves}")
-        self._say(f"\nNodes searched: {total}\n")
-
-
-def warm_up(evaluator: Evaluator) -> None:
-    """Load every kernel that a move may need; compile those that this machine has never run."""
-    board = chess.Board()
-    search = Search(evaluator, SearchConfig(nodes=1024, leaves=2))
-    search.start(0, *position_and_history(board))
-    # two rows at once as well as one: uniform answers one row with another kind of array
-    search.run(simulations=4)
-    search.root(0), search.line(0), search.refused(0)
-    labels, promotions = search.choose(temperature=0.0)
-    search.play(0, int(labels[0]), int(promotions[0]))
-    choose_by_policy(handwritten.evaluate, [board])
 
 
 def known_columns(evaluator: Evaluator, board: chess.Board, limits: Limits) -> dict[str, NDArray[np.integer]]:
@@ -280,8 +232,3 @@ def _most_simulations(job: Job, restricted: bool) -> int:
     if job.options.simulations and not job.go.infinite:
         bounds.append(job.options.simulations)
     return min(bounds)
-
-
-def _index_of(root: Root, label: int, promotion: int) -> int:
-    """Return the index of a move among a root's."""
-    return list(zip(root.labels.tolist(), root.promotions.tolist(), strict=True)).index((label, promotion))

@@ -49,8 +49,8 @@ class _Play:
         """Search every game and play in each a move drawn by visits."""
         self.search.run()
         labels_G, promotions_G = self.search.choose(temperature=1.0)
-        going = np.flatnonzero(labels_G >= 0)
-        self.search.play_all(labels_G[going], promotions_G[going], going)
+        for slot in np.flatnonzero(labels_G >= 0).tolist():
+            self.search.play(slot, int(labels_G[slot]), int(promotions_G[slot]))
         self.plies_G += 1
         for slot in np.flatnonzero((labels_G < 0) | (self.plies_G >= GAME_PLIES)).tolist():
             self._begin(slot)

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
+from engine.match.config import Limit, MatchError, PlayerError
 from engine.match.sprt import SprtConfig
 
 CLOCK = re.compile(r"(?:(\d{1,5})/)?(\d{0,5}\.?\d{1,5})(?:\+(\d{0,5}\.?\d{1,5}))?", re.ASCII)
@@ -88,9 +88,5 @@ class ArenaConfig:
     def __post_init__(self) -> None:
         if self.games < 2 or self.games % 2:
             raise MatchError(f"games come in pairs, one with either colour: 2, 4, 6 ..., not {self.games}")
-        _ = self.rules  # raises MatchError for values out of range
-
-    @property
-    def rules(self) -> MatchConfig:
-        """Return the settings of the games."""
-        return MatchConfig(concurrency=self.concurrency, margin=self.margin)
+        if self.concurrency < 0 or not self.margin >= 0:
+            raise MatchError("concurrency and margin must be 0 or more")

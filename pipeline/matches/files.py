@@ -12,7 +12,7 @@ Stability: FORMAT_VERSION 1. The other files are made from games.jsonl whenever 
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import chess
@@ -104,7 +104,7 @@ def write_all(out: Path, games: Sequence[GameRecord], names: tuple[str, str], cl
 
 
 def _lines(games: Iterable[GameRecord]) -> str:
-    return "".join(json.dumps(game.row()) + "\n" for game in games)
+    return "".join(json.dumps(asdict(game)) + "\n" for game in games)
 
 
 def _colours(game: GameRecord, names: tuple[str, str]) -> tuple[str, str]:

@@ -125,7 +125,8 @@ def _play_missing(
         play(
             players,
             openings,
-            config.rules,
+            concurrency=config.concurrency,
+            margin=config.margin,
             done=list(games),
             report=report,
             stop=lambda: over.is_set() or stop(),

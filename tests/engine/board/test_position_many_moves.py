@@ -60,13 +60,9 @@ def test_a_search_that_comes_there_gives_it_no_moves_and_refuses_to_go_on_from_i
     search.start(0, from_fen(BEFORE))
     search.run()
     assert search.root().visits.tolist() == [8]
-    assert search.refused() > 0
     label = label_of(chess.Move.from_uci("g7h6"), chess.BLACK)
     with pytest.raises(SearchError, match="263 legal moves"):
         search.play(0, label, 0)
-    search.start(0, from_fen(BEFORE))
-    with pytest.raises(SearchError, match="263 legal moves"):
-        search.play_all(np.array([label]), np.array([0]))
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,16 @@ import chess
 import numpy as np
 import psutil
 import pytest
+from chess.engine import Cp
 
 from engine.evaluation.evaluator import uniform
 from engine.evaluation.handwritten import evaluate
+from engine.match import arena
 from engine.match.arena import pairs_to_decision, play
-from engine.match.config import Limit, MatchConfig, MatchError, PlayerError
+from engine.match.config import Limit, PlayerError
 from engine.match.game import GameRecord, MatchGame
 from engine.match.openings import Opening, generate
-from engine.match.players import OVERHEAD, MoveRequest, Player, PlayResult, Score, SearchSide
+from engine.match.players import OVERHEAD, MoveRequest, Player, PlayResult, SearchSide
 from engine.match.sprt import SprtConfig
 from engine.match.uci_player import probe
 from engine.search import SearchConfig
@@ -44,7 +46,7 @@ def stockfish(nodes: int) -> Player:
 
 def match(a: Player, b: Player, openings: list[Opening], **config: object) -> list[GameRecord]:
     records: list[GameRecord] = []
-    play((a, b), openings, MatchConfig(**config), report=records.append)
+    play((a, b), openings, report=records.append, **config)
     return sorted(records, key=lambda record: record.game)
 
 
@@ -83,8 +85,11 @@ def searching(simulations: int, evaluator: object = evaluate) -> Player:
         ("hang", "timeout", 0.5),
     ],
 )
-def test_an_engine_that_misbehaves_loses_every_game_at_once(how: str, ending: str, patience: float) -> None:
-    records = match(rogue(how), GREEDY, LINES[:2], patience=patience, concurrency=2)
+def test_an_engine_that_misbehaves_loses_every_game_at_once(
+    how: str, ending: str, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena, "PATIENCE", patience)
+    records = match(rogue(how), GREEDY, LINES[:2], concurrency=2)
     assert [(record.forfeit, record.ending, record.points) for record in records] == [("a", ending, 0.0)] * 4
     assert [record.result for record in records] == ["0-1", "1-0"] * 2
     assert [len(record.moves) for record in records] == [0, 1] * 2
@@ -106,7 +111,6 @@ def test_an_engine_that_thinks_too_long_loses_on_time() -> None:
     slow = rogue("slow", limit=Limit(movetime=0.05))
     records = match(GREEDY, slow, LINES[:1], margin=0.02)
     assert [(record.forfeit, record.ending, record.points) for record in records] == [("b", "timeout", 1.0)] * 2
-    assert all(record.late is not None and record.late[1] > 0.02 for record in records)
 
 
 def test_an_engine_whose_clock_runs_out_loses_on_time(tenths: None) -> None:
@@ -240,10 +244,10 @@ def test_ours_use_their_time_as_the_uci_engine_does(limit: Limit) -> None:
 
 def test_games_that_are_done_are_not_played_again_and_stopping_gives_up_the_rest() -> None:
     records: list[GameRecord] = []
-    play((GREEDY, searching(2)), LINES, MatchConfig(), done=[0, 1, 2, 5], report=records.append)
+    play((GREEDY, searching(2)), LINES, done=[0, 1, 2, 5], report=records.append)
     assert sorted(record.game for record in records) == [3, 4]
     few: list[GameRecord] = []
-    play((GREEDY, searching(2)), LINES, MatchConfig(concurrency=1), report=few.append, stop=lambda: len(few) == 2)
+    play((GREEDY, searching(2)), LINES, concurrency=1, report=few.append, stop=lambda: len(few) == 2)
     assert [record.game for record in few] == [0, 1]
 
 
@@ -269,7 +273,7 @@ def test_stockfish_beats_the_greedy_and_says_mate() -> None:
 def played(fen: str, moves: str, *, number: int = 0, max_plies: int = 0) -> MatchGame:
     game = MatchGame(number, Opening(fen), (Limit(), Limit()), max_plies)
     for move in moves.split():
-        game.take(PlayResult(chess.Move.from_uci(move), Score(0), 0.0), 0.0)
+        game.take(PlayResult(chess.Move.from_uci(move), Cp(0), 0.0), 0.0)
     return game
 
 
@@ -341,12 +345,6 @@ def test_a_game_that_is_too_long_is_a_draw() -> None:
     moves = "a1a2 e8d8 a2a3 d8e8"
     assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves).end is None
     assert played("4k3/8/8/8/8/8/4P3/Q3K3 w - - 0 1", moves, max_plies=4).end == ("1/2-1/2", "adjudication")
-
-
-def test_settings_that_mean_nothing_are_refused() -> None:
-    for wrong in ({"concurrency": -1}, {"margin": -0.1}, {"patience": 0}, {"max_plies": -1}):
-        with pytest.raises(MatchError):
-            MatchConfig(**wrong)
 
 
 # --- when a test has decided --------------------------------------------------------------------------------------

@@ -50,7 +50,13 @@ def test_gumbel_chooses_the_halving_s_winner():
     most = [uci for uci, visits in by_uci(root, chess.WHITE).items() if visits == root.visits.max()]
     improved = by_uci(root, chess.WHITE, "improved")
     assert chosen(search, 0, chess.WHITE) == max(most, key=improved.__getitem__)
-    assert chosen(search, 0, chess.WHITE, criterion="improved") == max(improved, key=improved.__getitem__)
+
+
+def test_gumbel_at_a_temperature_draws_by_the_improved_policy():
+    search, root = searched(ROOT, LAID, simulations=6, algorithm="gumbel", gumbel_scale=0.0)
+    drawn = Counter(int(search.choose(temperature=1.0)[0][0]) for _ in range(3000))
+    for label, share in zip(root.labels.tolist(), root.improved.tolist(), strict=True):
+        assert drawn[label] / 3000 == pytest.approx(share, abs=0.03)
 
 
 def test_the_improved_policy_of_puct_is_its_visits():

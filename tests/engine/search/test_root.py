@@ -1,11 +1,10 @@
 """What a move leaves behind: the played move's part of the tree, to the last visit, and the game's history."""
 
 import chess
-import numpy as np
 import pytest
 
 from engine.board.rules import REPETITION
-from engine.encoding.planes import LabelError, label_of
+from engine.encoding.planes import label_of
 from engine.evaluation.evaluator import uniform
 from engine.search import Search, SearchConfig
 from tests.engine.search.stubs import Hashed, begin, board_of, by_uci, chosen, play, searched, ucis
@@ -69,37 +68,6 @@ def test_a_tree_kept_is_the_tree_searched_on():
     assert line[0] == (label_of(chess.Move.from_uci(first), board.turn), 0)
     play(search, 0, board, first)
     assert search.line(0) == line[1:]
-
-
-def test_play_all_is_play_in_each_slot():
-    lines = ("", "e2e4", "d2d4 d7d5", "c2c4 e7e5 g1f3")
-    apart, together = (Search(Hashed(), SearchConfig(simulations=60), games=4) for _ in range(2))
-    for search in (apart, together):
-        for slot, line in enumerate(lines):
-            begin(search, slot, board_of(chess.STARTING_FEN, line))
-        search.run()
-    labels, promotions = together.choose()
-    together.play_all(labels, promotions)
-    for slot in range(4):
-        assert apart.play(slot, int(labels[slot]), int(promotions[slot]))
-        assert apart.root(slot).visits.tolist() == together.root(slot).visits.tolist()
-        assert apart.position(slot).tolist() == together.position(slot).tolist()
-    some = np.array([3, 1], dtype=np.int64)
-    labels, promotions = together.choose(some)
-    before = together.position(0)
-    together.play_all(labels, promotions, some)
-    assert together.position(0).tolist() == before.tolist()
-    for slot, label, promotion in zip(some.tolist(), labels.tolist(), promotions.tolist(), strict=True):
-        apart.play(slot, label, promotion)
-        assert apart.position(slot).tolist() == together.position(slot).tolist()
-
-
-def test_an_illegal_move_is_refused_and_changes_nothing():
-    search, root = searched(MIDDLE, Hashed(), simulations=20)
-    for label, promotion in ((0, 0), (4095, 0), (int(root.labels[0]), 5), (-1, 0)):
-        with pytest.raises(LabelError, match="no legal move"):
-            search.play(0, label, promotion)
-    assert search.root().visits.tolist() == root.visits.tolist()
 
 
 def test_moves_played_join_the_game_s_history():

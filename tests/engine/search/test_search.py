@@ -48,7 +48,8 @@ def results(
                 numbers_told += [root.visits.tolist(), np.nan_to_num(root.values).tolist(), root.improved.tolist()]
                 moves.append(int(labels[slot]))
             going = np.flatnonzero(labels >= 0)
-            search.play_all(labels[going], promotions[going], going)
+            for slot in going.tolist():
+                search.play(slot, int(labels[slot]), int(promotions[slot]))
         found += told
     return found
 
@@ -117,7 +118,7 @@ def check_books(search: Search, slot: int) -> int:
     child = edge["child"][has_child]
     assert len(np.unique(child)) == len(child) == len(nodes) - 1, "every node but the root hangs on one move"
     assert (child > parent[has_child]).all()
-    if used["refused"] == 0:
+    if search.config.nodes == 0:  # there is always room
         assert (edge["visits"][has_child] == nodes["visits"][child]).all()
         np.testing.assert_allclose(edge["value_sum"][has_child], -nodes["value_sum"][child], atol=1e-6)
     else:  # a move tried while there was no room may have got its node later
@@ -158,7 +159,8 @@ def play_on(config: SearchConfig, games: int, simulations: int) -> int:
             begun += 1
         over = [slot for slot in range(games) if search.outcome(slot) is not None]
         going = np.setdiff1d(np.flatnonzero(labels >= 0), over)
-        search.play_all(labels[going], promotions[going], going)
+        for slot in going.tolist():
+            search.play(slot, int(labels[slot]), int(promotions[slot]))
         for slot in np.setdiff1d(over, np.flatnonzero(labels < 0)):
             begin(search, int(slot), everything[slot], game=begun)
             begun += 1

@@ -206,8 +206,7 @@ def test_who_is_lost_chooses_what_loses_slowest():
     search, root = searched("7k/8/8/8/8/1r6/r7/3K4 w - - 0 1", uniform, simulations=6000, **BREADTH)
     assert by_uci(root, chess.WHITE, "mates") == {"d1e1": -2, "d1c1": -4}
     assert root.mate == -4
-    for rule in ("visits", "improved"):
-        assert chosen(search, 0, chess.WHITE, criterion=rule) == "d1c1"
+    assert chosen(search, 0, chess.WHITE) == "d1c1"
 
 
 def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
@@ -232,10 +231,9 @@ def test_a_proven_loss_is_not_chosen_while_another_move_is_there():
     proven = by_uci(root, chess.WHITE, "proven")
     lost = {uci for uci, verdict in proven.items() if verdict == -1}
     assert lost >= set(losing)
-    for rule in ("visits", "improved"):
-        for temperature in (0.0, 1.0, 5.0):
-            for _ in range(5):
-                assert chosen(search, 0, chess.WHITE, temperature=temperature, criterion=rule) not in lost
+    for temperature in (0.0, 1.0, 5.0):
+        for _ in range(5):
+            assert chosen(search, 0, chess.WHITE, temperature=temperature) not in lost
 
 
 def test_a_mated_root_is_over():

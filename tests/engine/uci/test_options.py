@@ -173,10 +173,9 @@ def test_searchmoves_restrict_the_root(talk: Talk) -> None:
     assert talk.best("position startpos", "go movetime 1 searchmoves b1a3") == "b1a3"
 
 
-def test_a_full_hash_is_told_and_the_search_goes_on(talk: Talk) -> None:
+def test_the_search_goes_on_with_a_full_hash(talk: Talk) -> None:
     talk.say("setoption name Hash value 1")
     lines = talk.ask("position startpos", "go nodes 4000")
-    assert [line for line in lines if line.startswith("info string Hash of 1 MB is full")]
     assert last_info(lines)["nodes"] == "4000"
     assert int(last_info(lines)["hashfull"]) > 900
     assert talk.best("position startpos", "go depth 60") in {move.uci() for move in START}, "and never hangs"
@@ -228,15 +227,6 @@ def test_without_a_player_there_is_no_engine() -> None:
         assert talk.until("info")[-1] == "info string there is no network"
         talk.end()
         assert str(talk.error) == "there is no network"
-
-
-def test_perft_counts(talk: Talk) -> None:
-    talk.say("position fen r3k2r/p1ppqpb1/bn2pnp1/3PN3/1p2P3/2N2Q1p/PPPBBPPP/R3K2R w KQkq - 0 1", "go perft 3")
-    lines = talk.until("\nNodes")
-    assert lines[-1].split() == ["Nodes", "searched:", "97862"]
-    assert len(lines) == 49
-    talk.say("position startpos", "go perft 1")
-    assert talk.until("\nNodes")[-1].split()[-1] == "20"
 
 
 def test_the_network_gets_no_more_threads_than_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import pipeline.training.train
 from engine.evaluation.evaluator import uniform
 from engine.jit_cache import VARIABLE, are_compiled
 from engine.progress import Tick
-from engine.uci.thinking import warm_up
+from engine.search.clock import warm_up
 from model.checkpoint import load
 from model.network.preset import preset_from_row
 from model.network.presets import preset

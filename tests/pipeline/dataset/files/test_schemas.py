@@ -26,7 +26,6 @@ GAME: dict[str, Any] = {
     "ending": "adjudication",
     "forfeit": None,
     "detail": "",
-    "late": None,
 }
 GAMES: list[dict[str, Any]] = [
     {"game": "0"},
@@ -43,7 +42,6 @@ GAMES: list[dict[str, Any]] = [
     {"clocks": [1.0, 2.0]},
     {"clocks": {}},
     {"result": "*"},
-    {"late": "x"},
     {"more": 1},
 ]
 
