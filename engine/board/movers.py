@@ -8,7 +8,7 @@ from typing import Any
 
 from numba import njit
 
-from engine.board.bitboard import ALL, EMPTY, RANK_2, U, bit, king_attacks, knight_attacks
+from engine.board.bitboard import EMPTY, RANK_2, U, king_attacks, knight_attacks
 from engine.board.movegen import en_passant_legal, legal_planes, pawns_down, pawns_up, rays
 from engine.board.position import BISHOP, EN_PASSANT, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.board.simd import alternate, any_lane, everywhere, step
@@ -16,7 +16,7 @@ from engine.kernels import BORROWING
 
 
 @njit(**BORROWING)
-def sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
+def _sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
     """Return which pieces of two boards of sliders attack a square (a board with one bit), uint64."""
     empty = everywhere(~occupied)
     line = seen = step(everywhere(square))
@@ -24,17 +24,6 @@ def sliders_to(square: Any, occupied: Any, straight: Any, diagonal: Any) -> Any:
         line = step(line & empty)
         seen = seen | line
     return any_lane(seen & alternate(straight, diagonal))
-
-
-@njit(**BORROWING, inline="always")
-def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
-    """Return what a mover's piece other than the king attacks from bit index `square` (uint64), uint64."""
-    if word == PAWN:
-        return pawns_up(bit(square))
-    if word == KNIGHT:
-        return knight_attacks(bit(square))
-    straight, diagonal = EMPTY if word == BISHOP else ALL, EMPTY if word == ROOK else ALL
-    return sliders_to(bit(square), occupied, straight, diagonal)
 
 
 @njit(**BORROWING)
@@ -51,7 +40,7 @@ def _reaching(position: Any, word: Any, square: Any, occupied: Any) -> Any:
         return knight_attacks(square) & pieces
     if word == KING:
         return king_attacks(square) & pieces
-    return sliders_to(square, occupied, EMPTY if word == BISHOP else pieces, EMPTY if word == ROOK else pieces)
+    return _sliders_to(square, occupied, EMPTY if word == BISHOP else pieces, EMPTY if word == ROOK else pieces)
 
 
 @njit(**BORROWING)
@@ -59,7 +48,7 @@ def _attackers(position: Any, square: Any, occupied: Any) -> Any:
     """Return the opponent's pieces that attack a square (a board with one bit) when the board holds `occupied`, uint64."""
     queens = position[QUEEN + 1]
     return (
-        sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
+        _sliders_to(square, occupied, position[ROOK + 1] | queens, position[BISHOP + 1] | queens)
         | (knight_attacks(square) & position[KNIGHT + 1])
         | (pawns_up(square) & position[PAWN + 1])
         | (king_attacks(square) & position[KING + 1])

@@ -94,12 +94,12 @@ def _unary(argument: types.Type, result: types.Type, build: Callable[..., Any]) 
     return operation
 
 
-def _binary(arguments: tuple[types.Type, types.Type], result: types.Type, build: Callable[..., Any]) -> Any:
-    """Make an intrinsic of `build` (builder, value, value) -> value."""
+def _binary(argument: types.Type, result: types.Type, build: Callable[..., Any]) -> Any:
+    """Make an intrinsic of `build` (builder, value, value) -> value, both of one type."""
 
     @intrinsic
     def operation(typing_context: Any, first: Any, second: Any) -> Any:
-        return result(*arguments), lambda context, builder, signature, values: build(builder, *values)
+        return result(argument, argument), lambda context, builder, signature, values: build(builder, *values)
 
     return operation
 
@@ -126,7 +126,7 @@ def _any(builder: Any, lanes: Any) -> Any:
 
 everywhere = _unary(types.uint64, LANES, lambda builder, word: _broadcast(builder, (word,), [0] * WIDTH))
 """The same board in all lanes, uint64 -> Lanes."""
-alternate = _binary((types.uint64, types.uint64), LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4))
+alternate = _binary(types.uint64, LANES, lambda builder, *words: _broadcast(builder, words, [0, 1] * 4))
 """One board in the straight directions' lanes and one in the diagonals', (uint64, uint64) -> Lanes."""
 step = _stepper(DIRECTIONS, "fshl")
 """Move each lane one step in its direction; what leaves the board is dropped, Lanes -> Lanes."""
@@ -141,15 +141,23 @@ both_ways = _unary(
 )
 """Combine each lane with that of the opposite direction, Lanes -> Lanes."""
 where = _binary(
-    (LANES, LANES),
+    LANES,
     LANES,
     lambda builder, test, lanes: builder.select(builder.icmp_unsigned("!=", test, _ZEROS), lanes, _ZEROS),
 )
 """Clear the lanes whose test is empty, (test, Lanes) -> Lanes."""
-steps_back = _binary((LANES, types.uint64), LANES, _back)
-"""Undo some steps of each lane, (Lanes, uint64) -> Lanes."""
-lane = _binary((LANES, types.int32), types.uint64, lambda builder, *values: builder.extract_element(*values))
-"""Take one lane out, (Lanes, index) -> uint64."""
+
+
+def _steps_back(typing_context: Any, lanes: Any, distance: Any) -> Any:
+    """Undo `distance` (uint64) steps of each lane, Lanes -> Lanes."""
+    return LANES(LANES, types.uint64), lambda context, builder, signature, values: _back(builder, *values)
+
+
+def _lane(typing_context: Any, lanes: Any, index: Any) -> Any:
+    """Take one lane out, (Lanes, index) -> uint64."""
+    return types.uint64(LANES, types.int32), lambda context, builder, signature, values: builder.extract_element(
+        *values
+    )
 
 
 def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
@@ -166,6 +174,8 @@ def _store(typing_context: Any, boards: Any, first: Any, lanes: Any) -> Any:
     return types.void(boards, types.intp, LANES), build
 
 
+steps_back: Any = intrinsic(_steps_back)
+lane: Any = intrinsic(_lane)
 store: Any = intrinsic(_store)
 
 

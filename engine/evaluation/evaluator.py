@@ -6,6 +6,7 @@ Axes: B rows, P planes, A labels, W outcomes.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,12 @@ the next call, and copy before changing them.
 def uniform(planes_BP: NDArray[np.uint64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return logits 0 for every move and 1/3 for every outcome. An Evaluator.
 
-    All of it is the same read-only number: filling 16 kB per row would take longer than the rest of a search's round.
+    Every row is the same read-only memory: filling 16 kB per row would take longer than the rest of a search's round.
     """
-    rows = len(planes_BP)
-    return np.broadcast_to(np.float32(0.0), (rows, LABELS)), np.broadcast_to(np.float32(1.0 / 3.0), (rows, 3))
+    zeros_A, thirds_W = _uniform_row()
+    return np.broadcast_to(zeros_A, (len(planes_BP), LABELS)), np.broadcast_to(thirds_W, (len(planes_BP), 3))
+
+
+@cache
+def _uniform_row() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    return np.zeros(LABELS, np.float32), np.full(3, 1.0 / 3.0, np.float32)

@@ -15,24 +15,31 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, flip, lowest
 from engine.board.movegen import (
     CASTLE_EAST,
     CASTLE_WEST,
     MOVE_PLANES,
     TYPES,
-    attacked_by,
     count_moves,
     legal_planes,
     no_moves,
-    pawns_down,
     step_target,
 )
-from engine.board.movers import piece_attacks
 from engine.board.position import EN_PASSANT, KING, MAX_MOVES, PAWN, QUEEN, ROOK, WORDS, occupied_squares, push, word_on
-from engine.encoding.planes import LABELS, PIECE_PLANES, check_planes
+from engine.encoding.planes import LABELS, check_planes
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME
-from engine.evaluation.static_evaluation import MATE, best_exchanges, game_phase, passed_pawns, static_evaluation
+from engine.evaluation.static_evaluation import (
+    MATE,
+    PIECE_WORDS,
+    all_attacks,
+    best_exchanges,
+    game_phase,
+    mirror_boards,
+    passed_pawns,
+    piece_attacks,
+    static_evaluation,
+)
 from engine.evaluation.static_exchange import MAX_EXCHANGE, WORTH, attackers
 
 TEMPERATURE = 140.0
@@ -59,7 +66,7 @@ THREAT_PERCENT = 8
 def _mates(planes: Any, word: Any, source: Any, target: Any, scratch: Any) -> Any:
     """Return whether a checking move mates. `scratch` is uint64[77]."""
     position = np.zeros(WORDS, dtype=np.uint64)
-    position[: PIECE_PLANES + 1] = planes[: PIECE_PLANES + 1]
+    position[: PIECE_WORDS + 1] = planes[: PIECE_WORDS + 1]
     if word == PAWN and (source ^ target) & U(7) != EMPTY and word_on(planes, bit(target), 1) < 0:
         position[EN_PASSANT] = bit(target)
     push(position, source, target, 0)
@@ -86,6 +93,13 @@ def _make(board: Any, word: Any, victim: Any, kind: Any, start: Any, end: Any) -
 
 
 @njit(cache=True, nogil=True)
+def _danger(board: Any, targets: Any, occupied: Any, gains: Any) -> Any:
+    """Return the most that the opponent wins by an exchange on one of `targets`, plus a quarter of the second most, int64."""
+    most, second = best_exchanges(board, 1, targets, occupied, gains)
+    return most + second // np.int64(4)
+
+
+@njit(cache=True, nogil=True)
 def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
     """Score one legal move, int64 centipawns; the board in `state` is a copy of the planes' and is left as it was."""
     word, kind, source, target = move
@@ -97,7 +111,7 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
         victim = PAWN + 1
     _make(board, word, victim, kind, start, end)
     own = theirs = EMPTY
-    for index in range(0, PIECE_PLANES, 2):
+    for index in range(0, PIECE_WORDS, 2):
         own |= board[index]
         theirs |= board[index + 1]
     occupied = own | theirs
@@ -116,8 +130,7 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
         score -= RETREAT_PENALTY
     # a piece that leaves an attacked square may expose others
     exposed = own if start & answers != EMPTY else own & (answers | end)
-    most, second = best_exchanges(board, 1, exposed & ~board[KING], occupied, gains)
-    score -= most + second // np.int64(4)
+    score -= _danger(board, exposed & ~board[KING], occupied, gains)
     if arrived != KING:
         aims = piece_attacks(arrived, target, occupied) & theirs
         if aims & ~board[KING + 1] != EMPTY:
@@ -126,7 +139,7 @@ def _score_move(planes: Any, move: Any, state: Any, work: Any) -> Any:
         score += CHECK_BONUS
         if _mates(planes, word, source, target, scratch):
             score += np.int64(MATE)
-    board[:] = planes[:PIECE_PLANES]
+    board[:] = planes[:PIECE_WORDS]
     return score
 
 
@@ -137,11 +150,12 @@ def score_moves(planes: Any, labels: Any, scores: Any, work: Any) -> Any:
     Moves come in the order of their labels; `work` is scratch: (int64[MAX_EXCHANGE], uint64[77]).
     """
     assert count_moves(planes, planes) <= min(len(labels), len(scores))
-    board = planes[:PIECE_PLANES].copy()
+    board = planes[:PIECE_WORDS].copy()
     occupied = occupied_squares(board)
+    mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
+    mirror_boards(board, mirrored)
     phase = game_phase(board)
-    answers = attacked_by(board, 1, pawns_down(board[PAWN + 1]), occupied)
-    state = (board, answers, phase, passed_pawns(board[PAWN], board[PAWN + 1]))
+    state = (board, flip(all_attacks(mirrored, flip(occupied))), phase, passed_pawns(board[PAWN], board[PAWN + 1]))
     count = 0
     for kind in range(TYPES):
         sources = planes[MOVE_PLANES + kind]

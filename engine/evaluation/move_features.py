@@ -24,7 +24,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest
+from engine.board.bitboard import EMPTY, RANK_8, U, bit, lowest, popcount
 from engine.board.movegen import (
     MOVE_PLANES,
     TYPES,
@@ -91,6 +91,16 @@ def _write_features(position: Any, child: Any, kind: Any, source: Any, planes: A
 
 
 @njit(**BORROWING)
+def _count(planes_BP: Any) -> Any:
+    """Count the legal moves of all rows, int64."""
+    count = U(0)
+    for row in range(len(planes_BP)):
+        for index in range(MOVE_PLANES, MOVE_PLANES + TYPES):
+            count += popcount(planes_BP[row, index])
+    return np.int64(count)
+
+
+@njit(**BORROWING)
 def _fill(planes_BP: Any, position: Any, child: Any, answers: Any, gains: Any, moves_M: Any, features_MF: Any) -> None:
     """Write all rows' moves and features; `position`, `child` (uint64[16]), `answers` (uint64[77]) and `gains` are scratch."""
     count = 0
@@ -117,7 +127,7 @@ def legal_move_features(planes_BP: NDArray[np.uint64]) -> dict[str, NDArray[Any]
     `planes_BP` is uint64[B, 77]; moves are in the order of rows, and of labels in a row. Raises PlanesError.
     """
     planes_BP = check_planes(planes_BP)
-    moves_M = np.empty(int(np.bitwise_count(planes_BP[:, MOVE_PLANES:]).sum()), dtype=np.int64)
+    moves_M = np.empty(_count(planes_BP), dtype=np.int64)
     features_MF = np.empty((len(moves_M), len(FEATURES)), dtype=np.uint8)
     position, child = np.zeros(WORDS, dtype=np.uint64), np.zeros(WORDS, dtype=np.uint64)
     answers, gains = np.zeros(MOVE_PLANES + TYPES, dtype=np.uint64), np.zeros(MAX_EXCHANGE, dtype=np.int64)

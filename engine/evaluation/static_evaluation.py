@@ -14,15 +14,26 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.board.bitboard import EMPTY, FILE_A, NOT_A, NOT_H, U, flip, king_attacks, lowest, popcount
-from engine.board.movegen import no_moves, pawns_down
-from engine.board.movers import piece_attacks
-from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, occupied_squares
-from engine.encoding.planes import PIECE_PLANES
+from engine.board.bitboard import (
+    EMPTY,
+    FILE_A,
+    NOT_A,
+    NOT_H,
+    U,
+    bit,
+    flip,
+    king_attacks,
+    knight_attacks,
+    lowest,
+    popcount,
+)
+from engine.board.movegen import no_moves, pawns_down, pawns_up
+from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK, occupied_squares
 from engine.evaluation.piece_squares import ENDGAME, FULL_PHASE, MIDDLEGAME, PHASE
-from engine.evaluation.static_exchange import WORTH, attackers, see
+from engine.evaluation.static_exchange import WORTH, attackers, diagonal_attacks, see, straight_attacks
 from engine.kernels import BORROWING
 
+PIECE_WORDS = 12
 MATE = 30_000
 """Centipawns of a mate."""
 
@@ -33,11 +44,37 @@ def _count(board: Any) -> Any:
     return np.int64(popcount(board))
 
 
+@njit(**BORROWING, inline="always")
+def piece_attacks(word: Any, square: Any, occupied: Any) -> Any:
+    """Return the attacks of a mover's piece other than the king from a square."""
+    if word == PAWN:
+        return pawns_up(bit(square))
+    if word == KNIGHT:
+        return knight_attacks(bit(square))
+    if word == BISHOP:
+        return diagonal_attacks(square, occupied)
+    if word == ROOK:
+        return straight_attacks(square, occupied)
+    return diagonal_attacks(square, occupied) | straight_attacks(square, occupied)
+
+
+@njit(**BORROWING)
+def all_attacks(board: Any, occupied: Any) -> Any:
+    """Return the squares that the mover's pieces attack, uint64."""
+    attacks = king_attacks(board[KING])
+    for word in range(0, KING, 2):
+        pieces = board[word]
+        while pieces != EMPTY:
+            attacks |= piece_attacks(word, lowest(pieces), occupied)
+            pieces &= pieces - U(1)
+    return attacks
+
+
 @njit(**BORROWING)
 def game_phase(board: Any) -> Any:
     """Return the game phase, int64: 24 with all pieces on the board, 0 with pawns and kings only."""
     phase = np.int64(0)
-    for word in range(PIECE_PLANES):
+    for word in range(PIECE_WORDS):
         phase += PHASE[word >> 1] * _count(board[word])
     return min(phase, np.int64(FULL_PHASE))
 
@@ -45,7 +82,7 @@ def game_phase(board: Any) -> Any:
 @njit(**BORROWING)
 def mirror_boards(board: Any, out: Any) -> None:
     """Write the twelve boards as the opponent sees them."""
-    for word in range(0, PIECE_PLANES, 2):
+    for word in range(0, PIECE_WORDS, 2):
         out[word] = flip(board[word + 1])
         out[word + 1] = flip(board[word])
 
@@ -85,13 +122,13 @@ def _evaluate_pawns(board: Any, phase: Any) -> Any:
 def _evaluate_side(board: Any, occupied: Any, phase: Any) -> Any:
     """Score the mover's pieces alone (int64 centipawns) and return the squares they attack (uint64)."""
     own = EMPTY
-    for word in range(0, PIECE_PLANES, 2):
+    for word in range(0, PIECE_WORDS, 2):
         own |= board[word]
     guarded = pawns_down(board[PAWN + 1])
     zone = king_attacks(board[KING + 1]) | board[KING + 1]
     attacks = king_attacks(board[KING])
     middle, end, pressure, score = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
-    for word in range(0, PIECE_PLANES, 2):
+    for word in range(0, PIECE_WORDS, 2):
         pieces = board[word]
         while pieces != EMPTY:
             square = lowest(pieces)
@@ -145,9 +182,7 @@ def _shrink_drawish_lead(board: Any, score: Any) -> Any:
 def best_exchanges(board: Any, side: Any, attacked: Any, occupied: Any, gains: Any) -> Any:
     """Return the best and second best gain (int64 both) of `side` by one exchange on a square of `attacked`."""
     most = second = np.int64(0)
-    for word in range(9 - side, -1, -2):  # the most valuable first
-        if WORTH[word] <= second:
-            break  # an exchange wins its first victim at most
+    for word in range(1 - side, KING, 2):
         victims = board[word] & attacked
         while victims != EMPTY:
             won = see(board, lowest(victims), WORTH[word], side, occupied, gains)
@@ -166,7 +201,7 @@ def static_evaluation(planes: Any, gains: Any) -> Any:
     `planes` is uint64[77] with the move planes filled, `gains` scratch int64[MAX_EXCHANGE].
     """
     occupied = occupied_squares(planes)
-    mirrored = np.empty(PIECE_PLANES, dtype=np.uint64)
+    mirrored = np.empty(PIECE_WORDS, dtype=np.uint64)
     mirror_boards(planes, mirrored)
     phase = game_phase(planes)
     mine, attacks = _evaluate_side(planes, occupied, phase)

@@ -1,7 +1,9 @@
 """Static exchange evaluation (SEE): the gain on a square if both sides capture with their least valuable piece.
 
-A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Pins are ignored, and
-pawns do not promote inside an exchange.
+A *board* here is twelve uint64 words in the mover's view, as words 0..11 of a position or of planes. Sliding attacks
+along files and diagonals use the subtraction trick o ^ (o - 2r) both ways, the way back on the board turned top to
+bottom ("hyperbola quintessence", Aleks Peshkov); a rank is looked up. Pins are ignored, and pawns do not promote
+inside an exchange.
 """
 
 from typing import Any
@@ -9,9 +11,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from engine.board.bitboard import EMPTY, U, bit, king_attacks, knight_attacks
-from engine.board.movegen import pawns_down, pawns_up
-from engine.board.movers import sliders_to
+from engine.board.bitboard import EMPTY, NOT_A, NOT_H, U, bit, flip, king_attacks, knight_attacks
 from engine.board.position import BISHOP, KING, KNIGHT, PAWN, QUEEN, ROOK
 from engine.kernels import BORROWING
 
@@ -21,16 +21,78 @@ MAX_EXCHANGE = 32
 """Most captures on one square: the length of the scratch array."""
 
 
+def _lines(file: int, rank: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Return, for each square, the other squares on its line in direction +-(file, rank), uint64[64]."""
+    boards = [0] * 64
+    for square in range(64):
+        for sign in (1, -1):
+            row, col = square // 8 - sign * rank, square % 8 + sign * file
+            while 0 <= row < 8 and 0 <= col < 8:
+                boards[square] |= 1 << (8 * row + col)
+                row, col = row - sign * rank, col + sign * file
+    return np.array(boards, dtype=np.uint64)
+
+
+def _rank_table() -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    """Return the attacks along row 0 from each column for each occupancy of the six inner squares, uint64[8, 64]."""
+    table = np.zeros((8, 64), dtype=np.uint64)
+    for col in range(8):
+        for inner in range(64):
+            attacks = 0
+            for step in (1, -1):
+                reached = col + step
+                while 0 <= reached < 8:
+                    attacks |= 1 << reached
+                    if (inner << 1) >> reached & 1:
+                        break
+                    reached += step
+            table[col, inner] = attacks
+    return table
+
+
+_FILE = _lines(0, 1)
+_RISING = _lines(1, 1)
+_FALLING = _lines(1, -1)
+_RANK = _rank_table()
+
+
+@njit(**BORROWING, inline="always")
+def _line_attacks(start: Any, line: Any, occupied: Any) -> Any:
+    """Return the attacks of the square `start` both ways along a line with one square a row."""
+    blockers = occupied & line
+    up = blockers - (start << U(1))
+    down = flip(flip(blockers) - (flip(start) << U(1)))
+    return (up ^ down) & line
+
+
+@njit(**BORROWING)
+def straight_attacks(square: Any, occupied: Any) -> Any:
+    """Return the squares a rook on bit index `square` (uint64) attacks, uint64."""
+    row = square & U(56)
+    inner = (occupied >> (row + U(1))) & U(63)
+    return _line_attacks(bit(square), _FILE[square], occupied) | (_RANK[square & U(7), inner] << row)
+
+
+@njit(**BORROWING)
+def diagonal_attacks(square: Any, occupied: Any) -> Any:
+    """Return the squares a bishop on bit index `square` (uint64) attacks, uint64."""
+    start = bit(square)
+    return _line_attacks(start, _RISING[square], occupied) | _line_attacks(start, _FALLING[square], occupied)
+
+
 @njit(**BORROWING)
 def attackers(board: Any, square: Any, occupied: Any) -> Any:
     """Return the pieces of both sides that attack bit index `square` (uint64) when the board holds `occupied`, uint64."""
     target = bit(square)
-    queens = board[QUEEN] | board[QUEEN + 1]
-    straight, diagonal = board[ROOK] | board[ROOK + 1] | queens, board[BISHOP] | board[BISHOP + 1] | queens
-    found = (pawns_down(target) & board[PAWN]) | (pawns_up(target) & board[PAWN + 1])
+    east, west = target & NOT_A, target & NOT_H
+    found = ((east << U(7)) | (west << U(9))) & board[PAWN]
+    found |= ((east >> U(9)) | (west >> U(7))) & board[PAWN + 1]
     found |= knight_attacks(target) & (board[KNIGHT] | board[KNIGHT + 1])
     found |= king_attacks(target) & (board[KING] | board[KING + 1])
-    return (found | sliders_to(target, occupied, straight, diagonal)) & occupied
+    queens = board[QUEEN] | board[QUEEN + 1]
+    found |= diagonal_attacks(square, occupied) & (board[BISHOP] | board[BISHOP + 1] | queens)
+    found |= straight_attacks(square, occupied) & (board[ROOK] | board[ROOK + 1] | queens)
+    return found & occupied
 
 
 @njit(**BORROWING, inline="always")
@@ -50,7 +112,8 @@ def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: A
     """
     reach = attackers(board, square, occupied)
     queens = board[QUEEN] | board[QUEEN + 1]
-    straight, diagonal = board[ROOK] | board[ROOK + 1] | queens, board[BISHOP] | board[BISHOP + 1] | queens
+    diagonal = board[BISHOP] | board[BISHOP + 1] | queens
+    straight = board[ROOK] | board[ROOK + 1] | queens
     depth = 0
     standing = np.int64(victim)
     while depth < MAX_EXCHANGE:
@@ -62,8 +125,10 @@ def see(board: Any, square: Any, victim: Any, side: Any, occupied: Any, gains: A
         depth += 1
         mine = reach & board[word + side]
         occupied ^= mine & (~mine + U(1))
-        if word not in (KNIGHT, KING):  # a slider behind it may see the square now
-            reach |= sliders_to(bit(square), occupied, straight, diagonal)
+        if word in (PAWN, BISHOP, QUEEN):
+            reach |= diagonal_attacks(square, occupied) & diagonal
+        if word in (ROOK, QUEEN):
+            reach |= straight_attacks(square, occupied) & straight
         reach &= occupied
         side ^= 1
     while depth > 1:

@@ -97,7 +97,6 @@ def test_every_kernel_stays_unsigned():
         "engine.board.bitboard.bit",
         "engine.board.movegen.pawns_down",
         "engine.board.movegen.pawns_up",
-        "engine.board.movers.piece_attacks",
         "engine.board.position._mix",
     }  # seen inside those that use them
     assert {name for name, _ in seen} | inlined == set(found), "a kernel was never compiled: call it in _exercise"

@@ -215,7 +215,7 @@ def test_no_score_passes_through_a_float() -> None:
     static_exchange.see(planes_P, np.uint64(5), 100, 0, occupied, GAINS)
     value(chess.Board())
     kernels = (handwritten.score_moves, static_evaluation.static_evaluation, static_exchange.see)
-    inner = (handwritten._score_move, handwritten._mates, handwritten._make)
+    inner = (handwritten._score_move, handwritten._mates, handwritten._make, handwritten._danger)
     inner += (
         static_evaluation._evaluate_side,
         static_evaluation._evaluate_pawns,
